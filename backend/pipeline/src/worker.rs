@@ -1,32 +1,7 @@
 //! The handlers of every [`JobKind`]. The crate `queue` claims the jobs and calls the handlers.
 
-mod clustering;
-mod context;
-mod deliveries;
-mod erase_collection;
-mod fetch_policy;
-mod host_concurrency;
-mod host_throttle;
-mod http_cache;
-mod image;
-mod job_error;
-mod live_jobs;
-mod next_run;
-mod page;
-mod page_outcome;
-mod robots;
-mod sitemap_permits;
-mod turn;
-mod video;
-mod video_address;
-mod video_error;
-mod video_fetch;
-mod video_file;
-mod webhook;
-mod yields;
-
+use crate::crawls::context::Context;
 use crate::{Crawls, Ingest};
-use context::Context;
 use crawler::Fetcher;
 use domain::JobKind;
 use queue::{Handler, Queue};
@@ -34,10 +9,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use store::Store;
 
-pub use deliveries::DELIVERY_PLACES;
-pub use turn::TURN;
-pub use video::VideoTools;
-use video::{Step, VideoHandler};
+pub use crate::crawls::deliveries::DELIVERY_PLACES;
+pub use crate::domain::turn::TURN;
+pub use crate::videos::job::VideoTools;
+use crate::videos::job::{Step, VideoHandler};
 
 /// Returns the handlers of a worker by the kind of job. Without `videos`, it claims no videos.
 pub fn handlers(
@@ -48,10 +23,18 @@ pub fn handlers(
     fetcher: Fetcher,
     videos: Option<VideoTools>,
 ) -> HashMap<String, Arc<dyn Handler>> {
-    let webhook = Arc::new(webhook::DeliverWebhook::new(store.clone(), crawls.config(), fetcher.clone()));
+    let webhook = Arc::new(crate::crawls::webhook::DeliverWebhook::new(
+        store.clone(),
+        crawls.config(),
+        fetcher.clone(),
+    ));
     let blobs = ingest.blobs().clone();
-    let erase =
-        Arc::new(erase_collection::EraseCollection::new(store.clone(), queue.clone(), crawls.clone(), blobs));
+    let erase = Arc::new(crate::collections::erase::EraseCollection::new(
+        store.clone(),
+        queue.clone(),
+        crawls.clone(),
+        blobs,
+    ));
     let clustering = cluster_handler(store.clone(), queue.clone());
     let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
     let videos = |step| {
@@ -60,9 +43,9 @@ pub fn handlers(
     };
     let handler = |kind| -> Option<Arc<dyn Handler>> {
         Some(match kind {
-            JobKind::ScanPage => Arc::new(page::ScanPage(context.clone())),
-            JobKind::ScanImage => Arc::new(image::ScanImage(context.clone())),
-            JobKind::StartCrawl => Arc::new(next_run::StartCrawl(crawls.clone())),
+            JobKind::ScanPage => Arc::new(crate::crawls::page::ScanPage(context.clone())),
+            JobKind::ScanImage => Arc::new(crate::crawls::image::ScanImage(context.clone())),
+            JobKind::StartCrawl => Arc::new(crate::crawls::next_run::StartCrawl(crawls.clone())),
             JobKind::DeliverWebhook => webhook.clone(),
             JobKind::EraseCollection => erase.clone(),
             JobKind::ClusterCollection => clustering.clone(),
@@ -75,5 +58,5 @@ pub fn handlers(
 
 /// Returns only the handler of [`JobKind::ClusterCollection`], which needs no models.
 pub fn cluster_handler(store: Store, queue: Queue) -> Arc<dyn Handler> {
-    Arc::new(clustering::ClusterCollection::new(store, queue))
+    Arc::new(crate::people::clustering::ClusterCollection::new(store, queue))
 }

@@ -6,7 +6,7 @@ use crate::service::search_index::Role;
 use crate::service::{Foundation, Sharing, listen_for_signals};
 use anyhow::Context;
 use clap::Args;
-use pipeline::ingest::NotReembedded;
+use pipeline::images::ingest::NotReembedded;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use store::StoreError;

@@ -5,7 +5,7 @@ use crate::output;
 use crate::service::{Database, Sharing, open_blobs, postgres};
 use anyhow::{Context, ensure};
 use clap::Args;
-use pipeline::reapply::{Reapplied, reapply};
+use pipeline::erasures::reapply::{Reapplied, reapply};
 use queue::Queue;
 use serde::Serialize;
 use std::fs::File;

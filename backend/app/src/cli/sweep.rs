@@ -4,7 +4,7 @@ use crate::output;
 use crate::service::{Database, Sharing, open_blobs};
 use clap::Args;
 use pipeline::Maintenance;
-use pipeline::maintenance::GRACE;
+use pipeline::erasures::sweeps::GRACE;
 use store::db::schema::OlderPrograms;
 
 /// The arguments of `sweep`.

@@ -129,8 +129,8 @@ impl Settings {
         }
     }
 
-    pub fn crawls(&self) -> pipeline::crawl::Config {
-        pipeline::crawl::Config {
+    pub fn crawls(&self) -> pipeline::crawls::Config {
+        pipeline::crawls::Config {
             default_delay: Duration::from_millis(self.crawl.delay_ms),
             recipes: self.recipes.clone(),
             spelling: crawler::urls::Spelling {
@@ -138,7 +138,7 @@ impl Settings {
                 drop_parameters: self.crawl.drop_parameters.clone(),
             },
             webhook_secret: self.crawl.webhook_secret.as_deref().map(pipeline::Secret::new),
-            ..pipeline::crawl::Config::default()
+            ..pipeline::crawls::Config::default()
         }
     }
 

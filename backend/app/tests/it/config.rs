@@ -81,7 +81,7 @@ fn the_defaults_are_those_of_the_documentation() {
     assert_eq!(engine.batch_max_delay, defaults.batch_max_delay);
     assert_eq!(settings.crawler().user_agent, crawler::Config::default().user_agent);
     assert_eq!(settings.crawler().ports, [80, 443]);
-    assert_eq!(settings.crawls().default_delay, pipeline::crawl::Config::default().default_delay);
+    assert_eq!(settings.crawls().default_delay, pipeline::crawls::Config::default().default_delay);
     assert!(loaded.resolved.iter().all(|resolved| resolved.source == "default"));
     assert_eq!(loaded.resolved.len(), variables().len());
 }

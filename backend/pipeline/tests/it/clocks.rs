@@ -3,7 +3,7 @@
 
 use crate::support::{Answer, Site, World, fast, fast_politeness, wait_for};
 use bytes::Bytes;
-use pipeline::{CrawlOptions, Maintenance, crawl};
+use pipeline::{CrawlOptions, Maintenance, crawls};
 use std::time::{Duration, SystemTime};
 use store::crawls::hosts::PermitOutcome;
 use testing::{TestDatabase, picture};
@@ -11,7 +11,7 @@ use testing::{TestDatabase, picture};
 /// The process is behind the database, and ahead of it.
 const SHIFTS_S: [i64; 2] = [3600, -3600];
 
-async fn world(shift_s: i64, politeness: crawl::Config) -> World {
+async fn world(shift_s: i64, politeness: crawls::Config) -> World {
     World::on(TestDatabase::with_clock_shifted(shift_s).await, queue::Config::default(), politeness).await
 }
 
@@ -48,7 +48,7 @@ async fn a_host_gets_the_pause_it_asked_for() {
 async fn a_crawl_with_a_delay_keeps_it_and_ends() {
     for shift_s in SHIFTS_S {
         let world =
-            world(shift_s, crawl::Config { robots_retry: Duration::ZERO, ..Default::default() }).await;
+            world(shift_s, crawls::Config { robots_retry: Duration::ZERO, ..Default::default() }).await;
         let site = Site::start().await;
         site.set("/", Answer::html("<img src=a.jpg><img src=b.jpg><img src=c.jpg>"));
         for name in ["/a.jpg", "/b.jpg", "/c.jpg"] {

@@ -2,7 +2,8 @@
 
 use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
 use domain::{CrawlState, ImageState, JobKind, PageState, Reason};
-use pipeline::{CrawlError, CrawlOptions, crawl::Reconciled};
+use pipeline::crawls::Reconciled;
+use pipeline::{CrawlError, CrawlOptions};
 use queue::{JobState, NewJob, Outcome, QueueError};
 use serde_json::json;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
 use domain::{CrawlState, JobKind};
-use pipeline::crawl::Config;
+use pipeline::crawls::Config;
 use pipeline::{CrawlOptions, Secret};
 use queue::{NewJob, Outcome};
 use serde_json::json;

@@ -130,7 +130,8 @@ async fn photographs_of_one_person_become_one_cluster() {
 async fn cluster_of_each(pictures: &[(&'static str, &str)], crowd: [&'static str; 2], read: Read) {
     let world = World::new().await;
     let embedder = world.ingest.analyzer().engine().embedder();
-    let threshold = pipeline::cluster::default_threshold(embedder.match_threshold, embedder.cluster_margin);
+    let threshold =
+        pipeline::people::clusters::default_threshold(embedder.match_threshold, embedder.cluster_margin);
     let files: Vec<&str> = pictures.iter().map(|(file, _)| *file).collect();
     // The first run processes about half of the images and one group image, the second run the
     // rest. The second run must add to the existing clusters.

@@ -2,7 +2,7 @@
 
 use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
 use domain::{CrawlState, Reason};
-use pipeline::{CrawlOptions, crawl};
+use pipeline::{CrawlOptions, crawls};
 use std::sync::Arc;
 use std::time::Duration;
 use store::crawls::hosts::PermitOutcome;
@@ -88,7 +88,7 @@ async fn each_page_of_a_host_without_a_connection_has_the_cause() {
 /// The permit may expire before its job knows of it, and another job may then get one.
 #[testing::test]
 async fn a_permit_that_was_granted_too_slowly_is_not_used() {
-    let politeness = crawl::Config { grant_time_limit: Duration::ZERO, ..fast_politeness() };
+    let politeness = crawls::Config { grant_time_limit: Duration::ZERO, ..fast_politeness() };
     let world = World::with(queue::Config::default(), politeness).await;
     let site = Site::start().await;
     site.set("/", Answer::html("a page"));
@@ -227,7 +227,7 @@ async fn delays_are_kept_and_everything_is_fetched() {
 #[testing::test]
 async fn a_crawls_own_delay_binds_its_own_collection() {
     let politeness =
-        pipeline::crawl::Config { default_delay: Duration::from_millis(20), ..fast_politeness() };
+        pipeline::crawls::Config { default_delay: Duration::from_millis(20), ..fast_politeness() };
     let world = World::with(quick_retries(), politeness).await;
     let mut tx = world.store.begin().await.unwrap();
     world.store.create_collection(tx.conn(), "theirs", &Default::default()).await.unwrap();

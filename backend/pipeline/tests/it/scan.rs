@@ -3,7 +3,7 @@
 use crate::support::{World, counts};
 use domain::{CrawlKind, CrawlState, Reason};
 use inference::Priority;
-use pipeline::crawl::Reconciled;
+use pipeline::crawls::Reconciled;
 use pipeline::{
     AnalyzeOptions, Analyzer, ChangeError, Dedupe, Ingest, IngestError, Ingested, Scan, StoredFaces,
     Thumbnails,

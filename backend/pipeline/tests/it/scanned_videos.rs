@@ -4,7 +4,7 @@ use crate::stored_videos::{REQUEST, collection, erase_track, erasure, film, trac
 use crate::support::World;
 use crate::videos::{decoder, open_when_free};
 use domain::{Reason, VideoState};
-use pipeline::ingest::{ScannedVideo, StoredVideo, VideoFile, VideoReader};
+use pipeline::images::ingest::{ScannedVideo, StoredVideo, VideoFile, VideoReader};
 use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan, VideoRequest, Videos};
 use sha2::{Digest, Sha256};
 use std::fs::File;

@@ -30,7 +30,7 @@ pub struct Crawl {
     /// Seed URLs or paths. [`Store::crawls`] and [`Store::crawl_in_brief`] return only the first.
     pub seeds: Vec<String>,
     pub seed_count: i32,
-    /// The options with which the crawl was created (`pipeline::crawl::CrawlOptions`).
+    /// The options with which the crawl was created (`pipeline::crawls::CrawlOptions`).
     pub options: Value,
     pub error: Option<String>,
     #[serde(with = "time::serde::rfc3339")]

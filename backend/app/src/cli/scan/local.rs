@@ -11,7 +11,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use domain::{Reason, Unprocessed};
 use futures::{StreamExt, TryStreamExt, stream};
-use pipeline::ingest::{IngestError, Scan};
+use pipeline::images::ingest::{IngestError, Scan};
 use pipeline::{AnalyzeOptions, Ingested};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

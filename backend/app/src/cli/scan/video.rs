@@ -6,7 +6,7 @@ use crate::config::Settings;
 use crate::decoder::open_decoder;
 use domain::{Reason, Unprocessed};
 use pipeline::Scan;
-use pipeline::ingest::{ScannedVideo, VideoFile};
+use pipeline::images::ingest::{ScannedVideo, VideoFile};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read};

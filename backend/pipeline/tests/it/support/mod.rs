@@ -7,7 +7,7 @@ pub(crate) use site::{Answer, Site};
 use domain::JobKind;
 use inference::{Engine, Manifest, ResolvedPack};
 use pipeline::worker::VideoTools;
-use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, VideoLimits, crawl, worker};
+use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, VideoLimits, crawls, worker};
 use queue::{Handler, Queue, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -82,11 +82,11 @@ impl World {
         Self::with(queue::Config::default(), fast_politeness()).await
     }
 
-    pub(crate) async fn with(times: queue::Config, politeness: crawl::Config) -> Self {
+    pub(crate) async fn with(times: queue::Config, politeness: crawls::Config) -> Self {
         Self::on(TestDatabase::create().await, times, politeness).await
     }
 
-    pub(crate) async fn on(database: TestDatabase, times: queue::Config, politeness: crawl::Config) -> Self {
+    pub(crate) async fn on(database: TestDatabase, times: queue::Config, politeness: crawls::Config) -> Self {
         let analyzer = analyzer().await;
         let store = database.store();
         let queue = Queue::new(store.pool().clone(), times);
@@ -258,11 +258,11 @@ impl Worker {
 }
 
 /// Returns a politeness configuration without long waits.
-pub(crate) fn fast_politeness() -> crawl::Config {
-    crawl::Config {
+pub(crate) fn fast_politeness() -> crawls::Config {
+    crawls::Config {
         default_delay: Duration::ZERO,
         robots_retry: Duration::from_millis(20),
-        ..crawl::Config::default()
+        ..crawls::Config::default()
     }
 }
 

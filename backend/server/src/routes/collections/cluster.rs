@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use domain::ClusteringState;
 use pipeline::Clusters;
-use pipeline::cluster::default_threshold;
+use pipeline::people::clusters::default_threshold;
 use serde::{Deserialize, Serialize};
 use store::collections::Collection;
 use store::people::clusterings::Clustering;

@@ -30,7 +30,11 @@ fn portrait() -> Vec<u8> {
 }
 
 /// Acquires the memory of `pictures` images, with the priority of callers or of a crawl.
-async fn hold(app: &App, pictures: usize, priority: Priority) -> Vec<pipeline::analyze::DecodedImage> {
+async fn hold(
+    app: &App,
+    pictures: usize,
+    priority: Priority,
+) -> Vec<pipeline::images::analyze::DecodedImage> {
     let analyzer = &app.state.services.analyzer;
     let decoding = (0..pictures).map(|_| analyzer.decode(picture().into(), priority));
     join_all(decoding).await.into_iter().map(Result::unwrap).collect()

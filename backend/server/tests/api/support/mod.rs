@@ -10,7 +10,7 @@ use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
 use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, Crawls, Ingest, Passes, Secret, VideoLimits, Videos, crawl};
+use pipeline::{Analyzer, Crawls, Ingest, Passes, Secret, VideoLimits, Videos, crawls};
 use queue::{Queue, Runner, RunnerConfig};
 use reqwest::{Client, Response, StatusCode, multipart};
 use serde_json::{Value, json};
@@ -163,10 +163,10 @@ impl App {
             Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
         let secret = Secret::new("a secret that only the tests know");
         let ingest = ingest.with_sketcher(pipeline::Sketcher::new(secret));
-        let politeness = crawl::Config {
+        let politeness = crawls::Config {
             webhook_secret: options.webhook_secret.map(Secret::new),
             webhook_retry: Duration::from_millis(10),
-            ..crawl::Config::default()
+            ..crawls::Config::default()
         };
         let crawls = Crawls::new(store.clone(), queue.clone()).with_config(politeness);
         let fetcher = Fetcher::new(&crawler::Config {

@@ -8,7 +8,7 @@ use crate::routes::dto::Binary;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
-use pipeline::ingest::{EnrolError, Enrolment, unmet_requirements};
+use pipeline::images::ingest::{EnrolError, Enrolment, unmet_requirements};
 use serde::Serialize;
 use store::people::Subject;
 use store::retried;

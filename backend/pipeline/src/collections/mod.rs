@@ -1,0 +1,3 @@
+//! Empties deleted collections.
+
+pub(crate) mod erase;

@@ -1,0 +1,266 @@
+//! Pauses, resumes and cancels crawls; retries and cancels single jobs. The module `completion`
+//! ends crawls that have no queued rows.
+
+use super::Crawls;
+use crate::crawls::closing;
+use crate::crawls::closing::notifications;
+use crate::domain::{CrawlError, Row, RowEnd, forget_jobs, jobs};
+use domain::{CrawlKind, CrawlState, Reason, Unprocessed};
+use queue::{JobRow, JobState, QueueError};
+use store::crawls::Crawl;
+use store::crawls::closing::Skipped;
+use store::{StoreError, Tx, retried};
+use uuid::Uuid;
+
+/// Maximum number of jobs, and of rows of each ledger, that one transaction closes. Such a
+/// transaction takes about a tenth of a second.
+const CHUNK: i64 = 5_000;
+/// Maximum number of attempts to cancel a recurring crawl whose next run starts in the meantime.
+const MAX_ATTEMPTS: usize = 5;
+
+#[derive(Clone, Debug, Default)]
+pub struct Retried {
+    /// Number of jobs that are queued again.
+    pub retried: u64,
+    /// Jobs that cannot be retried, each with the reason.
+    pub left: Vec<(Uuid, String)>,
+}
+
+impl Crawls {
+    /// Pauses a crawl. No job starts until [`Self::resume`]; fetches that have begun continue.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict`, which contains the state, if the crawl is not running.
+    pub async fn pause(&self, id: Uuid) -> Result<Crawl, CrawlError> {
+        retried("pause_crawl", || async {
+            let mut tx = self.store().begin().await?;
+            self.queue().hold_group(tx.conn(), id).await?;
+            let (from, to) = ([CrawlState::Running], CrawlState::Paused);
+            let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
+            if crawl.kind != CrawlKind::Web {
+                let reason = "a scan of local files cannot be paused; stop its command instead";
+                return Err(StoreError::Conflict(reason.into()).into());
+            }
+            tx.commit().await?;
+            Ok(crawl)
+        })
+        .await
+    }
+
+    /// Resumes a paused crawl.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict`, which contains the state, if the crawl is not paused.
+    pub async fn resume(&self, id: Uuid) -> Result<Crawl, CrawlError> {
+        let crawl = retried("resume_crawl", || async {
+            let mut tx = self.store().begin().await?;
+            self.queue().release_group(tx.conn(), id).await?;
+            let (from, to) = ([CrawlState::Paused], CrawlState::Running);
+            let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
+            tx.commit().await?;
+            Ok::<_, CrawlError>(crawl)
+        })
+        .await?;
+        // Without this, they start a little later.
+        if let Err(error) = self.hasten_videos(id).await {
+            tracing::warn!(crawl = %id, %error, "failed to start the waiting videos of a resumed crawl");
+        }
+        Ok(crawl)
+    }
+
+    /// Makes the jobs of the crawl's waiting videos due. While a crawl is paused, a worker that
+    /// claims such a job postpones it.
+    async fn hasten_videos(&self, id: Uuid) -> Result<(), CrawlError> {
+        let mut after = Uuid::nil();
+        loop {
+            let videos = self.store().waiting_videos(id, after, CHUNK).await?;
+            let Some(last) = videos.last() else { return Ok(()) };
+            after = *last;
+            let mut tx = self.store().begin().await?;
+            self.queue().hasten_groups(tx.conn(), &videos).await?;
+            tx.commit().await?;
+        }
+    }
+
+    /// Cancels a crawl. Queued rows are skipped with the reason `cancelled`, and results of running
+    /// fetches are not stored. For a recurring crawl, `id` may be the id of any of its runs. The
+    /// current run ends, and no next run starts.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict`, which contains the state, if crawl and series have ended.
+    pub async fn cancel(&self, id: Uuid) -> Result<Crawl, CrawlError> {
+        let crawl = self.store().crawl(id).await?;
+        let Some(series) = crawl.series_id else { return self.cancel_run(id).await };
+        // Between two queries a run can end and schedule the next one, or the next one can start.
+        for _ in 0..MAX_ATTEMPTS {
+            let run = self.store().live_run(series).await?;
+            let ended = match run {
+                Some(run) => match self.cancel_run(run).await {
+                    Err(CrawlError::Store(StoreError::Conflict(_))) => false,
+                    cancelled => cancelled.map(|_| true)?,
+                },
+                None => {
+                    retried("cancel_schedule", || async {
+                        let mut tx = self.store().begin().await?;
+                        let ended = self.store().cancel_schedule(tx.conn(), series).await?;
+                        tx.commit().await?;
+                        Ok::<_, StoreError>(ended)
+                    })
+                    .await?
+                }
+            };
+            if ended {
+                return Ok(self.store().crawl(id).await?);
+            }
+        }
+        let reason = format!("the crawl is {}, and no further run is scheduled", crawl.state);
+        Err(StoreError::Conflict(reason).into())
+    }
+
+    /// Cancels one run. After the change of state, no job of the crawl starts or stores anything.
+    /// The same transaction closes the first piece of its rows and jobs, which is sufficient for
+    /// most crawls. A task closes the rest piece by piece.
+    async fn cancel_run(&self, id: Uuid) -> Result<Crawl, CrawlError> {
+        let (crawl, closing) = retried("cancel_crawl", || self.begin_closing(id)).await?;
+        if closing {
+            let crawls = self.clone();
+            // If this process ends before the task, `reconcile` continues.
+            tokio::spawn(async move {
+                if let Err(error) = crawls.close(id).await {
+                    tracing::warn!(crawl = %id, %error, "failed to close a cancelled crawl; reconciliation continues");
+                }
+            });
+        }
+        Ok(crawl)
+    }
+
+    /// Changes the state and closes the first piece. Returns the crawl, and whether rows or jobs
+    /// remain to be closed.
+    async fn begin_closing(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
+        let mut tx = self.store().begin().await?;
+        let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
+        self.store().lock_suppressions_of_crawl(tx.conn(), id).await?;
+        let (from, to) = (CrawlState::LIVE, CrawlState::Cancelled);
+        let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
+        let skipped = self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await?;
+        forget_jobs(self.queue(), &mut tx, &skipped.jobs).await?;
+        let closing = jobs.cast_signed() >= CHUNK || skipped.rows >= CHUNK;
+        self.store().set_closing(tx.conn(), id, closing).await?;
+        notifications::ended(self.store(), self.queue(), &mut tx, &crawl).await?;
+        tx.commit().await?;
+        Ok((crawl, closing))
+    }
+
+    /// Closes the remaining rows and jobs of a cancelled crawl. Several processes may call it at
+    /// the same time.
+    pub(super) async fn close(&self, id: Uuid) -> Result<(), CrawlError> {
+        loop {
+            let mut tx = self.store().begin().await?;
+            let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
+            let skipped = match self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await {
+                // The crawl and its rows were deleted meanwhile. Its jobs must still be cancelled.
+                Err(StoreError::NotFound { .. }) => Skipped::default(),
+                skipped => skipped?,
+            };
+            forget_jobs(self.queue(), &mut tx, &skipped.jobs).await?;
+            let done = jobs.cast_signed() < CHUNK && skipped.rows < CHUNK;
+            if done {
+                self.store().set_closing(tx.conn(), id, false).await?;
+            }
+            tx.commit().await?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns a discarded or cancelled job to the queue with new attempts, and reopens the ledger
+    /// row that its failure settled. The job counts as a job of its collection again.
+    ///
+    /// # Errors
+    /// Fails with `QueueError::NotFound` and `QueueError::Duplicate` like [`queue::Queue::retry`],
+    /// and with `StoreError::Conflict` if the job's crawl has ended or was deleted.
+    pub async fn retry(&self, job: Uuid) -> Result<JobRow, CrawlError> {
+        retried("retry_job", || async {
+            let mut tx = self.store().begin().await?;
+            let row = self.queue().retry(tx.conn(), job).await?;
+            if let Some(crawl) = row.group_id {
+                self.reopen(&mut tx, crawl, &row).await?;
+            }
+            tx.commit().await?;
+            Ok(row)
+        })
+        .await
+    }
+
+    /// Retries the discarded jobs of a kind and a crawl, newest first. `None` means all kinds or
+    /// all crawls. Jobs that cannot be retried do not change.
+    pub async fn retry_discarded(
+        &self,
+        kind: Option<&str>,
+        crawl: Option<Uuid>,
+    ) -> Result<Retried, CrawlError> {
+        let mut result = Retried::default();
+        let mut before = None;
+        loop {
+            let rows = self.queue().list(Some(JobState::Discarded), kind, crawl, before, CHUNK).await?;
+            for row in &rows {
+                match self.retry(row.id).await {
+                    Ok(_) => result.retried += 1,
+                    Err(CrawlError::Store(StoreError::Conflict(why))) => result.left.push((row.id, why)),
+                    Err(CrawlError::Queue(why @ (QueueError::Duplicate(_) | QueueError::NotFound(_)))) => {
+                        result.left.push((row.id, why.to_string()));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            match rows.last() {
+                Some(last) => before = Some(last.id),
+                None => return Ok(result),
+            }
+        }
+    }
+
+    /// Cancels a live job. The page or image of the job is skipped with the reason `cancelled`. The
+    /// crawl ends if this was its last row.
+    ///
+    /// # Errors
+    /// Fails with `QueueError::NotFound` if the job is not live.
+    pub async fn cancel_job(&self, job: Uuid) -> Result<JobRow, CrawlError> {
+        let (row, ledger_row) = retried("cancel_job", || async {
+            let mut tx = self.store().begin().await?;
+            let row = self.queue().cancel(tx.conn(), job).await?;
+            let ledger_row = jobs::row_of(&row.kind, &row.payload);
+            if let Some((ledger, id)) = ledger_row {
+                let (state, reason) = (Unprocessed::Skipped, &Reason::Cancelled);
+                let end = RowEnd { state, reason, detail: "its job was cancelled", status: None };
+                Row::new(ledger, id).settle(self.store(), &mut tx, end).await?;
+            }
+            tx.commit().await?;
+            Ok::<_, CrawlError>((row, ledger_row))
+        })
+        .await?;
+        if let (Some(crawl), Some(_)) = (row.group_id, ledger_row) {
+            closing::end_if_done(self.store(), self.queue(), crawl).await;
+        }
+        Ok(row)
+    }
+
+    async fn reopen(&self, tx: &mut Tx, crawl: Uuid, job: &JobRow) -> Result<(), CrawlError> {
+        let refuse = |why: String| Err(StoreError::Conflict(why).into());
+        let collection = match self.store().lock_crawl(tx.conn(), crawl).await {
+            Err(StoreError::NotFound { .. }) => return refuse("the job's crawl has been deleted".into()),
+            locked => locked?,
+        };
+        if let Some(state) = self.store().crawl_state(tx.conn(), crawl).await?
+            && !state.is_live()
+        {
+            return refuse(format!("the job's crawl is {state}; start a new crawl with its URL instead"));
+        }
+        self.queue().set_tenant(tx.conn(), job.id, collection).await?;
+        if let Some((ledger, row)) = jobs::row_of(&job.kind, &job.payload) {
+            self.store().reopen_row(tx.conn(), crawl, ledger, row).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! Handles `scan_image`: fetches an image. The module `ingest` analyses and stores it.
+
+use super::context::Context;
+use super::http_cache;
+use super::job_error::JobError;
+use crate::AnalyzeOptions;
+use crate::crawls::politeness::fetch_policy::{Area, FetchPolicy, accept_incomplete, accepts_incomplete};
+use crate::domain::Row;
+use crate::domain::jobs::{self, ImageJob, ShownOn};
+use crate::images::ingest::{FetchedFrom, Incoming};
+use bytes::Bytes;
+use crawler::fetch::Kind;
+use crawler::{Directives, Referrer, Request};
+use domain::Reason;
+use queue::{Claim, ClaimedJob, Handler, Outcome};
+use std::sync::Arc;
+use store::crawls::ledger::Ledger;
+use store::retried;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+pub(crate) struct ScanImage(pub(crate) Arc<Context>);
+
+#[async_trait::async_trait]
+impl Handler for ScanImage {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+        let image: ImageJob = match jobs::read(&job.payload) {
+            Ok(image) => image,
+            Err(error) => return Outcome::Discard(error),
+        };
+        let row = Row::new(Ledger::ImageUrls, image.image_url_id);
+        let incomplete = accepts_incomplete(job.attempt, job.max_attempts);
+        let work = scan(&self.0, &image, job.claim, incomplete);
+        self.0.run_and_end(&job, image.crawl_id, row, cancel, work).await
+    }
+}
+
+async fn scan(
+    context: &Context,
+    job: &ImageJob,
+    claim: Claim,
+    accepts_incomplete: bool,
+) -> Result<(), JobError> {
+    let view = context.running(job.crawl_id).await?;
+    let (collection, model) = (view.crawl.collection_id, context.ingest.model_id());
+    let incoming = Incoming {
+        bytes: Bytes::new(),
+        incomplete: false,
+        collection,
+        crawl: job.crawl_id,
+        image_url: job.image_url_id,
+        dedupe: view.options.dedupe,
+        options: AnalyzeOptions {
+            quality_profile: view.quality_profile,
+            rotate: view.options.rotate,
+            ..context.ingest.analyzer().config().storing_options()
+        },
+        moved_to: None,
+        fetched: None,
+    };
+    if retried("refuses_address", || context.ingest.refuses_address(collection, job.image_url_id)).await? {
+        let reason = Reason::SuppressedUrl;
+        retried("settle_row", || context.ingest.settle_suppressed(&incoming, Some(claim), reason.clone()))
+            .await?;
+        return Ok(());
+    }
+    let mut known = match view.options.revalidate {
+        true => {
+            let url = job.url.as_str();
+            retried("cached_image", || context.store.cached_image(collection, url, model)).await?
+        }
+        false => None,
+    };
+    let referrer = referrer(context, job).await?;
+    loop {
+        let hops = FetchPolicy::new(context, &view, Area::Anywhere);
+        let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
+        let referrer = referrer.clone();
+        let request = Request { validators, referrer, ..Request::new(job.url.clone(), Kind::Image) };
+        let fetched = accept_incomplete(hops.fetch(request).await, accepts_incomplete);
+        let fetched = fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?;
+        if view.options.respect_robots {
+            let tags = fetched.robots_tags.iter().map(String::as_str);
+            if let Some(reason) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
+                return Err(JobError::skipped(
+                    reason,
+                    "its X-Robots-Tag does not allow the image to be used",
+                ));
+            }
+        }
+        let visit = http_cache::visit(&fetched);
+        let mut incoming = Incoming {
+            bytes: fetched.body,
+            incomplete: fetched.incomplete,
+            moved_to: (fetched.url != job.url).then(|| fetched.url.to_string()),
+            fetched: Some(FetchedFrom { url: job.url.to_string(), visit }),
+            ..incoming.clone()
+        };
+        if fetched.status == http_cache::NOT_MODIFIED
+            && let Some(known) = known.take()
+        {
+            // The stored visit does not change.
+            incoming.fetched = None;
+            if context.ingest.settle_unchanged(&incoming, claim, known.image_id).await?.is_some() {
+                http_cache::saved("image", known.visit.bytes);
+                return Ok(());
+            }
+            // The image was deleted in the meantime, so fetch the complete file.
+            continue;
+        }
+        let incomplete = incoming.incomplete;
+        let ingested = context.ingest.ingest(incoming, Some(claim)).await;
+        let ingested = ingested.map_err(|error| match JobError::from(error) {
+            // More of the image may arrive at the next attempt.
+            JobError::Final {
+                reason: Reason::CorruptImage | Reason::NotAnImage | Reason::UnsupportedFormat,
+                detail,
+                ..
+            } if incomplete => JobError::Retry { reason: Reason::IncompleteTransfer, detail, wait: None },
+            error => error,
+        })?;
+        tracing::debug!(url = %job.url, ?ingested, "image done");
+        return Ok(());
+    }
+}
+
+/// Returns the `Referer` of the request for the image. Returns `None` if no page shows the image,
+/// if the page was erased, or if the policy forbids it.
+async fn referrer(context: &Context, job: &ImageJob) -> Result<Option<Referrer>, JobError> {
+    let Some(ShownOn { page_id, policy }) = job.shown_on.filter(|_| context.fetcher.sends_referer()) else {
+        return Ok(None);
+    };
+    let page = retried("page_address", || context.store.page_address(page_id)).await?;
+    Ok(page.and_then(|page| Referrer::new(&Url::parse(&page).ok()?, policy, &job.url)))
+}

@@ -1,0 +1,392 @@
+//! Handles `scan_page`: fetches a page, sitemap or feed, adds its links and images to the ledgers,
+//! and enqueues their jobs. Scope and depth are applied in `page_outcome`.
+
+use super::context::{Context, CrawlView};
+use super::job_error::JobError;
+use super::page_outcome::{self, PageOutcome, Rules, VisitChange};
+use super::{http_cache, yields};
+use crate::crawls::closing;
+use crate::crawls::politeness::fetch_policy::{Area, FetchPolicy, accept_incomplete, accepts_incomplete};
+use crate::domain::ChangeError;
+use crate::domain::Row;
+use crate::domain::VideoRequest;
+use crate::domain::forget_jobs;
+use crate::domain::jobs::{self, ImageJob, PageJob, ShownOn, VideoJob};
+use crate::images::ingest::outcome::count_outcome;
+use crawler::fetch::Kind;
+use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, hls, sitemap, urls};
+use domain::{ImageState, Reason, Unprocessed};
+use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use store::crawls::http_cache::CachedPage;
+use store::crawls::ledger::Ledger;
+use store::crawls::pages::{Admitted, PageResult};
+use store::retried;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+use uuid::Uuid;
+
+/// Number of bytes at the beginning of a body that determine its kind.
+const DETECTION_BYTES: usize = 4 << 10;
+/// Detail of an image whose URL has no valid host name.
+const NO_HOST: &str = "the host name in the address is longer than allowed";
+
+pub(crate) struct ScanPage(pub(crate) Arc<Context>);
+
+#[async_trait::async_trait]
+impl Handler for ScanPage {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+        let page: PageJob = match jobs::read(&job.payload) {
+            Ok(page) => page,
+            Err(error) => return Outcome::Discard(error),
+        };
+        let row = Row::new(Ledger::Pages, page.page_id);
+        let incomplete = accepts_incomplete(job.attempt, job.max_attempts);
+        let work = scan(&self.0, &page, job.claim, incomplete);
+        self.0.run_and_end(&job, page.crawl_id, row, cancel, work).await
+    }
+}
+
+async fn scan(
+    context: &Context,
+    job: &PageJob,
+    claim: Claim,
+    accepts_incomplete: bool,
+) -> Result<(), JobError> {
+    let view = context.running(job.crawl_id).await?;
+    let is_sitemap = looks_like_sitemap(job);
+    let reader = reader_of(context, &job.url);
+    let mut known = match view.options.revalidate && !is_sitemap {
+        true => context.store.cached_page(view.crawl.collection_id, job.url.as_str(), &reader).await?,
+        false => None,
+    };
+    let mut fetch_permit = None;
+    // This function holds the permit for reading until it has stored the result.
+    let (outcome, _reading) = loop {
+        if is_sitemap && fetch_permit.is_none() {
+            fetch_permit = context.sitemap_permits.fetch_large(job.page_id)?;
+        }
+        let kind = match (is_sitemap, &fetch_permit) {
+            (false, _) => Kind::Page,
+            (true, None) => Kind::SmallSitemap,
+            (true, Some(_)) => Kind::Sitemap,
+        };
+        let hops = FetchPolicy::new(context, &view, Area::Page(job));
+        let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
+        let request = Request { validators, ..Request::new(job.url.clone(), kind) };
+        let fetched = match accept_incomplete(hops.fetch(request).await, accepts_incomplete) {
+            // The sitemap was guessed or only listed, so its absence is not an error.
+            Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
+                return Err(JobError::skipped(Reason::NoSitemap, "the site has no sitemap at this address"));
+            }
+            Err(FetchError::TooLarge { .. }) if kind == Kind::SmallSitemap => {
+                context.sitemap_permits.remember_large(job.page_id);
+                continue;
+            }
+            fetched => fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?,
+        };
+        if fetched.status == http_cache::NOT_MODIFIED
+            && let Some(known) = known.take()
+        {
+            match reuse_stored(context, &view, job, fetched, known).await? {
+                Some(outcome) => break (outcome, None),
+                // The stored visit cannot be read, so fetch the complete page.
+                None => continue,
+            }
+        }
+        let content = content(job, &fetched);
+        let reading = match content {
+            Content::Sitemap => Some(context.sitemap_permits.read().await?),
+            _ => None,
+        };
+        break (read(context, &view, job, fetched, content).await?, reading);
+    };
+    store(context, &view, job, outcome, claim, &reader).await
+}
+
+/// Returns the identity of the reader of a page. A visit that another reader stored is not reused.
+fn reader_of(context: &Context, url: &Url) -> String {
+    extract::extractor_id(context.fetcher.agent(), context.config.recipes.of(url))
+}
+
+async fn read(
+    context: &Context,
+    view: &Arc<CrawlView>,
+    job: &PageJob,
+    fetched: Fetched,
+    content: Content,
+) -> Result<PageOutcome, JobError> {
+    match content {
+        Content::Html if job.sitemap.is_some() => {
+            Err(JobError::skipped(Reason::NoSitemap, "the response is an HTML page, not a sitemap"))
+        }
+        Content::Html => read_page(context, view, job, fetched).await,
+        Content::Sitemap => read_sitemap(context, view, job, fetched).await,
+        Content::Image => Ok(page_outcome::of_image(job, &fetched)),
+        Content::Video => Ok(page_outcome::of_video(view, job, &fetched)),
+        Content::Other if fetched.incomplete && fetched.body.len() < DETECTION_BYTES => {
+            Err(JobError::Retry {
+                reason: Reason::IncompleteTransfer,
+                detail: "too little of the response arrived to tell what it is".into(),
+                wait: None,
+            })
+        }
+        Content::Other => {
+            let found = fetched.content_type.as_deref().unwrap_or("(none)");
+            Err(JobError::Final {
+                state: Unprocessed::Skipped,
+                reason: Reason::NotHtml,
+                detail: format!("the response has the content type {found}"),
+                status: Some(fetched.status),
+            })
+        }
+    }
+}
+
+/// Returns `true` if the URL looks like that of a sitemap or a feed, which may be larger than a
+/// page. After the fetch, [`content`] decides.
+fn looks_like_sitemap(job: &PageJob) -> bool {
+    let path = job.url.path().to_ascii_lowercase();
+    job.sitemap.is_some() || [".xml", ".xml.gz", ".rss", ".atom"].iter().any(|end| path.ends_with(end))
+}
+
+enum Content {
+    Html,
+    Sitemap,
+    Image,
+    /// A video file or a playlist.
+    Video,
+    Other,
+}
+
+/// Returns the kind of the fetched content. The `Content-Type` header determines the kind. The
+/// first bytes determine it if the header is missing or specifies only XML, or if they are the
+/// signature of an image or a video. A text can begin like a video, so HTML is not a video.
+fn content(job: &PageJob, fetched: &Fetched) -> Content {
+    let header = fetched.content_type.as_deref().unwrap_or_default().trim().to_ascii_lowercase();
+    let mime = header.split(';').next().unwrap_or_default().trim();
+    if vision::Format::sniff(&fetched.body).is_some() {
+        return Content::Image;
+    }
+    let is_html = matches!(mime, "text/html" | "application/xhtml+xml");
+    if !is_html && video::is_video(&fetched.body) || hls::is_playlist(&fetched.body) {
+        return Content::Video;
+    }
+    let root = sitemap::root(&fetched.body);
+    match (mime, root) {
+        (_, Some(root)) if sitemap::is_root(&root) => Content::Sitemap,
+        _ if is_html => Content::Html,
+        ("" | "application/xml" | "text/xml", Some(root)) if root == "html" => Content::Html,
+        ("", _) if begins_like_markup(&fetched.body) => Content::Html,
+        // A text sitemap: a list of URLs.
+        ("text/plain", _) if job.sitemap.is_some() => Content::Sitemap,
+        _ => Content::Other,
+    }
+}
+
+/// Returns `true` if the first byte after white space is `<`. Reads the first 4 KiB, as
+/// [`sitemap::root`] does.
+fn begins_like_markup(body: &[u8]) -> bool {
+    body.iter().take(DETECTION_BYTES).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<')
+}
+
+async fn read_page(
+    context: &Context,
+    view: &Arc<CrawlView>,
+    job: &PageJob,
+    fetched: Fetched,
+) -> Result<PageOutcome, JobError> {
+    let agent = context.fetcher.agent().to_owned();
+    let recipes = context.config.recipes.clone();
+    let (page, visit, fetched) = on_a_thread(move || {
+        let Fetched { body, url, content_type, .. } = &fetched;
+        let mut page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
+        page.referrer_policy = fetched.referrer_policy;
+        let visit = http_cache::visit(&fetched).and_then(|visit| {
+            let content = page.to_stored_bytes(&fetched.robots_tags)?;
+            Some(CachedPage { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
+        });
+        (page, visit, fetched)
+    })
+    .await?;
+    // After a redirect to a host with a different recipe, the visit is not stored.
+    let visit = visit.filter(|_| reader_of(context, &fetched.url) == reader_of(context, &job.url));
+    let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
+    let rules = Rules::new(context, view, job);
+    let outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
+    Ok(PageOutcome { visit_change: VisitChange::Replaced(visit), ..outcome })
+}
+
+/// Reuses the stored content of an unchanged page. Returns `None` if it cannot be unpacked.
+async fn reuse_stored(
+    context: &Context,
+    view: &Arc<CrawlView>,
+    job: &PageJob,
+    mut fetched: Fetched,
+    known: CachedPage,
+) -> Result<Option<PageOutcome>, JobError> {
+    let CachedPage { visit, content, .. } = known;
+    let Some((mut page, mut tags)) = on_a_thread(move || Page::from_stored_bytes(&content)).await? else {
+        return Ok(None);
+    };
+    // The directives of both responses apply.
+    fetched.robots_tags.append(&mut tags);
+    page.referrer_policy = fetched.referrer_policy.or(page.referrer_policy);
+    fetched.etag = fetched.etag.or(visit.etag);
+    fetched.last_modified = fetched.last_modified.or(visit.last_modified);
+    let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
+    let rules = Rules::new(context, view, job);
+    let mut outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
+    outcome.result.reason.get_or_insert(Reason::NotModified);
+    http_cache::saved("page", visit.bytes);
+    Ok(Some(PageOutcome { visit_change: VisitChange::Renewed, ..outcome }))
+}
+
+async fn read_sitemap(
+    context: &Context,
+    view: &Arc<CrawlView>,
+    job: &PageJob,
+    fetched: Fetched,
+) -> Result<PageOutcome, JobError> {
+    let rules = Rules::new(context, view, job);
+    on_a_thread(move || {
+        let map = sitemap::parse(&fetched.body, &fetched.url);
+        page_outcome::of_sitemap(&rules, fetched, map)
+    })
+    .await
+}
+
+/// Runs `work` on a blocking thread, because parsing takes milliseconds of CPU time.
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JobError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| JobError::failed(Reason::ExtractPanicked, error))
+}
+
+/// Stores the new rows and their jobs, settles this row and completes this job, in one transaction.
+async fn store(
+    context: &Context,
+    view: &CrawlView,
+    job: &PageJob,
+    outcome: PageOutcome,
+    claim: Claim,
+    reader: &str,
+) -> Result<(), JobError> {
+    let stored = retried("store_page", || store_once(context, view, job, &outcome, claim, reader)).await?;
+    let forbidden = ImageState::Skipped.as_str();
+    (0..stored.forbidden_images).for_each(|_| count_outcome("image", forbidden, Some(&Reason::ForbiddenUrl)));
+    for (reason, count) in stored.links_left_out {
+        let left_out = metrics::counter!("facecrawl_crawl_links_left_out_total", "reason" => reason.code());
+        left_out.increment(count.cast_unsigned());
+    }
+    let PageResult { state, reason, .. } = &outcome.result;
+    count_outcome("page", state.as_str(), reason.as_ref());
+    tracing::debug!(url = %job.url, jobs = stored.jobs, "page read");
+    Ok(())
+}
+
+/// What [`store_once`] did.
+struct StoredPage {
+    /// Number of new jobs.
+    jobs: usize,
+    /// Number of new images that cannot be fetched.
+    forbidden_images: usize,
+    /// Numbers of links that are not followed, by reason.
+    links_left_out: BTreeMap<Reason, i64>,
+}
+
+/// Runs the transaction of [`store`].
+async fn store_once(
+    context: &Context,
+    view: &CrawlView,
+    job: &PageJob,
+    outcome: &PageOutcome,
+    claim: Claim,
+    reader: &str,
+) -> Result<StoredPage, ChangeError> {
+    let Context { store, queue, .. } = context;
+    let PageOutcome {
+        sitemaps,
+        nested,
+        images,
+        videos,
+        home,
+        visit_change,
+        mentions,
+        shown_videos,
+        result,
+        ..
+    } = outcome;
+    let (mut pages, mut links_left_out) = (outcome.pages.clone(), outcome.left_out.clone());
+    let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
+    let mut tx = store.begin().await?;
+    queue.complete(tx.conn(), claim).await?;
+    closing::check_live(store, &mut tx, crawl, claim).await?;
+    let mut jobs: Vec<NewJob> = Vec::new();
+    if !sitemaps.is_empty() {
+        let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
+        let job = |row| {
+            PageJob::new(crawl, row, home.clone())
+                .sitemap(*nested)
+                .job(collection, frontier::depth_priority(0))
+        };
+        jobs.extend(admitted.into_iter().map(job));
+    }
+    if let Some(budget) = options.max_pages_per_directory {
+        let over_budget;
+        (pages, over_budget) =
+            store.within_directories(tx.conn(), crawl, budget, page_outcome::by_directory(pages)).await?;
+        if over_budget > 0 {
+            links_left_out.insert(Reason::DirectoryFull, over_budget);
+        }
+    }
+    store.count_links_left_out(tx.conn(), crawl, &links_left_out).await?;
+    let (mut found, mut forbidden_images) = (0, 0);
+    if !images.is_empty() {
+        let admitted = store.admit_images(tx.conn(), crawl, options.max_images, images).await?;
+        let image = |row: Admitted| {
+            let policy = outcome.referrer_policies.get(&row.url).copied();
+            let shown_on = policy.map(|policy| ShownOn { page_id: job.page_id, policy });
+            ImageJob::new(crawl, row, job.depth).shown_on(shown_on)
+        };
+        // The queue rejects jobs with an invalid host name. The row of such an image is settled
+        // here, and the rest of the page is stored.
+        let (fetchable, others): (Vec<_>, Vec<_>) =
+            admitted.into_iter().map(image).partition(|image| urls::host_error(&image.url).is_none());
+        (found, forbidden_images) = (fetchable.len() as i64, others.len());
+        jobs.extend(fetchable.iter().map(|image| image.job(collection)));
+        let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
+        store.skip_image_urls(tx.conn(), &others, Reason::ForbiddenUrl, NO_HOST).await?;
+    }
+    if !videos.is_empty() {
+        let request = serde_json::to_value(VideoRequest::of_crawl(options)).expect("options are plain data");
+        let admitted = store.admit_videos(tx.conn(), crawl, options.video_limits(), &request, videos).await?;
+        let job = |video_id| VideoJob { video_id }.fetch(collection);
+        jobs.extend(admitted.into_iter().map(job));
+    }
+    yields::count(store, &mut tx, crawl, &job.url, found).await?;
+    if !pages.is_empty() {
+        let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, &pages).await?;
+        let rows = admitted.into_iter().map(|row| PageJob::new(crawl, row, home.clone())).collect();
+        jobs.extend(yields::jobs(store, &mut tx, &view.crawl, rows).await?);
+    }
+    store.settle_page(tx.conn(), job.page_id, result).await?;
+    match visit_change {
+        VisitChange::Unchanged => {}
+        VisitChange::Renewed => store.renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?,
+        VisitChange::Replaced(visit) => {
+            store.cache_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
+        }
+    }
+    store.clear_page_with_suppressed(tx.conn(), job.page_id, mentions, shown_videos).await?;
+    if let (Some(Reason::IsAnImage), Some(image)) = (&result.reason, &result.final_url) {
+        let suppressed = store.erase_page_of_suppressed_image(tx.conn(), job.page_id, image).await?;
+        forget_jobs(queue, &mut tx, &suppressed).await?;
+    }
+    if let (Some(Reason::IsAVideo), Some(video)) = (&result.reason, &result.final_url) {
+        let suppressed = store.erase_page_of_suppressed_video(tx.conn(), job.page_id, video).await?;
+        forget_jobs(queue, &mut tx, &suppressed).await?;
+    }
+    queue.enqueue(tx.conn(), &jobs).await?;
+    tx.commit().await?;
+    Ok(StoredPage { jobs: jobs.len(), forbidden_images, links_left_out })
+}

@@ -1,0 +1,369 @@
+//! Computes what a fetched page, sitemap or feed adds to a crawl's ledgers, from the crawl's scope,
+//! depth and options. The module `page` fetches the content and stores the outcome.
+
+use super::context::{Context, CrawlView};
+use crate::crawls::politeness::fetch_policy::in_scope;
+use crate::domain::Sitemaps;
+use crate::domain::jobs::PageJob;
+use crawler::sitemap::VideoEntry;
+use crawler::{Directives, Fetched, ImageCandidate, Page, ReferrerPolicy, Scope, Sitemap, extract, urls};
+use domain::{PageState, Reason};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use store::crawls::http_cache::CachedPage;
+use store::crawls::pages::{NewImageUrl, NewPage, PageResult};
+use store::videos::crawled::NewVideoUrl;
+use url::Url;
+
+/// Maximum nesting depth of sitemaps: robots.txt, index, index, sitemap.
+const MAX_NESTED: u8 = 3;
+
+/// The pages, sitemaps, images and videos that a page yielded, and the result for its own row.
+pub(crate) struct PageOutcome {
+    pub(crate) pages: Vec<NewPage>,
+    /// Numbers of links that are not followed, by reason.
+    pub(crate) left_out: BTreeMap<Reason, i64>,
+    /// Further sitemaps. Their rows have depth 0, so that their entries are like links of a seed.
+    pub(crate) sitemaps: Vec<NewPage>,
+    /// The nesting depth of `sitemaps`.
+    pub(crate) nested: u8,
+    pub(crate) images: Vec<NewImageUrl>,
+    /// The policy of each image of an HTML page, by the URL of the image.
+    pub(crate) referrer_policies: HashMap<String, ReferrerPolicy>,
+    /// Empty if the crawl does not read videos.
+    pub(crate) videos: Vec<NewVideoUrl>,
+    /// The addresses of the videos of an HTML page, also if the crawl does not read videos.
+    pub(crate) shown_videos: Vec<String>,
+    /// The URL to which the seed was redirected.
+    pub(crate) home: Option<Url>,
+    pub(crate) result: PageResult,
+    /// The addresses of everything that the page links to or contains.
+    pub(crate) mentions: Vec<String>,
+    pub(crate) visit_change: VisitChange,
+}
+
+impl PageOutcome {
+    fn new(result: PageResult) -> Self {
+        Self {
+            pages: Vec::new(),
+            left_out: BTreeMap::new(),
+            sitemaps: Vec::new(),
+            nested: 0,
+            images: Vec::new(),
+            referrer_policies: HashMap::new(),
+            videos: Vec::new(),
+            shown_videos: Vec::new(),
+            home: None,
+            result,
+            mentions: Vec::new(),
+            visit_change: VisitChange::Unchanged,
+        }
+    }
+}
+
+/// How the stored visit of a page changes.
+pub(crate) enum VisitChange {
+    /// No change, because the content is not an HTML page.
+    Unchanged,
+    /// This visit replaces the last one. `None` only deletes the last one, because this visit has
+    /// no validators.
+    Replaced(Option<CachedPage>),
+    /// The last visit is still valid.
+    Renewed,
+}
+
+/// The rules that apply to one page: the crawl's options and the page's job.
+pub(crate) struct Rules {
+    view: Arc<CrawlView>,
+    job: PageJob,
+    spelling: urls::Spelling,
+    agent: String,
+}
+
+impl Rules {
+    pub(crate) fn new(context: &Context, view: &Arc<CrawlView>, job: &PageJob) -> Self {
+        let agent = context.fetcher.agent().to_owned();
+        Self { view: view.clone(), job: job.clone(), spelling: context.config.spelling.clone(), agent }
+    }
+
+    fn tags(&self, fetched: &Fetched) -> Directives {
+        if !self.view.options.respect_robots {
+            return Directives::default();
+        }
+        Directives::parse(fetched.robots_tags.iter().map(String::as_str), &self.agent)
+    }
+}
+
+/// Computes the outcome of an HTML page. `sitemaps` are the sitemaps of its host if the page is a
+/// seed. Compares up to 10,000 links with up to 10,000 seeds. Do not call this function or
+/// [`of_sitemap`] on a thread of the async runtime.
+pub(crate) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> PageOutcome {
+    let Rules { view, job, .. } = rules;
+    let mentions = page.addresses().map(str::to_owned).collect();
+    let directives = page.directives.union(rules.tags(&fetched));
+    let directives = if view.options.respect_robots { directives } else { Directives::default() };
+    let home = job.home.clone().or_else(|| {
+        let moved = job.depth == 0 && !in_scope(view, None, &fetched.url);
+        moved.then(|| fetched.url.clone())
+    });
+    let mut collector = PageCollector::new(rules, home.as_ref());
+    if !directives.nofollow {
+        let links = page.links.iter().filter(|link| !(link.nofollow && view.options.respect_robots));
+        links.for_each(|link| collector.add(&link.url));
+        page.feeds.iter().for_each(|feed| collector.add(feed));
+    }
+    let (pages, left_out) = collector.finish();
+    let home_page = fetched.url.clone();
+    let page_url = home_page.to_string();
+    let asked = asked(job, &fetched);
+    let denied = directives.images_denied();
+    let policy = |image: &ImageCandidate| (image.url.to_string(), page.referrer_policy_of(image));
+    let referrer_policies = page.images.iter().map(policy).collect();
+    let images = match &denied {
+        Some(_) => Vec::new(),
+        None => (page.images.into_iter())
+            .map(|image| NewImageUrl {
+                url: image.url.into(),
+                page_url: Some(page_url.clone()),
+                asked_url: asked.clone(),
+                alt: image.alt,
+            })
+            .collect(),
+    };
+    let shown_videos = page.videos.iter().map(|video| video.url.to_string()).collect();
+    let videos = match &denied {
+        None if view.options.videos => (page.videos.into_iter())
+            .filter_map(|video| new_video(video.url, Some(page_url.clone()), asked.clone()))
+            .collect(),
+        _ => Vec::new(),
+    };
+    let result = result(fetched, denied, page.title);
+    let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &home_page)));
+    PageOutcome {
+        pages,
+        left_out,
+        sitemaps,
+        nested: 1,
+        images,
+        referrer_policies,
+        videos,
+        shown_videos,
+        home,
+        result,
+        mentions,
+        visit_change: VisitChange::Unchanged,
+    }
+}
+
+/// Computes the outcome of a sitemap or a feed. A `noindex` directive applies to the file itself,
+/// not to its entries, and is ignored.
+pub(crate) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutcome {
+    let Rules { view, job, .. } = rules;
+    let tags = Directives { noindex: false, ..rules.tags(&fetched) };
+    let directives = if view.options.respect_robots { tags } else { Directives::default() };
+    let denied = directives.images_denied();
+    let own_url = fetched.url.to_string();
+    let mut collector = PageCollector::new(rules, job.home.as_ref());
+    let mut images = Vec::new();
+    let mut videos = map.videos;
+    for entry in &map.pages {
+        if extract::has_video_extension(entry.url.path()) {
+            videos.push(VideoEntry { url: entry.url.clone(), page: None });
+        } else if extract::has_image_extension(entry.url.path()) {
+            images.push(NewImageUrl {
+                url: entry.url.to_string(),
+                page_url: Some(own_url.clone()),
+                asked_url: None,
+                alt: None,
+            });
+        } else if !directives.nofollow {
+            collector.add(&entry.url);
+        }
+    }
+    images.extend(map.images.into_iter().map(|image| {
+        // A page of another site is not recorded as the image's source. Otherwise an erasure of
+        // that page would erase the image.
+        let page = image.page.filter(|page| may_list(page, &fetched.url));
+        NewImageUrl {
+            url: image.url.into(),
+            page_url: Some(page.map_or_else(|| own_url.clone(), String::from)),
+            asked_url: None,
+            alt: None,
+        }
+    }));
+    if denied.is_some() {
+        images.clear();
+    }
+    let videos = match view.options.videos && denied.is_none() {
+        true => (videos.into_iter())
+            .filter_map(|video| {
+                let page = video.page.filter(|page| may_list(page, &fetched.url));
+                new_video(video.url, Some(page.map_or_else(|| own_url.clone(), String::from)), None)
+            })
+            .collect(),
+        false => Vec::new(),
+    };
+    let nested = job.sitemap.unwrap_or(0) + 1;
+    let children = map.sitemaps.into_iter().filter(|url| nested <= MAX_NESTED && may_list(url, &fetched.url));
+    let sitemaps = if view.options.max_depth > job.depth { seeds(children) } else { Vec::new() };
+    let (pages, left_out) = collector.finish();
+    let result = result(fetched, denied, None);
+    let home = job.home.clone();
+    PageOutcome { pages, left_out, sitemaps, nested, images, videos, home, ..PageOutcome::new(result) }
+}
+
+/// Computes the outcome of a page that is an image. The image is added to the image ledger.
+pub(crate) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
+    let result = PageResult {
+        reason: Some(Reason::IsAnImage),
+        detail: Some("the URL is an image; it was added to the images of the crawl".into()),
+        status: Some(i32::from(fetched.status)),
+        final_url: Some(fetched.url.to_string()),
+        ..PageResult::new(PageState::Skipped)
+    };
+    let asked_url = asked(job, fetched);
+    let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, asked_url, alt: None }];
+    PageOutcome { images, ..PageOutcome::new(result) }
+}
+
+/// Computes the outcome of a page that is a video file or a playlist. The video is added to those
+/// of the crawl, if the crawl reads videos.
+pub(crate) fn of_video(view: &CrawlView, job: &PageJob, fetched: &Fetched) -> PageOutcome {
+    let detail = match view.options.videos {
+        true => "the URL is a video; it was added to the videos of the crawl",
+        false => "the URL is a video, and the crawl reads no videos; start one with \"videos\": true",
+    };
+    let result = PageResult {
+        reason: Some(Reason::IsAVideo),
+        detail: Some(detail.into()),
+        status: Some(i32::from(fetched.status)),
+        final_url: Some(fetched.url.to_string()),
+        ..PageResult::new(PageState::Skipped)
+    };
+    let found = new_video(fetched.url.clone(), None, asked(job, fetched));
+    let videos = found.filter(|_| view.options.videos).into_iter().collect();
+    PageOutcome { videos, ..PageOutcome::new(result) }
+}
+
+/// Returns a video to admit, or `None` if its host name is invalid.
+fn new_video(url: Url, page_url: Option<String>, asked_url: Option<Arc<str>>) -> Option<NewVideoUrl> {
+    if urls::host_error(&url).is_some() {
+        return None;
+    }
+    Some(NewVideoUrl { host: urls::host_key(&url), url: url.into(), page_url, asked_url })
+}
+
+/// Returns the address of the job, if the final address differs.
+fn asked(job: &PageJob, fetched: &Fetched) -> Option<Arc<str>> {
+    (job.url != fetched.url).then(|| job.url.as_str().into())
+}
+
+/// Returns the sitemaps to read with a seed: those listed in robots.txt, or else `/sitemap.xml` if
+/// the crawl's options request it.
+pub(crate) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJob, url: &Url) -> Vec<Url> {
+    let options = &view.options;
+    if job.depth > 0 || options.max_depth == 0 || options.sitemaps == Sitemaps::Off {
+        return Vec::new();
+    }
+    let mut named = Vec::new();
+    if options.respect_robots {
+        // The rules were read for the fetch just before. If they are missing now, the crawl
+        // continues without sitemaps.
+        named = context
+            .robots
+            .rules(url, view.own_delay())
+            .await
+            .map(|rules| rules.sitemaps())
+            .unwrap_or_default();
+    }
+    if named.is_empty() && options.sitemaps == Sitemaps::Always {
+        named.extend(url.join("/sitemap.xml"));
+    }
+    named
+}
+
+/// Returns `true` if a sitemap at `from` may list `url`. A sitemap applies only to its own site
+/// (sitemaps.org).
+fn may_list(url: &Url, from: &Url) -> bool {
+    Scope::Domain.contains(std::slice::from_ref(from), &[], url) && urls::trap(url).is_none()
+}
+
+fn seeds(urls: impl Iterator<Item = Url>) -> Vec<NewPage> {
+    urls.map(|url| NewPage { url: url.into(), depth: 0 }).collect()
+}
+
+/// Collects the pages that belong to the crawl, and counts the others.
+struct PageCollector<'a> {
+    spelling: &'a urls::Spelling,
+    view: &'a CrawlView,
+    depth: i32,
+    home: Option<&'a Url>,
+    pages: Vec<NewPage>,
+    /// The number of omitted pages of the site, by reason. Pages of other sites are not counted,
+    /// because they never belonged to the crawl.
+    left_out: BTreeMap<Reason, i64>,
+}
+
+impl<'a> PageCollector<'a> {
+    fn new(rules: &'a Rules, home: Option<&'a Url>) -> Self {
+        Self {
+            spelling: &rules.spelling,
+            view: &rules.view,
+            depth: rules.job.depth,
+            home,
+            pages: Vec::new(),
+            left_out: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, url: &Url) {
+        if self.depth >= self.view.options.max_depth
+            || !in_scope(self.view, self.home, url)
+            || !extract::is_page_path(url.path())
+        {
+            return;
+        }
+        let url = self.spelling.apply(url.clone());
+        match urls::trap(&url) {
+            Some(reason) => *self.left_out.entry(reason).or_default() += 1,
+            None => self.pages.push(NewPage { url: url.into(), depth: self.depth + 1 }),
+        }
+    }
+
+    fn finish(self) -> (Vec<NewPage>, BTreeMap<Reason, i64>) {
+        (self.pages, self.left_out)
+    }
+}
+
+/// Returns the result for the row of a page that was read.
+fn result(fetched: Fetched, denied: Option<Reason>, title: Option<String>) -> PageResult {
+    let incomplete = fetched.incomplete.then_some(Reason::IncompleteTransfer);
+    let detail = match (&denied, &incomplete) {
+        (Some(reason), _) => Some(format!("its images were not processed: {reason}")),
+        (None, Some(_)) => Some("the transfer ended early; only the received part was read".into()),
+        (None, None) => None,
+    };
+    PageResult {
+        state: PageState::Fetched,
+        reason: denied.or(incomplete),
+        detail,
+        status: Some(i32::from(fetched.status)),
+        final_url: Some(fetched.url.into()),
+        title,
+        etag: fetched.etag,
+        last_modified: fetched.last_modified,
+    }
+}
+
+/// Returns each page with the directory whose limit applies to it.
+pub(crate) fn by_directory(pages: Vec<NewPage>) -> Vec<(NewPage, String)> {
+    let directory =
+        |page: &NewPage| Url::parse(&page.url).map(|url| urls::directory(&url)).unwrap_or_default();
+    pages
+        .into_iter()
+        .map(|page| {
+            let name = directory(&page);
+            (page, name)
+        })
+        .collect()
+}

@@ -1,0 +1,226 @@
+//! Grants permits for requests to a host: one at a time, with the delay that the crawl, robots.txt
+//! and the host's responses require. Concurrency without a delay is in `host_concurrency`.
+//!
+//! The state is in the database, so that all processes share it: permits, pauses, and the pace
+//! derived from a host's responses ([`crawler::pace`]).
+
+use super::host_concurrency::{ConcurrencyPermit, HostConcurrency};
+use crate::crawls::Config;
+use crawler::FetchError;
+use crawler::pace::{Bounds, Outcome, Pace};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use store::crawls::host_delays::OwnDelay;
+use store::crawls::hosts::{HostPace, PermitOutcome};
+use store::{Store, retried};
+use uuid::Uuid;
+
+/// Maximum delay that a slow host's response time can cause.
+const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
+/// Minimum wait before the next request for a permit, so that a job does not query the database in
+/// a tight loop.
+const MIN_WAIT: Duration = Duration::from_millis(1);
+/// Maximum wait for which any number of jobs may wait in the process. Returning to the queue would
+/// take as long.
+const SHORT_WAIT: Duration = Duration::from_millis(250);
+/// Maximum number of hosts in memory that refused a request. For other hosts, the pace is read only
+/// when they refuse again.
+const MAX_REFUSING_HOSTS: usize = 10_000;
+/// Maximum pace in milliseconds that is neither stored nor waited for, for hosts that refuse no
+/// requests and for which no delay is required. The pace changes with every response, so each
+/// response would otherwise cause a write.
+const NEGLIGIBLE_PACE_MS: i32 = 20;
+/// Wait before a retry if the database fails. Permits cannot be granted without the database.
+const DATABASE_PAUSE: Duration = Duration::from_secs(5);
+
+pub(crate) struct HostThrottle {
+    store: Store,
+    config: Config,
+    /// Hosts without a delay that refused a request of this process. The pace is read only for
+    /// these hosts, because a query for every request to other hosts would cost too much.
+    refusing: Mutex<HashSet<String>>,
+    concurrency: Arc<HostConcurrency>,
+}
+
+/// The delay that a crawl sets, and the collection whose requests it applies to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestedDelay {
+    pub(crate) collection: Uuid,
+    pub(crate) delay: Duration,
+}
+
+/// Minimum times between two requests to a host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delay {
+    least: Duration,
+    /// The part of `least` that applies to the requests of every collection.
+    shared: Duration,
+    /// The crawl's own delay, if it is longer than `shared`.
+    own: Option<OwnDelay>,
+    /// Whether the host's response time also affects the delay: only if the crawl sets none.
+    adaptive: bool,
+}
+
+/// A granted permit. Pass it to [`HostThrottle::end`].
+#[derive(Debug)]
+pub(crate) struct HostPermit {
+    host: String,
+    token: i64,
+    delay: Delay,
+    concurrency: Option<ConcurrencyPermit>,
+}
+
+impl HostThrottle {
+    pub(crate) fn new(store: Store, config: Config) -> Self {
+        Self { store, config, refusing: Mutex::default(), concurrency: Arc::default() }
+    }
+
+    /// Returns the longer of the crawl's own (or the service's) delay and the one in robots.txt. A
+    /// crawl's own delay applies to its own collection only, because one tenant must not slow down
+    /// the crawls of others.
+    pub(crate) fn delay(&self, own: Option<RequestedDelay>, robots: Option<Duration>) -> Delay {
+        let robots = robots.unwrap_or_default();
+        let default = self.config.default_delay;
+        let least = own.map_or(default, |own| own.delay).max(robots).min(self.config.longest_delay);
+        let shared = least.min(default.max(robots));
+        let longer = own.filter(|_| least > shared);
+        let own_delay =
+            |own: RequestedDelay| OwnDelay { collection: own.collection, delay_ms: millis(least) };
+        Delay { least, shared, own: longer.map(own_delay), adaptive: own.is_none() }
+    }
+
+    /// Acquires a permit, and waits for it if the wait is short.
+    ///
+    /// # Errors
+    /// Fails with [`FetchError::Postponed`], which contains the wait before the next useful
+    /// attempt.
+    pub(crate) async fn acquire(&self, host: &str, delay: Delay) -> Result<HostPermit, FetchError> {
+        // Without a delay no job waits for a permit. The host's response times then limit its share
+        // of the jobs.
+        let concurrency = if delay.least.is_zero() {
+            Some(self.concurrency.acquire(host).map_err(FetchError::Postponed)?)
+        } else {
+            None
+        };
+        let token = self.acquire_token(host, delay).await?;
+        Ok(HostPermit { host: host.to_owned(), token, delay, concurrency })
+    }
+
+    async fn acquire_token(&self, host: &str, delay: Delay) -> Result<i64, FetchError> {
+        let deadline = Instant::now() + self.config.patience;
+        loop {
+            let (shared, asked) = (millis(delay.shared), Instant::now());
+            let turn = match delay.own {
+                Some(own) => self.store.acquire_collection_permit(host, own, shared).await,
+                None => self.store.acquire_host_permit(host, shared).await,
+            };
+            let wait = match turn.map_err(|error| self.database_failed(&error))? {
+                // For example, the commit waited for a standby.
+                PermitOutcome::Granted { token } if asked.elapsed() > self.config.grant_time_limit => {
+                    tracing::warn!("the database took too long to grant a host permit; it is not used");
+                    self.end(HostPermit { host: host.to_owned(), token, delay, concurrency: None }, None)
+                        .await;
+                    return Err(FetchError::Postponed(DATABASE_PAUSE));
+                }
+                PermitOutcome::Granted { token } => return Ok(token),
+                PermitOutcome::Wait { wait } => wait.max(MIN_WAIT),
+            };
+            if Instant::now() + wait > deadline {
+                return Err(FetchError::Postponed(wait));
+            }
+            if wait <= SHORT_WAIT {
+                tokio::time::sleep(wait).await;
+                continue;
+            }
+            // One job waits here, so that the host's next permit is used. The others return to the
+            // queue, so that jobs of other hosts can run.
+            let Some(_slot) = self.concurrency.wait(host) else { return Err(FetchError::Postponed(wait)) };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Releases a permit and records the host's pace. `outcome` is the host's response; `None`
+    /// means that the fetch was dropped.
+    pub(crate) async fn end(&self, permit: HostPermit, outcome: Option<Outcome>) {
+        let took = match outcome {
+            Some(Outcome::Answered { took, .. }) => Some(took),
+            _ => None,
+        };
+        if let Some(admitted) = permit.concurrency {
+            self.concurrency.record_response(&permit.host, took);
+            drop(admitted);
+        }
+        let Delay { least, shared, own, adaptive } = permit.delay;
+        let mut delay = shared;
+        let (mut pause, mut pace) = (None, None);
+        if let Some(outcome) = outcome
+            && (!least.is_zero() || adaptive || self.refuses(&permit.host, outcome))
+        {
+            // If the host's history cannot be read, a refusal is treated as the first one, and the
+            // delay starts from its initial value.
+            let known = retried("host_pace", || self.store.host_pace(&permit.host)).await.unwrap_or_default();
+            let before = Pace {
+                delay: Duration::from_millis(known.pace_ms.max(0).unsigned_abs().into()),
+                refusals: known.refusals.max(0).unsigned_abs(),
+            };
+            let longest = if adaptive { MAX_ADAPTIVE_DELAY } else { least };
+            let (after, asked) = before.after(outcome, Bounds { least, longest });
+            pause = asked;
+            // A crawl with its own delay does not change the pace of the host.
+            let learnt = if adaptive { after.delay } else { before.delay };
+            // Other collections wait for the delay that the host's responses caused, not for this
+            // crawl's own delay.
+            delay = if adaptive { after.delay } else { before.delay.max(shared).min(least) };
+            let new = HostPace {
+                pace_ms: i32::try_from(learnt.as_millis()).unwrap_or(i32::MAX),
+                refusals: i32::try_from(after.refusals).unwrap_or(i32::MAX),
+            };
+            let fast = |pace: HostPace| pace.refusals == 0 && pace.pace_ms <= NEGLIGIBLE_PACE_MS;
+            if least.is_zero() && fast(known) && fast(new) {
+                delay = Duration::ZERO;
+            } else {
+                pace = Some(new);
+            }
+        }
+        let pause = pause.map(|wait| wait.min(self.config.longest_delay));
+        // Repeating the call only delays the host's next permit by the time between the calls.
+        let ended = retried("finish_request", || {
+            self.store.finish_request(&permit.host, permit.token, millis(delay), pause, pace)
+        })
+        .await;
+        if let Err(error) = ended {
+            // The permit expires by itself. Until then the host gets no requests: harmless.
+            tracing::warn!(%error, "failed to record the end of a request");
+        }
+        let Some(own) = own else { return };
+        let ended = retried("finish_own_request", || self.store.finish_own_request(&permit.host, own)).await;
+        if let Err(error) = ended {
+            tracing::warn!(%error, "failed to record the end of a collection's request");
+        }
+    }
+
+    /// Returns `true` if a host without a delay refuses requests, or did until this response.
+    fn refuses(&self, host: &str, outcome: Outcome) -> bool {
+        let mut refusing = self.refusing.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Outcome::Answered { status: 429 | 503, .. } => {
+                if refusing.len() < MAX_REFUSING_HOSTS {
+                    refusing.insert(host.to_owned());
+                }
+                true
+            }
+            Outcome::Answered { status: 200..=399, .. } => refusing.remove(host),
+            _ => false,
+        }
+    }
+
+    fn database_failed(&self, error: &store::StoreError) -> FetchError {
+        tracing::error!(%error, "failed to acquire host permit");
+        FetchError::Postponed(DATABASE_PAUSE)
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

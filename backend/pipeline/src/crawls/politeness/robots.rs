@@ -1,0 +1,318 @@
+//! Reads the robots.txt of a host from memory, from the database, or from the host. The crate
+//! `crawler` parses it.
+
+use super::fetch_policy::PermitGuard;
+use super::host_throttle::{HostThrottle, RequestedDelay};
+use crate::crawls::Config;
+use crawler::fetch::{ConnectError, Kind};
+use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
+use domain::Reason;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use store::crawls::hosts::RobotsRecord;
+use store::{Store, StoreError};
+use url::Url;
+
+/// Maximum time for which a network error is cached. Requests for other URLs of the host reveal its
+/// state soon enough.
+const NETWORK_TTL: Duration = Duration::from_secs(5);
+/// Maximum time for which an entry is cached in memory before the database is read again.
+const MEMORY_TTL: Duration = Duration::from_secs(600);
+/// Time limit for one process to fetch a robots.txt. It is longer than any fetch.
+const CLAIM: Duration = Duration::from_secs(40);
+/// Wait before the other processes check whether the robots.txt is stored.
+const CLAIM_RECHECK: Duration = Duration::from_millis(250);
+/// Number of hosts in memory above which unused hosts are removed.
+const MAX_HOSTS: usize = 10_000;
+/// Total size of the rules in memory, in bytes, above which unused hosts are removed. A robots.txt
+/// of 500 KiB takes about 2 MB, and a crawl can visit any number of hosts with such a file.
+const MAX_BYTES: usize = 64 << 20;
+
+/// Stored in place of the status of a response that is invalid or incomplete, or that cannot be
+/// decoded. It is handled like the statuses from 500 on.
+const UNREADABLE: u16 = 599;
+
+type Slot = Arc<tokio::sync::Mutex<Option<Entry>>>;
+
+pub(crate) struct RobotsCache {
+    store: Store,
+    fetcher: Fetcher,
+    throttle: Arc<HostThrottle>,
+    config: Config,
+    hosts: Mutex<HashMap<String, Slot>>,
+    /// Size of the rules in `hosts`, in bytes.
+    bytes: Arc<AtomicUsize>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    answer: Answer,
+    until: Instant,
+    /// The part of the cache's bytes that this entry uses.
+    _share: Arc<Share>,
+}
+
+/// Bytes that are included in the cache's total until this value is dropped.
+struct Share {
+    bytes: usize,
+    total: Arc<AtomicUsize>,
+}
+
+impl Share {
+    fn of(bytes: usize, total: &Arc<AtomicUsize>) -> Self {
+        total.fetch_add(bytes, Ordering::Relaxed);
+        Self { bytes, total: total.clone() }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone)]
+enum Answer {
+    Rules(Arc<Robots>),
+    /// The status is 5xx, 429 or [`UNREADABLE`], so everything is disallowed (RFC 9309 2.3.1.4).
+    Unavailable,
+    /// The host did not respond, for this reason.
+    Unreachable(NoResponse),
+}
+
+/// Why a host did not respond.
+#[derive(Clone, Copy)]
+enum NoResponse {
+    Dns,
+    Connect(ConnectError),
+    Timeout,
+}
+
+impl NoResponse {
+    fn of(error: &FetchError) -> Self {
+        match error {
+            FetchError::Dns(_) => Self::Dns,
+            FetchError::Timeout(_) => Self::Timeout,
+            FetchError::Connect { cause, .. } => Self::Connect(*cause),
+            _ => Self::Connect(ConnectError::Other),
+        }
+    }
+
+    fn error(self) -> FetchError {
+        const WHY: &str = "the host did not respond to a recent request for robots.txt";
+        match self {
+            Self::Dns => FetchError::Dns(WHY.into()),
+            Self::Connect(cause) => FetchError::Connect { cause, why: WHY.into() },
+            Self::Timeout => FetchError::Timeout(WHY),
+        }
+    }
+}
+
+impl RobotsCache {
+    pub(crate) fn new(store: Store, fetcher: Fetcher, throttle: Arc<HostThrottle>, config: Config) -> Self {
+        Self { store, fetcher, throttle, config, hosts: Mutex::default(), bytes: Arc::default() }
+    }
+
+    /// Returns the rules of the URL's host. Concurrent jobs of one host wait for one fetch.
+    ///
+    /// # Errors
+    /// Fails with `Refused(RobotsUnavailable)`, `Later`, or the network error.
+    pub(crate) async fn rules(
+        &self,
+        url: &Url,
+        own_delay: Option<RequestedDelay>,
+    ) -> Result<Arc<Robots>, FetchError> {
+        let host = crawler::urls::host_key(url);
+        let slot = self.slot(&host);
+        let patience = self.config.patience;
+        let mut entry =
+            tokio::time::timeout(patience, slot.lock()).await.map_err(|_| FetchError::Postponed(patience))?;
+        let now = Instant::now();
+        if let Some(known) = entry.as_ref().filter(|known| known.until > now) {
+            return known.answer.rules();
+        }
+        let record = match self.stored(&host).await? {
+            Some(record) => record,
+            None => match self.fetch_alone(&host, url, own_delay).await {
+                Ok(record) => record,
+                Err((error, record)) => {
+                    if let Some(record) = record {
+                        *entry = Some(self.entry(record, Some(NoResponse::of(&error))).await);
+                    }
+                    return Err(error);
+                }
+            },
+        };
+        let fresh = self.entry(record, None).await;
+        let answer = fresh.answer.clone();
+        *entry = Some(fresh);
+        answer.rules()
+    }
+
+    /// Returns the stored robots.txt of any process, unless it is too old.
+    async fn stored(&self, host: &str) -> Result<Option<RobotsRecord>, FetchError> {
+        let stored = self.store.robots(host).await.map_err(database_failed)?;
+        Ok(stored.filter(|record| record.age < self.ttl(record.status)))
+    }
+
+    /// Fetches robots.txt while no other process fetches it, because the host's delay is unknown
+    /// until then. Other processes retry until the result is stored.
+    async fn fetch_alone(
+        &self,
+        host: &str,
+        url: &Url,
+        own_delay: Option<RequestedDelay>,
+    ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
+        let claimed = self.store.claim_robots(host, CLAIM).await;
+        if !claimed.map_err(|error| (database_failed(error), None))? {
+            return Err((FetchError::Postponed(CLAIM_RECHECK), None));
+        }
+        // Another process may just have stored it.
+        if let Some(record) = self.stored(host).await.map_err(|error| (error, None))? {
+            self.release(host).await;
+            return Ok(record);
+        }
+        let fetched = self.fetch(url, own_delay).await;
+        match &fetched {
+            Ok(record) | Err((_, Some(record))) => self.remember(host, record).await,
+            Err((_, None)) => self.release(host).await,
+        }
+        fetched
+    }
+
+    async fn release(&self, host: &str) {
+        if let Err(error) = self.store.release_robots(host).await {
+            tracing::warn!(%error, "failed to release the claim on robots.txt; it is not fetched until the claim expires");
+        }
+    }
+
+    /// Fetches robots.txt through the network guard and the host's throttle. If an error is
+    /// returned with a record, the caller must cache the record.
+    async fn fetch(
+        &self,
+        url: &Url,
+        own_delay: Option<RequestedDelay>,
+    ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
+        let mut robots_url = url.clone();
+        robots_url.set_path("/robots.txt");
+        robots_url.set_query(None);
+        robots_url.set_fragment(None);
+        let hops = ThrottleOnly {
+            throttle: &self.throttle,
+            own_delay,
+            permit_guard: PermitGuard::new(self.throttle.clone()),
+        };
+        let fetched = self.fetcher.fetch(Request::new(robots_url, Kind::Robots), &hops).await;
+        let record =
+            |status: u16, body| RobotsRecord { status: i32::from(status), body, age: Duration::ZERO };
+        match fetched {
+            Ok(answer) => Ok(record(answer.status, Some(answer.body.to_vec()))),
+            Err(FetchError::Status { status, .. }) => Ok(record(status, None)),
+            // RFC 9309 2.3.1.2 and 2.3.1.3: too many redirects mean that there is no robots.txt.
+            Err(FetchError::TooManyRedirects) => Ok(record(404, None)),
+            // The same applies to a redirect to a URL that is too long.
+            Err(FetchError::Refused(Reason::UrlTooLong)) => Ok(record(404, None)),
+            Err(error @ (FetchError::Guard(_) | FetchError::Postponed(_) | FetchError::Refused(_))) => {
+                Err((error, None))
+            }
+            // The rules of the host are not known. The server may send a valid response later, so
+            // the job is retried.
+            Err(FetchError::Invalid(_) | FetchError::Undecodable(_) | FetchError::Incomplete { .. }) => {
+                Ok(record(UNREADABLE, None))
+            }
+            Err(error) => Err((error, Some(record(0, None)))),
+        }
+    }
+
+    async fn remember(&self, host: &str, record: &RobotsRecord) {
+        if let Err(error) = self.store.put_robots(host, record).await {
+            tracing::warn!(%error, "failed to store robots.txt; it will be fetched again");
+        }
+    }
+
+    /// Returns the entry of a record. `why` is known if this process made the request.
+    async fn entry(&self, record: RobotsRecord, why: Option<NoResponse>) -> Entry {
+        let left = self.ttl(record.status).saturating_sub(record.age);
+        let (answer, bytes) = match record.status {
+            0 => (Answer::Unreachable(why.unwrap_or(NoResponse::Connect(ConnectError::Other))), 0),
+            429 | 500.. => (Answer::Unavailable, 0),
+            status => {
+                // Other statuses, such as redirects without a target, mean no robots.txt.
+                let status = u16::try_from(status).ok().filter(|s| !(300..400).contains(s)).unwrap_or(404);
+                let agent = self.fetcher.agent().to_owned();
+                let body = record.body.unwrap_or_default();
+                let read = move || Robots::from_response(status, &body, &agent);
+                // Parsing and sorting 500 KiB of rules takes too long for an async thread.
+                match tokio::task::spawn_blocking(read).await {
+                    Ok(robots) => {
+                        let bytes = robots.bytes();
+                        (Answer::Rules(Arc::new(robots)), bytes)
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "failed to parse robots.txt; the host counts as unavailable");
+                        (Answer::Unavailable, 0)
+                    }
+                }
+            }
+        };
+        let share = Arc::new(Share::of(bytes, &self.bytes));
+        Entry { answer, until: Instant::now() + left.min(MEMORY_TTL), _share: share }
+    }
+
+    fn ttl(&self, status: i32) -> Duration {
+        match status {
+            0 => NETWORK_TTL.min(self.config.robots_retry),
+            429 | 500.. => self.config.robots_retry,
+            _ => self.config.robots_ttl,
+        }
+    }
+
+    fn slot(&self, host: &str) -> Slot {
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = hosts.len() >= MAX_HOSTS || self.bytes.load(Ordering::Relaxed) >= MAX_BYTES;
+        if is_full && !hosts.contains_key(host) {
+            // Entries in use are kept, so that no robots.txt is requested twice at once.
+            hosts.retain(|_, slot| Arc::strong_count(slot) > 1);
+        }
+        hosts.entry(host.to_owned()).or_default().clone()
+    }
+}
+
+fn database_failed(error: StoreError) -> FetchError {
+    tracing::error!(%error, "failed to read robots.txt from the database");
+    FetchError::Postponed(NETWORK_TTL)
+}
+
+impl Answer {
+    fn rules(&self) -> Result<Arc<Robots>, FetchError> {
+        match self {
+            Self::Rules(robots) => Ok(robots.clone()),
+            Self::Unavailable => Err(FetchError::Refused(Reason::RobotsUnavailable)),
+            Self::Unreachable(why) => Err(why.error()),
+        }
+    }
+}
+
+/// The policy for a fetch of robots.txt itself: it needs a host permit and no other permission.
+struct ThrottleOnly<'a> {
+    throttle: &'a HostThrottle,
+    own_delay: Option<RequestedDelay>,
+    permit_guard: PermitGuard,
+}
+
+#[async_trait::async_trait]
+impl HopPolicy for ThrottleOnly<'_> {
+    async fn admit(&self, url: &Url) -> Result<(), FetchError> {
+        self.permit_guard.acquire(url, self.throttle.delay(self.own_delay, None)).await
+    }
+
+    async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
+        self.permit_guard.end(status, retry_after, took).await;
+    }
+
+    fn abandoned(&self, _url: &Url) {
+        self.permit_guard.abandon();
+    }
+}

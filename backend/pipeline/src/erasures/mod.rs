@@ -1,0 +1,4 @@
+//! Applies erasures, suppressions and retention outside the statements of the store.
+
+pub mod reapply;
+pub mod sweeps;

@@ -1,0 +1,4 @@
+//! Analyses an image and stores it. Jobs that fetch images are in `crawls`.
+
+pub mod analyze;
+pub mod ingest;

@@ -1,0 +1,191 @@
+//! Enrols a face: stores an image that a caller sends and assigns one of its faces to a subject.
+//! Crawled images are stored in the parent module.
+
+use crate::images::ingest::blobs::StoredBlobs;
+use crate::images::ingest::record::{new_face, new_image};
+use crate::images::ingest::{Ingest, IngestError, Inner};
+use crate::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer};
+use bytes::Bytes;
+use inference::Priority;
+use store::faces::NewFace;
+use store::{StoreError, retried};
+use uuid::Uuid;
+use vision::{Profile, QualityReport, Rect};
+
+/// Minimum intersection over union of two boxes of one file that are the same face. The boxes can
+/// differ if the detector had different settings when the face was stored.
+const SAME_FACE_IOU: f32 = 0.5;
+/// Quality reasons that do not apply to a face that was aligned elsewhere.
+const UNKNOWN_OF_ALIGNED: &[&str] = &["too_small", "turned_away"];
+
+#[derive(Clone, Debug)]
+pub struct Enrolment {
+    /// The file.
+    pub bytes: Bytes,
+    /// The address from which the file was fetched, in any spelling.
+    pub url: Option<String>,
+    /// The final address after redirects.
+    pub answered: Option<String>,
+    pub collection: Uuid,
+    pub subject: Uuid,
+    /// Index of the face; the best detection score is first.
+    pub face_index: usize,
+    /// Whether the image is an aligned crop of 112x112 pixels.
+    pub aligned: bool,
+    /// Options of the analysis. Their profile is the one used to assess the stored face.
+    pub options: AnalyzeOptions,
+    /// The profile that the face must meet to be enrolled.
+    pub required_profile: Profile,
+    /// Whether to enrol the face even if it does not meet the profile.
+    pub force: bool,
+    /// Whether to move the face if it belongs to another subject.
+    pub moved: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Enrolled {
+    pub face: Uuid,
+    pub image: Uuid,
+    /// Requirements that the face does not meet. Empty unless `force` was set.
+    pub reasons: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum EnrolError {
+    /// The image cannot be analysed, or the store failed or rejected the change.
+    #[error(transparent)]
+    Ingest(#[from] IngestError),
+    #[error("there is no face with index {index}; the image has {found} faces")]
+    NoFace {
+        index: usize,
+        /// Number of faces found.
+        found: usize,
+    },
+    /// The face has no embedding, so it cannot be compared with other faces.
+    #[error("no embedding could be computed for this face")]
+    NoEmbedding,
+    #[error("the face does not meet the profile: {}", .0.join(", "))]
+    Quality(Vec<String>),
+}
+
+/// Returns the requirements that a face does not meet. For a face without a quality report, this is
+/// `not_judged`.
+pub fn unmet_requirements(quality: Option<&QualityReport>, required: Profile, aligned: bool) -> Vec<String> {
+    if required == Profile::Off {
+        return Vec::new();
+    }
+    let Some(quality) = quality else { return vec!["not_judged".into()] };
+    let mut reasons = quality.unmet_limits(required);
+    reasons.retain(|reason| !aligned || !UNKNOWN_OF_ALIGNED.contains(&reason.as_str()));
+    reasons
+}
+
+impl Ingest {
+    /// Analyses the image, stores it with all its faces if the collection does not contain the
+    /// file, and assigns the face to the subject. Everything is one transaction. `analyzer` has the
+    /// deadline of this caller.
+    ///
+    /// # Errors
+    /// Fails with [`EnrolError`]. The store fails with `NotFound` if the subject does not exist,
+    /// and with `Conflict` if the face belongs to another subject.
+    pub async fn enrol(&self, analyzer: &Analyzer, enrolment: Enrolment) -> Result<Enrolled, EnrolError> {
+        let Enrolment { bytes, options, aligned, .. } = &enrolment;
+        let options = AnalyzeOptions { chips: true, ..options.clone() };
+        let analysis = if *aligned {
+            analyzer.analyze_aligned(bytes.clone(), &options, Priority::Interactive).await
+        } else {
+            analyzer.analyze(bytes.clone(), &options, Priority::Interactive).await
+        }
+        .map_err(IngestError::from)?;
+        let found = analysis.faces.len();
+        let index = enrolment.face_index;
+        let face = analysis.faces.get(index).ok_or(EnrolError::NoFace { index, found })?;
+        if face.embedding.is_none() {
+            return Err(EnrolError::NoEmbedding);
+        }
+        let reasons = unmet_requirements(face.quality.as_ref(), enrolment.required_profile, *aligned);
+        if !reasons.is_empty() && !enrolment.force {
+            return Err(EnrolError::Quality(reasons));
+        }
+        let blobs = self.write_blobs(&analysis).await?;
+        let stored = retried("enrol", || self.store_enrolled(&enrolment, &analysis, face, &blobs)).await?;
+        let Some((face, image)) = stored else {
+            self.discard_blobs(blobs.keys()).await;
+            let sentence = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
+            return Err(IngestError::from(StoreError::Conflict(sentence.into())).into());
+        };
+        Ok(Enrolled { face, image, reasons })
+    }
+
+    /// Stores the image and assigns the chosen face to the subject. Returns the ids of the face and
+    /// of the image, or `None` without a change if a suppression excludes the image.
+    async fn store_enrolled(
+        &self,
+        enrolment: &Enrolment,
+        analysis: &Analysis,
+        chosen: &AnalyzedFace,
+        blobs: &StoredBlobs,
+    ) -> Result<Option<(Uuid, Uuid)>, IngestError> {
+        let Inner { store, model_id, .. } = &*self.inner;
+        let (collection, subject) = (enrolment.collection, enrolment.subject);
+        let mut tx = store.begin().await?;
+        store.lock_suppressions(tx.conn(), collection, false).await?;
+        // An erasure normalises addresses in the same way.
+        let [asked, answered] = [&enrolment.url, &enrolment.answered].map(|url| {
+            url.as_deref()
+                .map(|url| crawler::urls::parse_address(url).map_or_else(|_| url.to_owned(), String::from))
+        });
+        let answered = answered.filter(|answered| asked.as_ref() != Some(answered));
+        let mut erased = false;
+        for address in asked.iter().chain(&answered) {
+            erased |= store.suppresses_address(tx.conn(), collection, address).await?;
+        }
+        if erased || !self.suppressed_parts(&mut tx, collection, None, analysis).await?.is_clear() {
+            return Ok(None);
+        }
+        store.lock_subjects(tx.conn(), collection, &[subject]).await?;
+        let image = new_image(analysis, blobs.thumbnail.clone());
+        let (image, is_new, known) = match store.insert_image(tx.conn(), collection, &image).await? {
+            Ok(()) => (image.id, true, Vec::new()),
+            Err(existing) => (existing, false, store.boxes_of_image(tx.conn(), existing).await?),
+        };
+        let bbox = chosen.detection.bbox;
+        let face = match nearest(&known, &bbox) {
+            Some(face) => face,
+            None => {
+                let mut faces: Vec<NewFace> = Vec::new();
+                let mut id = Uuid::nil();
+                // If the image is already stored, only this face is missing. The others are stored,
+                // or were deleted.
+                let wanted = |face| is_new || std::ptr::eq(face, chosen);
+                for (face, blobs) in analysis.faces.iter().zip(&blobs.faces).filter(|(face, _)| wanted(*face))
+                {
+                    let Some(new) = blobs.clone().and_then(|blobs| new_face(face, *model_id, blobs)) else {
+                        continue;
+                    };
+                    if std::ptr::eq(face, chosen) {
+                        id = new.id;
+                    }
+                    faces.push(new);
+                }
+                store.insert_faces(tx.conn(), collection, image, &faces).await?;
+                id
+            }
+        };
+        store.enrol_faces(tx.conn(), collection, subject, &[face], enrolment.moved).await?;
+        store.add_enrolment_source(tx.conn(), image, subject, asked.as_deref(), answered.as_deref()).await?;
+        self.keep_blobs(&mut tx, blobs).await?;
+        tx.commit().await?;
+        Ok(Some((face, image)))
+    }
+}
+
+/// Returns the stored face with the largest overlap, if it is the same face.
+fn nearest(known: &[(Uuid, Vec<f32>)], bbox: &Rect) -> Option<Uuid> {
+    let overlap = |stored: &[f32]| match *stored {
+        [x, y, width, height] => bbox.iou(&Rect { x, y, width, height }),
+        _ => 0.0,
+    };
+    let best = known.iter().map(|(id, stored)| (overlap(stored), *id)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (best.0 >= SAME_FACE_IOU).then_some(best.1)
+}

@@ -1,0 +1,198 @@
+//! Joins the faces of frames into tracks, and embeds their best shots.
+
+use super::pictures::Cut;
+use super::result::{FrameFace, TrackFace, VideoTrack};
+use super::{VideoAnalyzeError, VideoOptions, low_score};
+use crate::images::analyze::{AnalyzedFace, Analyzer};
+use inference::{Embedding, Priority};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tracking::people::MAX_TRACKS;
+use tracking::{Config, Observation, Shot, Track, Tracker, split};
+use vision::{Detection, Frame, QualityReport};
+
+/// What is kept of a face that may become a best shot.
+#[derive(Debug)]
+struct Kept {
+    detection: Detection,
+    /// `None` for a face that never becomes a best shot.
+    quality: Option<QualityReport>,
+    /// The aligned face, if it is needed for the embedding or to be stored.
+    chip: Option<Arc<Frame>>,
+    /// What was cut from the frame, if it is to be stored.
+    cut: Option<Cut>,
+    _held: HeldBytes,
+}
+
+/// Counts the bytes of a picture until it is dropped.
+#[derive(Debug)]
+struct HeldBytes {
+    all: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl HeldBytes {
+    fn new(all: &Arc<AtomicU64>, bytes: u64) -> Self {
+        all.fetch_add(bytes, Ordering::Relaxed);
+        Self { all: all.clone(), bytes }
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Collects the tracks of one video, part by part.
+pub(super) struct TrackCollector<'a> {
+    analyzer: &'a Analyzer,
+    priority: Priority,
+    tracker: Tracker<Kept>,
+    high_score: f32,
+    match_threshold: f32,
+    ended: Vec<Track<Kept>>,
+    /// Highest number of a track of earlier parts.
+    numbers: u32,
+    /// Bytes of the pictures of all faces that may become best shots.
+    held: Arc<AtomicU64>,
+    max_held: u64,
+}
+
+impl<'a> TrackCollector<'a> {
+    pub(super) fn new(
+        analyzer: &'a Analyzer,
+        options: &VideoOptions,
+        high_score: f32,
+        priority: Priority,
+        numbers: u32,
+    ) -> Self {
+        let match_threshold = options.match_threshold.unwrap_or(analyzer.engine().embedder().match_threshold);
+        let config =
+            Config { high_score, low_score: low_score(high_score), ..Config::for_threshold(match_threshold) };
+        Self {
+            analyzer,
+            priority,
+            tracker: Tracker::new(config),
+            high_score,
+            match_threshold,
+            ended: Vec::new(),
+            numbers,
+            held: Arc::default(),
+            max_held: options.max_picture_bytes,
+        }
+    }
+
+    /// Returns whether the part must end, because its pictures take too much memory.
+    pub(super) fn is_full(&self) -> bool {
+        self.held.load(Ordering::Relaxed) > self.max_held
+    }
+
+    /// Adds the faces of a frame. `cut` is whether it begins a new shot.
+    pub(super) async fn add(
+        &mut self,
+        at_us: i64,
+        faces: Vec<FrameFace>,
+        cut: bool,
+    ) -> Result<(), VideoAnalyzeError> {
+        let mut ended = if cut { self.tracker.cut() } else { Vec::new() };
+        let high_score = self.high_score;
+        let observe = |face| observation(face, high_score, &self.held);
+        let observations = faces.into_iter().map(observe).collect();
+        ended.extend(self.tracker.push(at_us, observations));
+        self.end(ended).await
+    }
+
+    /// Ends all tracks. Returns them in order of their start, without the numbers of the people.
+    pub(super) async fn end_part(&mut self) -> Result<Vec<VideoTrack>, VideoAnalyzeError> {
+        let ended = self.tracker.cut();
+        self.end(ended).await?;
+        let mut tracks = std::mem::take(&mut self.ended);
+        tracks.sort_by_key(|track| (track.started_us, track.id));
+        let first = self.numbers + 1;
+        self.numbers += u32::try_from(tracks.len()).map_err(|_| VideoAnalyzeError::TooManyTracks)?;
+        // Covering other faces takes time, so it runs on the thread pool.
+        let work = move || (first..).zip(tracks).map(|(number, track)| video_track(track, number)).collect();
+        Ok(self.analyzer.cpu().run(work).await?.output)
+    }
+
+    /// Embeds the best shots of tracks that ended, and splits those that contain two people.
+    async fn end(&mut self, ended: Vec<Track<Kept>>) -> Result<(), VideoAnalyzeError> {
+        for mut track in ended {
+            self.embed(&mut track.best).await?;
+            self.ended.extend(split(track, self.match_threshold, || u64::MAX));
+            if self.numbers as usize + self.ended.len() > MAX_TRACKS {
+                return Err(VideoAnalyzeError::TooManyTracks);
+            }
+        }
+        Ok(())
+    }
+
+    /// Embeds the shots that meet the quality profile and have no embedding yet.
+    async fn embed(&self, shots: &mut [Shot<Kept>]) -> Result<(), VideoAnalyzeError> {
+        let mut wanted = Vec::new();
+        for shot in shots {
+            let chip = shot.payload.chip.clone();
+            let passed = shot.payload.quality.as_ref().is_some_and(|quality| quality.passed);
+            if let (true, None, Some(chip)) = (passed, &shot.embedding, chip) {
+                wanted.push((shot, chip));
+            }
+        }
+        let chips = wanted.iter().map(|(_, chip)| chip.clone()).collect();
+        let embeddings = self.analyzer.embed_chips(chips, self.priority).await?;
+        for ((shot, _), embedding) in wanted.into_iter().zip(embeddings) {
+            shot.embedding = embedding.map(|embedding| Arc::from(embedding.as_slice()));
+        }
+        Ok(())
+    }
+}
+
+fn observation(
+    FrameFace { face, cut }: FrameFace,
+    high_score: f32,
+    held: &Arc<AtomicU64>,
+) -> Observation<Kept> {
+    let score = face.detection.det_score;
+    let usable = face.quality.filter(|_| score >= high_score);
+    let chip = face.chip.filter(|_| usable.is_some());
+    let cut = cut.filter(|_| usable.is_some());
+    let bytes = chip.as_ref().map_or(0, |chip| chip.data().len()) + cut.as_ref().map_or(0, Cut::bytes);
+    Observation {
+        bbox: face.detection.bbox,
+        score,
+        quality: usable.as_ref().map(|quality| quality.overall),
+        embedding: face.embedding.map(|embedding| Arc::from(embedding.as_slice())),
+        payload: Kept {
+            detection: face.detection,
+            chip,
+            cut,
+            quality: usable,
+            _held: HeldBytes::new(held, bytes as u64),
+        },
+    }
+}
+
+fn video_track(track: Track<Kept>, number: u32) -> VideoTrack {
+    let faces = track.best.into_iter().map(|shot| {
+        let Kept { detection, quality, chip, cut, .. } = shot.payload;
+        TrackFace {
+            at_us: shot.at_us,
+            pictures: chip.zip(cut).map(|(chip, cut)| cut.into_pictures(&chip, &detection)),
+            face: AnalyzedFace {
+                detection,
+                quality,
+                embedding: shot.embedding.and_then(|embedding| Embedding::from_raw(embedding.to_vec())),
+                chip: None,
+            },
+        }
+    });
+    VideoTrack {
+        number,
+        person: None,
+        started_us: track.started_us,
+        ended_us: track.ended_us,
+        samples: track.samples,
+        faces: faces.collect(),
+        boxes: track.boxes,
+    }
+}

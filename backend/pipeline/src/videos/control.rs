@@ -1,0 +1,403 @@
+//! Adds, pauses, resumes, cancels and deletes stored videos. The module `worker` reads them.
+
+use crate::crawls::closing;
+use crate::domain::jobs::VideoJob;
+use crate::domain::{ChangeError, VideoLimits, VideoRequest, forget_jobs};
+use domain::{JobKind, Reason, VideoState};
+use queue::Queue;
+use std::time::Duration;
+use store::videos::{NewVideo, Video, VideoEnd, WaitingVideos};
+use store::{Blobs, Store, StoreError, Tx, retried};
+use time::OffsetDateTime;
+use url::Url;
+use uuid::Uuid;
+
+/// Maximum number of rows of one query of [`Videos::reconcile`].
+const CHUNK: i64 = 1_000;
+/// The limit of jobs that one call cancels. A video has one job.
+const ALL_JOBS: i64 = 1_000;
+
+/// How long the file of a failed video is kept, so that the video can be read again.
+const KEEP_FAILED: Duration = Duration::from_secs(7 * 24 * 3600);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    New(Uuid),
+    /// The collection has a video of the same file, or a live video of the same address.
+    Existing(Uuid),
+    /// A limit of the collection is reached. Nothing was added.
+    TooMany,
+}
+
+#[derive(Clone, Debug)]
+pub struct Upload {
+    pub sha256: [u8; 32],
+    pub bytes: u64,
+    /// The blob with the file.
+    pub key: String,
+}
+
+/// Controls stored videos. Cloning it is cheap.
+#[derive(Clone)]
+pub struct Videos {
+    store: Store,
+    queue: Queue,
+    blobs: Blobs,
+    limits: VideoLimits,
+}
+
+impl Videos {
+    pub fn new(store: Store, queue: Queue, blobs: Blobs) -> Self {
+        Self { store, queue, blobs, limits: VideoLimits::default() }
+    }
+
+    #[must_use]
+    pub fn with_limits(self, limits: VideoLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Returns the limits of a collection.
+    pub fn limits(&self) -> VideoLimits {
+        self.limits
+    }
+
+    /// Returns whether a file of `bytes` bytes can be added to a collection. The caller has not
+    /// sent it yet, so [`Self::add`] checks again.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::DiskFull` if the disk is full, and if the store fails.
+    pub async fn has_room(&self, collection: Uuid, bytes: u64) -> Result<bool, ChangeError> {
+        self.blobs.check_space()?;
+        let waiting = retried("waiting_in_collection", || async {
+            let mut tx = self.store.begin().await?;
+            self.store.waiting_in_collection(tx.conn(), collection).await
+        });
+        let waiting = waiting.await?;
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let WaitingVideos { videos, bytes: stored } = waiting;
+        Ok(videos < self.limits.videos && stored.saturating_add(bytes) <= self.limits.bytes)
+    }
+
+    /// Returns whether the collection exceeds a limit. Call it after a video was inserted.
+    async fn is_over_limit(&self, tx: &mut Tx, collection: Uuid) -> Result<bool, StoreError> {
+        let waiting = self.store.waiting_in_collection(tx.conn(), collection).await?;
+        Ok(waiting.videos > self.limits.videos || waiting.bytes > self.limits.bytes)
+    }
+
+    /// Returns the blob store of uploaded files.
+    pub fn blobs(&self) -> &Blobs {
+        &self.blobs
+    }
+
+    /// Adds an uploaded video and its job.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict` if the video was erased, and if the store or the queue
+    /// fails. The caller keeps the blob until then.
+    pub async fn add(
+        &self,
+        collection: Uuid,
+        upload: &Upload,
+        request: VideoRequest,
+    ) -> Result<Added, ChangeError> {
+        let video = NewVideo {
+            collection,
+            sha256: Some(upload.sha256),
+            bytes: Some(i64::try_from(upload.bytes).unwrap_or(i64::MAX)),
+            source_url: None,
+            source_key: Some(upload.key.clone()),
+            scan: None,
+            options: serde_json::to_value(request).expect("options are plain data"),
+        };
+        retried("add_video", || async {
+            let mut tx = self.store.begin().await?;
+            self.store.lock_waiting_videos(tx.conn(), collection).await?;
+            self.store.lock_suppressions(tx.conn(), collection, false).await?;
+            if self.store.suppresses_video(&mut *tx.conn(), collection, &upload.sha256).await? {
+                let erased = "the video was erased and must not be stored again";
+                return Err(StoreError::Conflict(erased.into()).into());
+            }
+            let id = match self.store.insert_video(tx.conn(), &video).await? {
+                Ok(id) => id,
+                Err(existing) => {
+                    // It records that the file was found again.
+                    tx.commit().await?;
+                    return Ok(Added::Existing(existing));
+                }
+            };
+            if self.is_over_limit(&mut tx, collection).await? {
+                return Ok(Added::TooMany);
+            }
+            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
+            // An upload of the same bytes that ended a moment ago may be deleting the blob.
+            let lost = self.store.keep_blobs(tx.conn(), std::slice::from_ref(&upload.key)).await?;
+            if !lost.is_empty() && !self.blobs.exists(&upload.key).await? {
+                let conflict = "the same video was deleted at the same time; send it again";
+                return Err(StoreError::Conflict(conflict.into()).into());
+            }
+            tx.commit().await?;
+            Ok(Added::New(id))
+        })
+        .await
+    }
+
+    /// Adds a video that a worker fetches from `address`, and its job. If the collection has a
+    /// video of the same file, the new one fails as a duplicate later.
+    ///
+    /// # Errors
+    /// Fails if the store or the queue fails.
+    pub async fn add_address(
+        &self,
+        collection: Uuid,
+        address: &Url,
+        request: VideoRequest,
+    ) -> Result<Added, ChangeError> {
+        let video = NewVideo {
+            collection,
+            sha256: None,
+            bytes: None,
+            source_url: Some(address.to_string()),
+            source_key: None,
+            scan: None,
+            options: serde_json::to_value(request).expect("options are plain data"),
+        };
+        retried("add_video", || async {
+            let mut tx = self.store.begin().await?;
+            let store = &self.store;
+            store.lock_waiting_videos(tx.conn(), collection).await?;
+            if let Some(live) = store.video_of_address(tx.conn(), collection, address.as_str()).await? {
+                return Ok(Added::Existing(live));
+            }
+            let id = match store.insert_video(tx.conn(), &video).await? {
+                Ok(id) | Err(id) => id,
+            };
+            if self.is_over_limit(&mut tx, collection).await? {
+                return Ok(Added::TooMany);
+            }
+            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.fetch(collection)]).await?;
+            tx.commit().await?;
+            Ok(Added::New(id))
+        })
+        .await
+    }
+
+    /// Records that an uploaded blob is not needed, unless a video refers to it.
+    pub async fn discard_upload(&self, key: String) {
+        let dropped: Result<(), StoreError> = async {
+            let mut tx = self.store.begin().await?;
+            self.store.record_blob_deletions(tx.conn(), vec![key.clone()]).await?;
+            tx.commit().await?;
+            self.drop_blobs(&[key]).await;
+            Ok(())
+        }
+        .await;
+        if let Err(error) = dropped {
+            tracing::warn!(%error, "failed to record an unused upload");
+        }
+    }
+
+    /// Pauses a video. The worker that reads it stops within a second, and the video continues
+    /// later at its last checkpoint.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict`, which contains the state, if it is not queued or running,
+    /// and if a scan of local files reads it.
+    pub async fn pause(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
+        retried("pause_video", || async {
+            let mut tx = store.begin().await?;
+            self.queue.hold_group(tx.conn(), id).await?;
+            let from = [VideoState::Queued, VideoState::Running];
+            store.set_video_state(tx.conn(), id, &from, VideoState::Paused).await?;
+            if !self.queue.group_is_live(tx.conn(), id).await? {
+                // Nobody could resume it: the file is where the scan runs.
+                let scanned =
+                    "a scan of local files reads the video; interrupt that command to continue later";
+                return Err(StoreError::Conflict(scanned.into()).into());
+            }
+            tx.commit().await?;
+            Ok(store.video(id).await?)
+        })
+        .await
+    }
+
+    /// Resumes a paused video.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict`, which contains the state, if it is not paused.
+    pub async fn resume(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
+        retried("resume_video", || async {
+            let mut tx = store.begin().await?;
+            self.queue.release_group(tx.conn(), id).await?;
+            store.set_video_state(tx.conn(), id, &[VideoState::Paused], VideoState::Queued).await?;
+            tx.commit().await?;
+            Ok(store.video(id).await?)
+        })
+        .await
+    }
+
+    /// Cancels a video. What is stored of it remains. Its reader stops within a second.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict`, which contains the state, if it has ended.
+    pub async fn cancel(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
+        let collection = store.video(id).await?.collection_id;
+        let unused = retried("cancel_video", || async {
+            let mut tx = store.begin().await?;
+            self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
+            // An erasure finds the video ended, or this transaction finds what was erased.
+            store.lock_suppressions(tx.conn(), collection, false).await?;
+            let end = VideoEnd {
+                state: VideoState::Cancelled,
+                people: None,
+                reason: Some(Reason::Cancelled),
+                detail: None,
+                original: None,
+                keeps_file: false,
+            };
+            let unused = store.end_video(tx.conn(), id, end).await?;
+            let jobs = store.erase_emptied_video(tx.conn(), id).await?;
+            forget_jobs(&self.queue, &mut tx, &jobs).await?;
+            tx.commit().await?;
+            Ok::<_, ChangeError>(unused)
+        })
+        .await?;
+        self.drop_blobs(&unused).await;
+        let video = store.video(id).await?;
+        if let Some(crawl) = video.crawl_id {
+            closing::end_if_done(&self.store, &self.queue, crawl).await;
+        }
+        Ok(video)
+    }
+
+    /// Reads a failed video again. It continues after its last stored part.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict` if it did not fail, if its file is neither kept nor at an
+    /// address that a caller named, or if the collection has another video of the file. Returns
+    /// `None` if too many of its videos wait.
+    pub async fn retry(&self, store: &Store, id: Uuid) -> Result<Option<Video>, ChangeError> {
+        retried("retry_video", || async {
+            let video = store.video(id).await?;
+            let mut tx = store.begin().await?;
+            store.lock_waiting_videos(tx.conn(), video.collection_id).await?;
+            let job = VideoJob { video_id: id };
+            let job = match video.source_key {
+                Some(_) => job.scan(video.collection_id),
+                None => job.fetch(video.collection_id),
+            };
+            self.queue.enqueue(tx.conn(), &[job]).await?;
+            store.requeue_video(tx.conn(), id).await?;
+            let waiting = store.waiting_in_collection(tx.conn(), video.collection_id).await?;
+            if waiting.videos > self.limits.videos {
+                return Ok(None);
+            }
+            tx.commit().await?;
+            Ok(Some(store.video(id).await?))
+        })
+        .await
+    }
+
+    /// Deletes the files of videos that failed a week ago. Returns their number.
+    async fn drop_failed_files(&self) -> Result<u64, ChangeError> {
+        let before = OffsetDateTime::now_utc() - KEEP_FAILED;
+        let mut tx = self.store.begin().await?;
+        let unused = self.store.drop_failed_files(tx.conn(), before, CHUNK).await?;
+        tx.commit().await?;
+        self.drop_blobs(&unused).await;
+        Ok(unused.len() as u64)
+    }
+
+    /// Deletes a video with its tracks, frames and faces in the caller's transaction. Returns the
+    /// blobs to delete after the commit. `store` is limited to what the caller may delete.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::NotFound` if it does not exist.
+    pub async fn delete(&self, tx: &mut Tx, store: &Store, id: Uuid) -> Result<Vec<String>, ChangeError> {
+        self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
+        Ok(store.delete_video(tx.conn(), id).await?)
+    }
+
+    /// Ends live videos whose job the queue discarded, because its worker ended in every attempt,
+    /// cancels the jobs of paused videos that have ended or were deleted, and deletes the files of
+    /// videos that failed long ago. Returns the number of repairs. Call it periodically.
+    ///
+    /// # Errors
+    /// Fails if the store or the queue fails. Earlier repairs are kept.
+    pub async fn reconcile(&self) -> Result<u64, ChangeError> {
+        let (mut repaired, mut after) =
+            (self.cancel_held_jobs().await? + self.drop_failed_files().await?, Uuid::nil());
+        loop {
+            let live = self.store.live_videos(after, CHUNK).await?;
+            let Some(last) = live.last() else { return Ok(repaired) };
+            after = *last;
+            let mut tx = self.store.begin().await?;
+            let without_job = self.queue.groups_without_jobs(tx.conn(), &live).await?;
+            drop(tx);
+            for id in without_job {
+                repaired += u64::from(self.end_without_job(id).await?);
+            }
+        }
+    }
+
+    /// Cancels the held jobs of videos that have ended or were deleted. A paused video ends without
+    /// its job if its crawl is cancelled or deleted, or if it is erased.
+    async fn cancel_held_jobs(&self) -> Result<u64, ChangeError> {
+        let scans = self.cancel_held_jobs_of(JobKind::ScanVideo).await?;
+        Ok(scans + self.cancel_held_jobs_of(JobKind::FetchVideo).await?)
+    }
+
+    async fn cancel_held_jobs_of(&self, kind: JobKind) -> Result<u64, ChangeError> {
+        let (mut cancelled, mut after) = (0, Uuid::nil());
+        loop {
+            let mut tx = self.store.begin().await?;
+            let held = self.queue.held_groups(tx.conn(), kind.as_str(), after, CHUNK).await?;
+            drop(tx);
+            let Some(last) = held.last() else { return Ok(cancelled) };
+            after = *last;
+            let live = self.store.live_videos_among(&held).await?;
+            // Only a retry makes an ended video live again, and it then gets a new job.
+            for id in held.into_iter().filter(|id| !live.contains(id)) {
+                let mut tx = self.store.begin().await?;
+                cancelled += self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
+                tx.commit().await?;
+            }
+        }
+    }
+
+    async fn end_without_job(&self, id: Uuid) -> Result<bool, ChangeError> {
+        let collection = match self.store.video(id).await {
+            Err(StoreError::NotFound { .. }) => return Ok(false),
+            video => video?.collection_id,
+        };
+        let mut tx = self.store.begin().await?;
+        // The job and the state change in one transaction, under the lock that this call takes.
+        self.queue.group_is_held(tx.conn(), id).await?;
+        if self.queue.group_is_live(tx.conn(), id).await? {
+            return Ok(false);
+        }
+        self.store.lock_suppressions(tx.conn(), collection, false).await?;
+        let end = VideoEnd {
+            state: VideoState::Failed,
+            people: None,
+            reason: Some(Reason::JobDiscarded),
+            detail: Some("in every attempt, the worker ended or the handler panicked"),
+            original: None,
+            keeps_file: true,
+        };
+        match self.store.end_video(tx.conn(), id, end).await {
+            // It ended or was deleted in the meantime.
+            Err(StoreError::Conflict(_) | StoreError::NotFound { .. }) => return Ok(false),
+            ended => self.store.record_blob_deletions(tx.conn(), ended?).await?,
+        };
+        let jobs = self.store.erase_emptied_video(tx.conn(), id).await?;
+        forget_jobs(&self.queue, &mut tx, &jobs).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    async fn drop_blobs(&self, keys: &[String]) {
+        if let Err(error) = self.store.drop_blobs(&self.blobs, keys).await {
+            tracing::warn!(%error, blobs = keys.len(), "failed to delete unused blobs; a sweep deletes them");
+        }
+    }
+}
