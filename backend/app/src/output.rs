@@ -1,7 +1,7 @@
 //! Prints tables and JSON to stdout.
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use std::io::{self, Write};
-use store::blobs::copies::Copied;
+use store::blobs::deletions::Copied;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 

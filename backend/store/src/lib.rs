@@ -23,7 +23,7 @@ pub mod videos;
 pub use blobs::Blobs;
 pub use blobs::reserve::{DiskReserve, SpoolFolder};
 pub use collections::deletion::Erased;
-pub use db::error::StoreError;
+pub use db::StoreError;
 pub use db::transient::retried;
 pub use db::{Config, Store, Tx};
 pub use images::supersede::StoredFace;

@@ -9,7 +9,7 @@ use std::fs::{File, Permissions};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use store::blobs::copies::Copied;
+use store::blobs::deletions::Copied;
 use store::{Blobs, Store};
 
 /// Name of the file that `pg_dump` writes, in its custom format.

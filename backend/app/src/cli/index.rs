@@ -13,9 +13,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::time::Duration;
 use store::db::schema::OlderPrograms;
+use store::index::changes::{IndexSet, IndexSetState};
 use store::index::external::{Checked, ExternalIndex, Followed};
 use store::index::pgvector::HnswIndex;
-use store::index::sets::{IndexSet, IndexSetState};
 use store::index::{FaceIndex, Pgvector};
 use store::{Store, StoreError};
 

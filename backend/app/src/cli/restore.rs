@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use store::Blobs;
-use store::blobs::copies::Copied;
+use store::blobs::deletions::Copied;
 use store::db::schema::OlderPrograms;
 use store::erasures::deletion_log::Entry;
 

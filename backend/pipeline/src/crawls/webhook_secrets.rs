@@ -6,7 +6,7 @@ use super::{CrawlError, Crawls, Secret};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::time::Duration;
-use store::collections::webhook_secrets::{SALT, WebhookSigner};
+use store::collections::{SALT, WebhookSigner};
 use store::{StoreError, Tx, keys};
 use time::OffsetDateTime;
 use uuid::Uuid;

@@ -6,7 +6,7 @@ use crawler::frontier::{self, Yield};
 use crawler::urls;
 use queue::NewJob;
 use store::crawls::Crawl;
-use store::crawls::directories::DirectoryYield;
+use store::crawls::ledger::DirectoryYield;
 use store::{Store, StoreError, Tx};
 use url::Url;
 use uuid::Uuid;

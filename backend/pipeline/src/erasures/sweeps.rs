@@ -5,7 +5,7 @@ use futures::{StreamExt, TryStreamExt};
 use serde::Serialize;
 use serde_json::json;
 use std::time::Duration;
-use store::blobs::copies::MAX_REPORTED_KEYS;
+use store::blobs::deletions::MAX_REPORTED_KEYS;
 use store::keys::audit::{Action, AuditEntry};
 use store::{Blobs, Store, StoreError};
 use time::OffsetDateTime;

@@ -15,8 +15,8 @@ mod linkage;
 use crate::domain::jobs::ClusterJob;
 use queue::{Claim, Queue, QueueError};
 use std::collections::{BTreeSet, HashMap};
-use store::people::clusterings::Clustering;
 use store::people::clusters::ClusterScope;
+use store::people::clusters::Clustering;
 use store::{Store, StoreError, retried};
 use uuid::Uuid;
 

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use inference::{Embedding, Priority};
 use store::StoreError;
 use store::faces::models::EmbeddingModel;
-use store::faces::reembedding::Outdated;
+use store::faces::models::Outdated;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 

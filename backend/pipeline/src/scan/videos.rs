@@ -11,7 +11,7 @@ use crate::scan::{Scan, end_lapsed};
 use domain::{Reason, Unprocessed, VideoState};
 use std::path::Path;
 use std::time::Duration;
-use store::videos::scanned::VideoCounts;
+use store::videos::crawled::VideoCounts;
 use store::videos::{NewVideo, Video, VideoEnd};
 use store::{StoreError, retried};
 use url::Url;

@@ -70,7 +70,7 @@ async fn store_all(world: &World, read: Read, files: &[&'static str]) -> HashMap
     best
 }
 
-async fn cluster(world: &World, threshold: f32) -> store::people::clusterings::Clustering {
+async fn cluster(world: &World, threshold: f32) -> store::people::clusters::Clustering {
     let collection = world.store.collection("default").await.unwrap().id;
     let model_id = world.ingest.model_id();
     let scope = ClusterScope { collection_id: collection, model_id, any_quality: true };

@@ -4,7 +4,7 @@ use crate::{ApiError, AppState};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use store::erasures::extent::Extent;
+use store::erasures::retention::Extent;
 use utoipa::{IntoParams, ToSchema};
 
 /// Options of a deletion: a dry run, or the confirmation of one.

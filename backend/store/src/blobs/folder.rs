@@ -7,12 +7,12 @@
 //!
 //! A file is locked while it is written. The lock ends with the process, so an unlocked file under
 //! a temporary name is one that a killed process left.
-use super::disk::Disk;
 use super::is_key;
 use crate::StoreError;
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind};
+use std::io;
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -227,5 +227,51 @@ fn found<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Calls of the file system that block until they have an effect.
+pub trait Disk: Send + Sync {
+    /// Writes the content of a file to the device.
+    ///
+    /// # Errors
+    /// Fails with the error of the file system.
+    fn sync_file(&self, file: &File) -> io::Result<()>;
+
+    /// Gives a file its final name, and replaces a file of that name.
+    ///
+    /// # Errors
+    /// Fails with the error of the file system.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Writes the names in a folder to the device.
+    ///
+    /// # Errors
+    /// Fails with the error of the file system.
+    fn sync_folder(&self, folder: &Path) -> io::Result<()>;
+}
+
+/// The file system of the operating system.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalDisk;
+
+impl Disk for LocalDisk {
+    fn sync_file(&self, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        use io::ErrorKind::{InvalidInput, NotFound, Unsupported};
+        match File::open(folder).and_then(|folder| folder.sync_all()) {
+            // The deletion of its last blob deleted it.
+            Err(error) if error.kind() == NotFound => Ok(()),
+            // Some network file systems cannot sync folders.
+            Err(error) if matches!(error.kind(), InvalidInput | Unsupported) => Ok(()),
+            synced => synced,
+        }
     }
 }

@@ -6,7 +6,7 @@
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::collections::DEFAULT_COLLECTION;
 use crate::erasures::deletion::delete_images;
-use crate::erasures::tombstones;
+use crate::erasures::deletion_log;
 use crate::videos::delete_video_rows;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
@@ -46,7 +46,7 @@ impl Store {
         .fetch_optional(&mut *conn)
         .await?;
         let name = name.ok_or_else(|| StoreError::not_found("collection", id))?;
-        tombstones::set(conn, &[id], &[]).await?;
+        deletion_log::set(conn, &[id], &[]).await?;
         // Renames the collection, so that its name becomes available. The new name cannot collide
         // with a name that a user would choose.
         sqlx::query("update collections set deleting_at = now(), name = $2 where id = $1")
@@ -65,7 +65,7 @@ impl Store {
             .bind(&name)
             .execute(&mut *conn)
             .await?;
-            crate::collections::webhook_secrets::move_webhook_secrets(conn, id, successor).await?;
+            crate::collections::move_webhook_secrets(conn, id, successor).await?;
             sqlx::query("update api_keys set collection_id = $2 where collection_id = $1")
                 .bind(id)
                 .bind(successor)

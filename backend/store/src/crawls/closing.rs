@@ -4,14 +4,24 @@
 //! closed later, in batches. Until then, the crawl has the mark `closing`, which survives a crash.
 //! Users do not see a difference, because progress counts queued rows of a cancelled crawl as
 //! skipped (`Store::crawl_progress`).
+//!
+//! Recurring crawls: a schedule is a series of runs. The column `next_run_at` of the last run
+//! contains the time at which the next run is due. The transaction that starts that run clears the
+//! column, and so does a cancellation of the schedule, so only one of them succeeds.
+use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::crawls::ledger::Ledger;
 use crate::crawls::pages::lock_crawl;
+use crate::crawls::{Crawl, crawl_row};
+use crate::erasures::deletion::delete_images;
 use crate::erasures::traces::LedgerJobs;
+use crate::erasures::{CarriedOut, deletion_log};
 use crate::videos::crawled::cancel_videos_of_crawl;
+use crate::videos::delete_videos;
 use crate::{Store, StoreError};
 use domain::Reason;
 use sqlx::PgConnection;
 use std::time::Duration;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// What [`Store::skip_queued`] did.
@@ -144,3 +154,157 @@ const SKIP_IMAGE_URLS: &str = "
 update image_urls set state = 'skipped', reason = $2, finished_at = now()
 where id = any(array(select id from image_urls where crawl_id = $1 and state = 'queued' order by id limit $3))
   and state = 'queued'";
+
+impl Store {
+    /// Turns a crawl into the first run of a schedule. The schedule's id is the crawl's id.
+    pub async fn begin_schedule(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Crawl, StoreError> {
+        sqlx::query("update crawls set series_id = id where id = $1").bind(crawl).execute(&mut *conn).await?;
+        crawl_row(conn, crawl).await
+    }
+
+    /// Sets the time of the next run when a run has ended: `every` after the start of that run,
+    /// but not in the past. Returns that time.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if the crawl is gone or belongs to no schedule.
+    pub async fn schedule_next_run(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        every: Duration,
+    ) -> Result<OffsetDateTime, StoreError> {
+        sqlx::query_scalar(
+            "update crawls set next_run_at = greatest(created_at + make_interval(secs => $2), clock_timestamp())
+             where id = $1 and series_id is not null returning next_run_at",
+        )
+        .bind(crawl)
+        .bind(every.as_secs_f64())
+        .fetch_optional(conn)
+        .await?
+        .ok_or_else(|| StoreError::not_found("crawl of a series", crawl))
+    }
+
+    /// Clears the time of the next run; `false` if it was cleared. Locks the crawl's row.
+    pub async fn claim_next_run(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<bool, StoreError> {
+        let taken =
+            sqlx::query("update crawls set next_run_at = null where id = $1 and next_run_at is not null")
+                .bind(crawl)
+                .execute(conn)
+                .await?;
+        Ok(taken.rows_affected() == 1)
+    }
+
+    /// Inserts the next run of a schedule: running, with the same collection, seeds and options.
+    pub async fn insert_next_run(
+        &self,
+        conn: &mut PgConnection,
+        previous: &Crawl,
+    ) -> Result<Crawl, StoreError> {
+        let next = self
+            .insert_crawl(conn, previous.collection_id, previous.kind, &previous.seeds, &previous.options)
+            .await?;
+        sqlx::query("update crawls set series_id = $2 where id = $1")
+            .bind(next.id)
+            .bind(previous.series_id)
+            .execute(conn)
+            .await?;
+        Ok(Crawl { series_id: previous.series_id, ..next })
+    }
+
+    /// Cancels the next run of a schedule. Returns `true` if there was one. Waits for a transaction
+    /// that is starting that run.
+    pub async fn cancel_schedule(&self, conn: &mut PgConnection, series: Uuid) -> Result<bool, StoreError> {
+        let ended = sqlx::query(
+            "update crawls set next_run_at = null where series_id = $1 and next_run_at is not null",
+        )
+        .bind(series)
+        .execute(conn)
+        .await?;
+        Ok(ended.rows_affected() > 0)
+    }
+
+    /// Returns the running or paused run of a schedule, if there is one.
+    pub async fn live_run(&self, series: Uuid) -> Result<Option<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select id from crawls where series_id = $1 and state in ('running', 'paused') order by id desc limit 1",
+        )
+        .bind(series)
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+}
+
+impl Store {
+    /// Deletes a crawl with its pages and ledger rows. Returns the blob keys to delete after the
+    /// commit, and the jobs of its videos from which nothing is left. The crawl's images, their
+    /// sources and its videos are kept; live videos are cancelled. With `with_images`, images and
+    /// videos that no other crawl found are deleted too.
+    pub async fn delete_crawl(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        with_images: bool,
+    ) -> Result<CarriedOut, StoreError> {
+        self.crawl_in(conn, id).await?;
+        // An erasure finds the videos ended, or this transaction finds what was erased.
+        self.lock_suppressions_of_crawl(conn, id).await?;
+        lock_crawl(conn, id).await?;
+        let mut keys = Vec::new();
+        if with_images {
+            let images = images_of_crawl_alone(conn, id).await?;
+            deletion_log::set(conn, &images, &images).await?;
+            keys = delete_images(conn, &images).await?.1;
+            let videos = videos_of_crawl_alone(conn, id).await?;
+            keys.extend(delete_videos(conn, &videos).await?);
+        }
+        // Without the crawl, a worker would fetch them without its rules.
+        let mut jobs = LedgerJobs::default();
+        for video in cancel_videos_of_crawl(conn, id, &Reason::Cancelled, i64::MAX).await? {
+            jobs.extend(self.erase_emptied_video(conn, video).await?);
+        }
+        // Sightings without an image are useless without their ledger row.
+        sqlx::query("delete from image_sources where crawl_id = $1 and image_id is null")
+            .bind(id)
+            .execute(&mut *conn)
+            .await?;
+        sqlx::query("delete from crawls where id = $1").bind(id).execute(&mut *conn).await?;
+        Ok(CarriedOut { blobs: enqueue_blob_deletions(conn, keys).await?, jobs })
+    }
+}
+
+/// Returns the images that no other crawl found, in the order of their ids.
+pub(crate) async fn images_of_crawl_alone(
+    conn: &mut PgConnection,
+    crawl: Uuid,
+) -> Result<Vec<Uuid>, StoreError> {
+    // A source without a crawl belongs to a deleted crawl whose images were kept.
+    Ok(sqlx::query_scalar(
+        "select distinct u.image_id from image_urls u
+         where u.crawl_id = $1 and u.image_id is not null
+           and not exists (select 1 from image_urls o where o.image_id = u.image_id and o.crawl_id <> $1)
+           and not exists (select 1 from image_sources s
+                           where s.image_id = u.image_id and s.crawl_id is distinct from $1)
+         order by 1",
+    )
+    .bind(crawl)
+    .fetch_all(conn)
+    .await?)
+}
+
+/// Locks and returns the videos of a crawl or a scan, except videos whose file another crawl or
+/// scan found too.
+pub(crate) async fn videos_of_crawl_alone(
+    conn: &mut PgConnection,
+    crawl: Uuid,
+) -> Result<Vec<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar(
+        "select v.id from videos v
+         where (v.crawl_id = $1 or v.scan_id = $1)
+           and not exists (select 1 from videos o where o.original_id = v.id
+                           and o.crawl_id is distinct from $1 and o.scan_id is distinct from $1)
+         order by v.id for update",
+    )
+    .bind(crawl)
+    .fetch_all(conn)
+    .await?)
+}

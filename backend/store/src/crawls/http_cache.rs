@@ -3,7 +3,7 @@
 //!
 //! Validators are deleted together with the content. The validators of a page are deleted with the
 //! last crawl that fetched it, and those of an image with the stored image.
-use crate::db::text::{mention, url_hash, without_nul};
+use crate::db::transient::{mention, url_hash, without_nul};
 use crate::{Store, StoreError};
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;

@@ -1,14 +1,10 @@
 //! Crawls, their states and their progress.
 
 pub mod closing;
-pub(crate) mod deletion;
-pub mod directories;
-pub mod host_delays;
 pub mod hosts;
 pub mod http_cache;
 pub mod ledger;
 pub mod pages;
-pub(crate) mod schedule;
 use crate::{Store, StoreError};
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, VideoState};
 use serde_json::Value;
@@ -219,7 +215,7 @@ impl Store {
         .bind(id)
         .bind(from)
         .bind(to)
-        .bind(crate::db::text::clipped(error))
+        .bind(crate::db::transient::clipped(error))
         .execute(&mut *conn)
         .await?
         .rows_affected();

@@ -3,7 +3,7 @@
 //! Admitting URLs locks the crawl's row until the caller's transaction ends. So each URL is
 //! admitted once, and the limits are exact, even under concurrency. Lock order within a
 //! transaction: crawl, pages, image URLs, sources.
-use crate::db::text::{clipped, url_hash, without_nul};
+use crate::db::transient::{clipped, url_hash, without_nul};
 use crate::{Store, StoreError};
 use domain::{ImageState, PageState, Reason};
 use sqlx::PgConnection;

@@ -1,15 +1,20 @@
 //! Carries out a planned erasure.
-use super::chip::chip_shows;
+//!
+//! Finds people and clusters that have no faces left after an erasure. The erasure deletes their
+//! names, external ids and metadata too.
+//!
+//! Only an erasure deletes such people and clusters. The deletion of a face or an image does not
+//! delete people. After a backup is restored, only the people in the deletion log are deleted.
 use super::{Plan, PlannedFace};
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::erasures::deletion::delete_images;
-use crate::erasures::tombstones;
 use crate::erasures::traces::videos::{emptied, videos_of_frames};
 use crate::erasures::traces::{LedgerJobs, Traces};
+use crate::erasures::{chip_shows, deletion_log};
 use crate::faces::CROP_MARGIN;
-use crate::videos::{delete_video_rows, drop_files_of_ended};
+use crate::videos::{delete_video_rows, drop_files_of_ended, frames_of};
 use crate::{Store, StoreError};
-use sqlx::{FromRow, PgConnection};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use std::collections::{BTreeMap, HashSet};
 use uuid::Uuid;
 
@@ -26,7 +31,7 @@ impl Store {
             faces.chain(&plan.images).chain(&plan.subjects).chain(&plan.videos).copied().collect();
         let touched = plan.faces.iter().map(|face| &face.image_id);
         let touched: Vec<Uuid> = touched.chain(&plan.images).copied().collect();
-        tombstones::set(conn, &gone, &touched).await?;
+        deletion_log::set(conn, &gone, &touched).await?;
         let mut keys = Vec::new();
         let mut traces = Traces::new(plan.collection);
         let mut videos = Vec::new();
@@ -152,4 +157,148 @@ fn shows(of: [f32; 4], other: [f32; 4]) -> bool {
         other[at] >= high || other[at] + other[at + 2] <= low
     };
     !apart(0) && !apart(1)
+}
+
+/// Locks and returns the subjects of these faces and of the faces of these images. Call it before
+/// images are locked, because all transactions lock subjects first.
+pub(super) async fn lock_subjects_of(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    images: &[Uuid],
+    faces: &[PlannedFace],
+) -> Result<Vec<Uuid>, StoreError> {
+    let faces: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
+    Ok(sqlx::query_scalar(
+        "select id from subjects where collection_id = $1 and id in (
+             select sf.subject_id from unnest($2::uuid[]) as gone (image_id)
+                 join faces f on f.image_id = gone.image_id join subject_faces sf on sf.face_id = f.id
+             union
+             select sf.subject_id from unnest($3::uuid[]) as gone (face_id)
+                 join subject_faces sf on sf.face_id = gone.face_id)
+         order by id for update",
+    )
+    .bind(collection)
+    .bind(images)
+    .bind(faces)
+    .fetch_all(conn)
+    .await?)
+}
+
+impl Plan {
+    /// Adds those of the locked subjects whose faces are all to be erased.
+    pub(super) async fn add_emptied(
+        &mut self,
+        conn: &mut PgConnection,
+        held: &[Uuid],
+    ) -> Result<(), StoreError> {
+        let faces: Vec<Uuid> = self.faces.iter().map(|face| face.id).collect();
+        let emptied: Vec<Uuid> = sqlx::query_scalar(
+            "select sf.subject_id from subject_faces sf
+                 left join unnest($3::uuid[]) as gone (face_id) on gone.face_id = sf.face_id
+             where sf.collection_id = $1 and sf.subject_id = any($2)
+             group by sf.subject_id having count(*) = count(gone.face_id) order by sf.subject_id",
+        )
+        .bind(self.collection)
+        .bind(held)
+        .bind(faces)
+        .fetch_all(conn)
+        .await?;
+        // The plan already contains the requested subject.
+        let new: Vec<Uuid> = emptied.into_iter().filter(|id| !self.subjects.contains(id)).collect();
+        self.subjects.extend(new);
+        Ok(())
+    }
+}
+
+/// Maximum number of faces, images, subjects and videos (each) per call of [`Store::erase_again`].
+const BATCH: i64 = 500;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErasedAgain {
+    /// Number of faces, including those of whole images.
+    pub faces: u64,
+    /// Number of whole images.
+    pub images: u64,
+    pub subjects: u64,
+    pub videos: u64,
+    /// Number of pages and image URLs whose addresses were erased.
+    pub addresses: u64,
+    /// Blobs to delete after the commit.
+    pub blobs: Vec<String>,
+    /// Jobs whose records contain an erased URL. Clear these records in the same transaction.
+    pub jobs: LedgerJobs,
+}
+
+impl ErasedAgain {
+    pub fn is_empty(&self) -> bool {
+        self.faces + self.images + self.subjects + self.videos + self.addresses == 0
+    }
+}
+
+impl Store {
+    /// Deletes rows of the collection that have tombstones, as an erasure would. Call it until the
+    /// result is empty. Reads every row of the collection, without a statement timeout.
+    pub async fn erase_again(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+    ) -> Result<ErasedAgain, StoreError> {
+        sqlx::query("set local statement_timeout = 0").execute(&mut *conn).await?;
+        self.lock_suppressions(conn, collection, true).await?;
+        let mut images = with_tombstones(conn, "images", collection).await?;
+        let faces = with_tombstones(conn, "faces", collection).await?;
+        let subjects = with_tombstones(conn, "subjects", collection).await?;
+        let mut videos = Vec::new();
+        // A video has many frames, so it is deleted after them.
+        if (images.len() as i64) < BATCH {
+            videos = with_tombstones(conn, "videos", collection).await?;
+            images.extend(frames_of(conn, &videos).await?);
+        }
+        // The erasure of an image also erases the address of its row, so the rest is found later.
+        let mut addresses = Vec::new();
+        if images.is_empty() {
+            for table in ["pages", "image_urls"] {
+                addresses.extend(addresses_with_tombstones(conn, table, collection).await?);
+            }
+        }
+        let mut plan = Plan { videos, ..Plan::of(conn, collection, &images, &faces, subjects).await? };
+        plan.addresses.clone_from(&addresses);
+        let (faces, images) = (plan.faces.len() as u64, plan.images.len() as u64);
+        let (subjects, videos) = (plan.subjects.len() as u64, plan.videos.len() as u64);
+        let CarriedOut { blobs, jobs } = self.carry_out(conn, &plan).await?;
+        let addresses = addresses.len() as u64;
+        Ok(ErasedAgain { faces, images, subjects, videos, addresses, blobs, jobs })
+    }
+}
+
+/// Returns the rows of the collection in a table that have tombstones.
+async fn with_tombstones(
+    conn: &mut PgConnection,
+    table: &'static str,
+    collection: Uuid,
+) -> Result<Vec<Uuid>, StoreError> {
+    // Built at run time from the name of the table, which is one of four constants.
+    let sql = format!(
+        "select r.id from {table} r join tombstones t on t.digest = sha256(uuid_send(r.id))
+         where r.collection_id = $1 order by r.id limit $2"
+    );
+    Ok(sqlx::query_scalar(AssertSqlSafe(sql)).bind(collection).bind(BATCH).fetch_all(conn).await?)
+}
+
+/// Returns the addresses of ended rows of a ledger that have tombstones and are not erased.
+async fn addresses_with_tombstones(
+    conn: &mut PgConnection,
+    table: &'static str,
+    collection: Uuid,
+) -> Result<Vec<String>, StoreError> {
+    // Only the rows that led to no image can still be erased by their address.
+    let stored_nothing = if table == "image_urls" { "and r.image_id is null" } else { "" };
+    // Built at run time from the name of the table, which is one of two constants.
+    let sql = format!(
+        "select distinct r.url from crawls c join {table} r on r.crawl_id = c.id
+         join tombstones t on t.digest = sha256(uuid_send(r.id))
+         where c.collection_id = $1 and r.state <> 'queued' and r.url <> 'erased:' || r.id {stored_nothing}
+         order by r.url limit $2"
+    );
+    Ok(sqlx::query_scalar(AssertSqlSafe(sql)).bind(collection).bind(BATCH).fetch_all(conn).await?)
 }

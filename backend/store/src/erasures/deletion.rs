@@ -4,7 +4,7 @@
 //! remaining row refers to it. The caller deletes the blobs after its commit (`Store::drop_blobs`).
 //! If the caller crashes before that, the sweep deletes the blobs, because their keys are recorded.
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::erasures::tombstones;
+use crate::erasures::deletion_log;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -37,7 +37,7 @@ impl Store {
             .bind(image)
             .execute(&mut *conn)
             .await?;
-        tombstones::set(conn, &[id], &[image]).await?;
+        deletion_log::set(conn, &[id], &[image]).await?;
         let mut keys = [chip, crop].into_iter().flatten().collect();
         keys = enqueue_blob_deletions(conn, keys).await?;
         if is_assigned {
@@ -56,7 +56,7 @@ impl Store {
         .bind(self.collection_scope)
         .fetch_all(&mut *conn)
         .await?;
-        tombstones::set(conn, &found, &found).await?;
+        deletion_log::set(conn, &found, &found).await?;
         let (deleted, keys) = delete_images(conn, &found).await?;
         if deleted == 0 {
             return Err(StoreError::not_found("image", id));

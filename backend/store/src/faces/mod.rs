@@ -1,15 +1,10 @@
 //! Reads and inserts faces.
-
-pub(crate) mod embeddings;
-pub(crate) mod large_scopes;
 pub mod models;
-pub mod probes;
-pub mod reembedding;
 pub mod scope;
 pub mod search;
-use crate::faces::embeddings::{check_embedding, halfvec};
 use crate::faces::scope::{Access, FaceFilter, few_images_of_site};
 use crate::{Store, StoreError};
+use half::f16;
 use pgvector::HalfVector;
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
@@ -248,4 +243,45 @@ fn push_ids_of_period(query: &mut QueryBuilder<Postgres>, filter: &FaceFilter) {
 fn first_id_of(time: OffsetDateTime) -> Uuid {
     let milliseconds = (time.unix_timestamp_nanos() / 1_000_000).clamp(0, (1 << 48) - 1);
     Builder::from_unix_timestamp_millis(milliseconds as u64, &[0; 10]).into_uuid()
+}
+
+#[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
+pub struct EmbeddingModel {
+    /// Short id that faces refer to.
+    pub id: i32,
+    /// Identity of the model (`inference::EmbedderInfo::identity`).
+    pub identity: String,
+    /// File name.
+    pub name: String,
+    pub dimensions: i32,
+}
+
+/// Tolerance for comparing in double precision with a threshold in single precision. A face whose
+/// similarity rounds up to the threshold must not be lost.
+pub(crate) const ROUNDING: f64 = 1e-6;
+
+pub(crate) fn halfvec(embedding: &[f32]) -> HalfVector {
+    HalfVector::from(embedding.iter().copied().map(f16::from_f32).collect::<Vec<f16>>())
+}
+
+pub(crate) fn floats(embedding: &HalfVector) -> Vec<f32> {
+    embedding.as_slice().iter().copied().map(f16::to_f32).collect()
+}
+
+/// Fails with `Invalid` unless the embedding can be compared. The embedding must have the model's
+/// length and finite components, and must not be zero after rounding to half precision.
+pub(crate) fn check_embedding(embedding: &[f32], model: &str, dimensions: i32) -> Result<(), StoreError> {
+    if embedding.len() != dimensions as usize {
+        return Err(StoreError::Invalid(format!(
+            "the embedding has {} components; the model {model} requires {dimensions}",
+            embedding.len()
+        )));
+    }
+    if embedding.iter().any(|component| !f16::from_f32(*component).is_finite()) {
+        return Err(StoreError::Invalid("the embedding has a component that is not a finite number".into()));
+    }
+    if embedding.iter().all(|component| f16::from_f32(*component) == f16::ZERO) {
+        return Err(StoreError::Invalid("all components of the embedding are zero".into()));
+    }
+    Ok(())
 }

@@ -1,16 +1,17 @@
 //! 1:N face search by similarity. Similarity is the cosine. Every query is limited to one
 //! collection and one embedding model. The statements that compare embeddings are in the module
 //! `face_index`.
-use crate::faces::Face;
-use crate::faces::embeddings::check_embedding;
-use crate::faces::large_scopes::Scope;
-use crate::faces::scope::{Access, FaceFilter, FaceScope, few_images_of_site};
-use crate::index::{Found, Nearest, Similar, comparison};
+use crate::faces::scope::{Access, FaceFilter, FaceScope, Site, few_images_of_site};
+use crate::faces::{EmbeddingModel, Face, check_embedding, floats};
+use crate::index::{Found, Nearest, Similar};
 use crate::people::faces::FaceSubject;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, index};
+use pgvector::HalfVector;
 use sqlx::{Postgres, QueryBuilder};
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 #[derive(Clone, Debug)]
@@ -183,9 +184,147 @@ impl Store {
             Err(StoreError::IndexUnavailable(reason)) => {
                 let index = self.index.name();
                 tracing::warn!(index, reason, "vector index not available; comparing all faces in scope");
-                Ok(Found { faces: comparison::nearest(&self.pool, query).await?, exact: true })
+                Ok(Found { faces: index::nearest(&self.pool, query).await?, exact: true })
             }
             answered => answered,
         }
+    }
+}
+
+/// The set of faces that a search compares with, apart from `exclude_face`.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Scope {
+    pub(crate) model: i32,
+    pub(crate) collection: Uuid,
+    pub(crate) crawl: Option<Uuid>,
+    pub(crate) site: Option<Site>,
+    /// `since` and `until` in whole minutes since 1970. Searches whose bounds differ only within a
+    /// minute share an entry, because the number of faces in scope hardly differs.
+    pub(crate) stored: (Option<i64>, Option<i64>),
+    /// The minimum quality, as bits.
+    pub(crate) quality: Option<u32>,
+    pub(crate) with_subject: bool,
+}
+
+impl From<&FaceScope> for Scope {
+    fn from(scope: &FaceScope) -> Self {
+        let filter = &scope.filter;
+        let minute = |time: OffsetDateTime| time.unix_timestamp().div_euclid(60);
+        Self {
+            model: scope.model_id,
+            collection: scope.collection_id,
+            crawl: filter.crawl_id,
+            site: filter.site.clone(),
+            stored: (filter.since.map(minute), filter.until.map(minute)),
+            quality: filter.min_quality.map(f32::to_bits),
+            with_subject: scope.with_subject,
+        }
+    }
+}
+
+/// Scopes known to have more faces than a bound, with the time of the count.
+#[derive(Debug, Default)]
+pub(crate) struct LargeScopes(Mutex<HashMap<Scope, (i64, Instant)>>);
+
+impl LargeScopes {
+    const MAX_AGE: Duration = Duration::from_secs(60);
+
+    /// Returns whether the scope is known to have more than `bound` faces.
+    pub(crate) fn contains(&self, scope: &Scope, bound: i64) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(scope).is_some_and(|(above, since)| bound <= *above && since.elapsed() < Self::MAX_AGE)
+    }
+
+    pub(crate) fn insert(&self, scope: Scope, bound: i64) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, (_, since)| since.elapsed() < Self::MAX_AGE);
+        known.insert(scope, (bound, Instant::now()));
+    }
+}
+
+/// Similarity of a probe to the stored face from which it was made. Two images of one person often
+/// have about this similarity; see `docs/reference/ACCURACY.md`.
+const SIMILARITY: f32 = 0.7;
+/// Number of other faces that are added to a face as noise, each with a random sign. Embeddings do
+/// not vary equally in all directions. Noise made of other embeddings has the same directions.
+const NOISE_TERMS: usize = 8;
+/// Number of rows to sample for each probe. `tablesample system` reads whole pages, whose faces
+/// were stored together. With many pages, the probes are more independent.
+const ROWS_PER_PROBE: f64 = 50.0;
+
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// The collection of the stored face from which the probe was made.
+    pub collection_id: Uuid,
+    /// The embedding, L2-normalised.
+    pub embedding: Vec<f32>,
+}
+
+impl Store {
+    /// Returns probes made from random stored faces of the model, at most `count`. There are fewer
+    /// if the model has fewer faces. The probe of a model's only face equals that face.
+    pub async fn probes(&self, model: &EmbeddingModel, count: usize) -> Result<Vec<Probe>, StoreError> {
+        let rows: f32 = sqlx::query_scalar("select reltuples from pg_class where oid = 'faces'::regclass")
+            .fetch_one(&self.pool)
+            .await?;
+        // More faces than probes, so that each probe has enough other faces for its noise.
+        let wanted = count + NOISE_TERMS;
+        // Without statistics, the number of rows is -1.
+        let mut percent = match rows {
+            1.0.. => (100.0 * ROWS_PER_PROBE * count as f64 / f64::from(rows)).min(100.0),
+            _ => 100.0,
+        };
+        loop {
+            let sample: Vec<(Uuid, HalfVector)> = sqlx::query_as(
+                "select collection_id, embedding from faces tablesample system ($1)
+                 where model_id = $2 order by random() limit $3",
+            )
+            .bind(percent)
+            .bind(model.id)
+            .bind(i64::try_from(wanted).unwrap_or(i64::MAX))
+            .fetch_all(&self.pool)
+            .await?;
+            if sample.len() >= wanted || percent >= 100.0 {
+                let mut probes = with_noise(&sample);
+                probes.truncate(count);
+                return Ok(probes);
+            }
+            percent = (percent * 10.0).min(100.0);
+        }
+    }
+}
+
+/// Returns a probe near each face. The noise comes from the other faces.
+fn with_noise(sample: &[(Uuid, HalfVector)]) -> Vec<Probe> {
+    let faces: Vec<Vec<f32>> = sample.iter().map(|(_, embedding)| normalised(&floats(embedding))).collect();
+    let probe = |(index, (collection_id, _)): (usize, &(Uuid, HalfVector))| {
+        let face = &faces[index];
+        let mut noise = vec![0.0; face.len()];
+        for offset in 1..=NOISE_TERMS.min(faces.len() - 1) {
+            let sign = if rand::random() { 1.0 } else { -1.0 };
+            let other = &faces[(index + offset) % faces.len()];
+            noise.iter_mut().zip(other).for_each(|(sum, component)| *sum += sign * component);
+        }
+        // The part of the noise that is orthogonal to the face does not change their similarity.
+        let along = dot(&noise, face);
+        noise.iter_mut().zip(face).for_each(|(sum, component)| *sum -= along * component);
+        let noise = normalised(&noise);
+        let (near, far) = (SIMILARITY, (1.0 - SIMILARITY * SIMILARITY).sqrt());
+        let mixed: Vec<f32> = face.iter().zip(&noise).map(|(a, b)| near * a + far * b).collect();
+        Probe { collection_id: *collection_id, embedding: normalised(&mixed) }
+    };
+    sample.iter().enumerate().map(probe).collect()
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(x, y)| x * y).sum()
+}
+
+/// Returns the vector with a length of 1, or unchanged if it is zero.
+fn normalised(vector: &[f32]) -> Vec<f32> {
+    let length = dot(vector, vector).sqrt();
+    match length > 0.0 {
+        true => vector.iter().map(|component| component / length).collect(),
+        false => vector.to_vec(),
     }
 }

@@ -1,15 +1,12 @@
 //! The index that Postgres itself keeps: one partial HNSW index of pgvector for each embedding
 //! model. Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the
 //! model's id as a literal, because the planner uses a partial index only if it sees the condition.
-mod maintain;
-
-pub use maintain::HnswIndex;
-
-use super::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar, comparison};
-use crate::StoreError;
-use crate::faces::embeddings::{EmbeddingModel, halfvec};
+use super::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar};
 use crate::faces::scope::Access;
+use crate::faces::{EmbeddingModel, halfvec};
+use crate::{StoreError, index};
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Postgres, QueryBuilder, Row};
+use std::time::Duration;
 
 /// Parameters of the HNSW index: the number of links per face and layer, and the number of
 /// candidates considered when a face is added. They are pgvector's `m` and `ef_construction`, by
@@ -102,7 +99,7 @@ impl FaceIndex for Pgvector {
 
     async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
         let faces = match query.exact {
-            true => comparison::nearest(&self.pool, query).await?,
+            true => index::nearest(&self.pool, query).await?,
             false => self.search(query).await?,
         };
         Ok(Found { faces, exact: query.exact })
@@ -110,16 +107,16 @@ impl FaceIndex for Pgvector {
 
     async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
         if query.exact {
-            return comparison::neighbours(&self.pool, query).await;
+            return index::neighbours(&self.pool, query).await;
         }
         let mut tx = self.pool.begin().await?;
         use_index(&mut tx, query.model, NEIGHBOURS_EF_SEARCH, NEIGHBOURS_MAX_SCAN_TUPLES).await?;
         sqlx::raw_sql("set local statement_timeout = 0").execute(&mut *tx).await?;
         // Postgres can use the index only if the sort expression is the distance alone.
-        let mut sql = comparison::neighbours_by(query, &comparison::distance_of_pair(query));
+        let mut sql = index::neighbours_by(query, &index::distance_of_pair(query));
         let pairs = sql.build_query_as().fetch_all(&mut *tx).await?;
         tx.commit().await?;
-        Ok(comparison::sorted(pairs))
+        Ok(index::sorted(pairs))
     }
 
     /// Compares with every face, because the HNSW index is approximate.
@@ -128,7 +125,7 @@ impl FaceIndex for Pgvector {
         conn: &mut PgConnection,
         query: &AllSimilar<'_>,
     ) -> Result<Vec<Similar>, StoreError> {
-        comparison::all_similar(conn, query).await
+        index::all_similar(conn, query).await
     }
 }
 
@@ -174,4 +171,124 @@ async fn is_valid(db: impl PgExecutor<'_>, model: &EmbeddingModel) -> Result<boo
 
 fn index_name(model: i32) -> String {
     format!("faces_embedding_hnsw_{model}")
+}
+
+/// Number of attempts to exchange an index, and the time between two of them.
+const EXCHANGES: u32 = 60;
+const EXCHANGE_PAUSE: Duration = Duration::from_secs(5);
+
+/// Lets a build use three quarters of the memory that Postgres has for its pages. A build that
+/// needs more continues on disk, much slower. The default of Postgres, 64 MB, is enough for 100,000
+/// faces with 128 dimensions.
+const BUILD_MEMORY: &str = "select set_config('maintenance_work_mem', greatest(
+    pg_size_bytes(current_setting('maintenance_work_mem')), pg_size_bytes(current_setting('shared_buffers')) * 3 / 4) / 1024 || 'kB',
+    false)";
+/// The error code of a disk, or of the shared memory of a container, that is full.
+const DISK_FULL: &str = "53100";
+
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
+pub struct HnswIndex {
+    pub model_id: i32,
+    pub model: String,
+    /// Its size in bytes; `None` if it does not exist.
+    pub bytes: Option<i64>,
+    /// Whether searches can use it. An interrupted `drop index concurrently` leaves an index that
+    /// they cannot use.
+    pub complete: bool,
+}
+
+impl Pgvector {
+    /// Returns the index of each model, in the order of the models.
+    pub async fn indexes(&self) -> Result<Vec<HnswIndex>, StoreError> {
+        Ok(sqlx::query_as(
+            "select m.id as model_id, m.name as model, pg_relation_size(i.indexrelid) as bytes,
+                    coalesce(i.indisvalid, false) as complete
+             from embedding_models m
+             left join pg_index i on i.indexrelid = to_regclass('faces_embedding_hnsw_' || m.id)
+             order by m.id",
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Builds the index of a model again, or for the first time. Faces can be stored and searched
+    /// meanwhile. May take hours.
+    ///
+    /// # Errors
+    /// Fails with the database's error. The earlier index, if there is one, stays.
+    pub async fn rebuild(&self, model: &EmbeddingModel) -> Result<(), StoreError> {
+        let (name, new) = (index_name(model.id), format!("{}_new", index_name(model.id)));
+        // `concurrently` is not possible in a transaction, and the limit must not apply to it.
+        let mut conn = self.pool.acquire().await?.detach();
+        sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;
+        sqlx::raw_sql(BUILD_MEMORY).execute(&mut conn).await?;
+        // The statements contain only numbers, so nothing in them comes from a caller.
+        let drop = format!("drop index concurrently if exists {new}");
+        let create = format!(
+            "create index concurrently {new} on faces using hnsw ((embedding::halfvec({})) halfvec_cosine_ops)
+                 with (m = {NEIGHBOURS}, ef_construction = {CANDIDATES}) where model_id = {}",
+            model.dimensions, model.id
+        );
+        sqlx::raw_sql(AssertSqlSafe(drop.clone())).execute(&mut conn).await?;
+        if let Err(error) = sqlx::raw_sql(AssertSqlSafe(create.clone())).execute(&mut conn).await {
+            // Several processes build the index in shared memory, of which a container has little.
+            if error.as_database_error().and_then(|error| error.code()).as_deref() != Some(DISK_FULL) {
+                return Err(error.into());
+            }
+            tracing::warn!(%error, "building the index with one process");
+            sqlx::raw_sql("set max_parallel_maintenance_workers = 0").execute(&mut conn).await?;
+            sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut conn).await?;
+            sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut conn).await?;
+        }
+        let statistics = format!("alter index {new} alter column 1 set statistics 0");
+        sqlx::raw_sql(AssertSqlSafe(statistics)).execute(&mut conn).await?;
+        // The exchange waits for a lock, and every other statement on the table waits behind it.
+        let exchange = format!(
+            "begin; set local lock_timeout = '1s'; drop index if exists {name}; alter index {new} rename to {name}; commit"
+        );
+        for attempt in 1.. {
+            let exchanged = sqlx::raw_sql(AssertSqlSafe(exchange.clone())).execute(&mut conn).await;
+            match exchanged {
+                Ok(_) => return self.set_bulk_load(model.id, false).await,
+                Err(_) if attempt < EXCHANGES => {
+                    sqlx::raw_sql("rollback").execute(&mut conn).await?;
+                    tokio::time::sleep(EXCHANGE_PAUSE).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the index of a model, because many faces are about to be stored. Neither a start nor a
+    /// registration builds it again, only [`Self::rebuild`].
+    pub async fn drop_for_bulk_load(&self, model: i32) -> Result<(), StoreError> {
+        self.set_bulk_load(model, true).await?;
+        self.drop_index(model).await
+    }
+
+    async fn set_bulk_load(&self, model: i32, bulk_load: bool) -> Result<(), StoreError> {
+        sqlx::query("update embedding_models set bulk_load = $2 where id = $1 and bulk_load <> $2")
+            .bind(model)
+            .bind(bulk_load)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Drops the index of a model. Does nothing if it does not exist.
+    pub async fn drop_index(&self, model: i32) -> Result<(), StoreError> {
+        // `new` is the index of an interrupted build.
+        let (name, new) = (index_name(model), format!("{}_new", index_name(model)));
+        // `concurrently` waits for older transactions, such as a backup.
+        let mut conn = self.pool.acquire().await?.detach();
+        for statement in [
+            "set statement_timeout = 0".to_owned(),
+            format!("drop index concurrently if exists {name}"),
+            format!("drop index concurrently if exists {new}"),
+        ] {
+            sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut conn).await?;
+        }
+        Ok(())
+    }
 }

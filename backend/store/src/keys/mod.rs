@@ -5,10 +5,9 @@
 //! sufficient, because 256 random bits cannot be guessed.
 
 pub mod audit;
-mod revocation;
 mod rows;
 
-pub use revocation::Revocation;
+pub use rows::Revocation;
 
 use crate::StoreError;
 use base64::Engine as _;

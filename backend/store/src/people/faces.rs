@@ -1,7 +1,7 @@
 //! Assignment of faces to subjects.
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::erasures::deletion::{delete_images, lock_images};
-use crate::erasures::tombstones;
+use crate::erasures::deletion_log;
 use crate::faces::Face;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
@@ -172,7 +172,7 @@ impl Store {
         if unused.is_empty() {
             return Ok(Vec::new());
         }
-        tombstones::set(conn, &unused, &unused).await?;
+        deletion_log::set(conn, &unused, &unused).await?;
         let (_, keys) = delete_images(conn, &unused).await?;
         enqueue_blob_deletions(conn, keys).await
     }
@@ -188,7 +188,7 @@ impl Store {
         answered: Option<&str>,
     ) -> Result<(), StoreError> {
         let origin = match url {
-            Some(url) => crate::db::text::without_nul(url),
+            Some(url) => crate::db::transient::without_nul(url),
             None => format!("urn:facecrawl:subject:{subject}"),
         };
         sqlx::query(
@@ -199,7 +199,7 @@ impl Store {
         .bind(image)
         .bind(Uuid::nil())
         .bind(origin)
-        .bind(answered.map(|url| crate::db::text::url_hash(Some(&crate::db::text::without_nul(url)))))
+        .bind(answered.map(|url| crate::db::transient::url_hash(Some(&crate::db::transient::without_nul(url)))))
         .execute(conn)
         .await?;
         Ok(())

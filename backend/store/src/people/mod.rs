@@ -4,11 +4,10 @@
 //! locks the subject's row. It locks several rows in id order. So a clustering and a user never
 //! overwrite each other's partial changes.
 
-pub mod clusterings;
 pub mod clusters;
 pub mod faces;
-use crate::db::text::without_nul;
-use crate::erasures::tombstones;
+use crate::db::transient::without_nul;
+use crate::erasures::deletion_log;
 use crate::{Store, StoreError};
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
@@ -252,7 +251,7 @@ impl Store {
     /// Deletes a locked subject. Its faces are kept, without a subject.
     pub async fn delete_subject(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
         sqlx::query("delete from subjects where id = $1").bind(id).execute(&mut *conn).await?;
-        tombstones::set(conn, &[id], &[]).await
+        deletion_log::set(conn, &[id], &[]).await
     }
 }
 

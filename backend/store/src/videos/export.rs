@@ -1,5 +1,5 @@
 //! Reads the videos that a crawl or a scan found, and the tracks of a video.
-use crate::images::export::{ExportedFace, components};
+use crate::images::sources::{ExportedFace, components};
 use crate::images::sources::{MAX_COUNTED_SOURCES, MAX_SOURCES};
 use crate::videos::Video;
 use crate::videos::tracks::{Track, TrackFilter, TrackPage};

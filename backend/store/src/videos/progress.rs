@@ -1,11 +1,13 @@
 //! What is known of a video while it is read: its file, and how far it is stored.
-use super::insert::repeated_video;
-use crate::db::text::without_nul;
+use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::db::transient::without_nul;
 use crate::{Store, StoreError};
-use domain::VideoState;
+use domain::{Reason, VideoState};
+use serde_json::Value;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{Connection, PgConnection, Postgres};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// What a file reports about itself.
@@ -166,4 +168,323 @@ async fn other_of_file(
     .bind(sha256.as_slice())
     .fetch_optional(conn)
     .await?)
+}
+
+#[derive(Clone, Debug)]
+pub struct NewVideo {
+    pub collection: Uuid,
+    /// SHA-256 of the file, if the file is known.
+    pub sha256: Option<[u8; 32]>,
+    /// Size of the file in bytes, if it is known.
+    pub bytes: Option<i64>,
+    pub source_url: Option<String>,
+    /// The blob of an uploaded file. It is deleted when the video has ended.
+    pub source_key: Option<String>,
+    /// The scan that reads the file, if no job does.
+    pub scan: Option<Uuid>,
+    /// The options of the analysis (`pipeline::VideoRequest`).
+    pub options: Value,
+}
+
+/// What occupies disk space and workers in a collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, sqlx::FromRow)]
+pub struct WaitingVideos {
+    /// Number of live videos that callers added.
+    pub videos: i64,
+    /// Size of the stored files, in bytes: of live videos, and of failed ones that can be retried.
+    pub bytes: i64,
+}
+
+impl Store {
+    /// Adds a video in the state `queued` and returns its id. Returns `Err` with the id of the
+    /// collection's video of this file, if any. Cancelled and failed videos do not count.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if the collection does not exist.
+    pub async fn insert_video(
+        &self,
+        conn: &mut PgConnection,
+        video: &NewVideo,
+    ) -> Result<Result<Uuid, Uuid>, StoreError> {
+        // The lock prevents the deletion of the collection until the video is stored.
+        sqlx::query_scalar::<_, Uuid>(
+            "select id from collections where id = $1 and deleting_at is null for share",
+        )
+        .bind(video.collection)
+        .fetch_optional(&mut *conn)
+        .await?
+        .ok_or_else(|| StoreError::not_found("collection", video.collection))?;
+        // The existing video may be deleted before it can be read. The insert is then retried.
+        for _ in 0..3 {
+            let id = Uuid::now_v7();
+            let inserted = sqlx::query(
+                "insert into videos (id, collection_id, sha256, bytes, source_url, source_key, scan_id, options)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8)
+                 on conflict (collection_id, sha256)
+                     where sha256 is not null and state not in ('cancelled', 'failed') and expired_at is null do nothing",
+            )
+            .bind(id)
+            .bind(video.collection)
+            .bind(video.sha256.as_ref().map(<[u8; 32]>::as_slice))
+            .bind(video.bytes)
+            .bind(video.source_url.as_deref().map(without_nul))
+            .bind(&video.source_key)
+            .bind(video.scan)
+            .bind(&video.options)
+            .execute(&mut *conn)
+            .await?;
+            if inserted.rows_affected() == 1 {
+                return Ok(Ok(id));
+            }
+            if let Some(sha256) = &video.sha256
+                && let Some(existing) = self.video_of_file(&mut *conn, video.collection, sha256).await?
+            {
+                found_again(conn, existing).await?;
+                return Ok(Err(existing));
+            }
+        }
+        Err(repeated_video())
+    }
+
+    /// Returns the video of a file. Ignores videos that were cancelled or failed, and those of
+    /// which retention deleted a part.
+    pub async fn video_of_file(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        sha256: &[u8; 32],
+    ) -> Result<Option<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select id from videos
+             where collection_id = $1 and sha256 = $2 and state not in ('cancelled', 'failed')
+               and expired_at is null",
+        )
+        .bind(collection)
+        .bind(sha256.as_slice())
+        .fetch_optional(conn)
+        .await?)
+    }
+
+    /// Returns the live video that a caller added with an address in a collection.
+    pub async fn video_of_address(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        address: &str,
+    ) -> Result<Option<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select id from videos
+             where collection_id = $1 and md5(source_url) = md5($2) and source_url = $2 and crawl_id is null
+               and state in ('queued', 'running', 'paused')
+             order by id limit 1",
+        )
+        .bind(collection)
+        .bind(address)
+        .fetch_optional(conn)
+        .await?)
+    }
+
+    /// Returns what waits in a collection. Call [`Self::lock_waiting_videos`] before, in the
+    /// transaction that adds a video.
+    pub async fn waiting_in_collection(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+    ) -> Result<WaitingVideos, StoreError> {
+        Ok(sqlx::query_as(
+            "select count(*) filter (where state in ('queued', 'running', 'paused')
+                                     and crawl_id is null and scan_id is null) as videos,
+                    coalesce(sum(bytes) filter (where source_key is not null), 0)::bigint as bytes
+             from videos
+             where collection_id = $1 and (source_key is not null or state in ('queued', 'running', 'paused'))",
+        )
+        .bind(collection)
+        .fetch_one(conn)
+        .await?)
+    }
+
+    /// Locks the adding of videos to the collection: other transactions that take this lock wait
+    /// until this one ends.
+    pub async fn lock_waiting_videos(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+    ) -> Result<(), StoreError> {
+        sqlx::query("select pg_advisory_xact_lock(hashtextextended('waiting videos ' || $1::text, 0))")
+            .bind(collection)
+            .execute(conn)
+            .await?;
+        Ok(())
+    }
+}
+
+/// Records that the file of a video was found again.
+pub(crate) async fn found_again(conn: &mut PgConnection, video: Uuid) -> Result<(), StoreError> {
+    sqlx::query("update videos set found_at = now() where id = $1").bind(video).execute(conn).await?;
+    Ok(())
+}
+
+pub(super) fn repeated_video() -> StoreError {
+    StoreError::Conflict("the same video is stored and deleted repeatedly; try again".into())
+}
+
+#[derive(Clone, Debug)]
+pub struct VideoEnd<'a> {
+    pub state: VideoState,
+    /// Number of people, if the whole video was read.
+    pub people: Option<i32>,
+    /// Why the video could not be read, or not to its end.
+    pub reason: Option<Reason>,
+    pub detail: Option<&'a str>,
+    /// The video of the same file, if the collection had one before.
+    pub original: Option<Uuid>,
+    /// Whether the blob of the file is kept, so that the video can be read again.
+    pub keeps_file: bool,
+}
+
+impl Store {
+    /// Changes the state of a video that is in one of the states `from`. Locks its row until the
+    /// transaction ends.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope. Fails with
+    /// `Conflict`, which contains the state, if it is in another state.
+    pub async fn set_video_state(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        from: &[VideoState],
+        to: VideoState,
+    ) -> Result<(), StoreError> {
+        let state: Option<VideoState> = sqlx::query_scalar(
+            "select state from videos where id = $1 and ($2::uuid is null or collection_id = $2) for update",
+        )
+        .bind(id)
+        .bind(self.collection_scope)
+        .fetch_optional(&mut *conn)
+        .await?;
+        let state = state.ok_or_else(|| StoreError::not_found("video", id))?;
+        if !from.contains(&state) {
+            return Err(StoreError::Conflict(format!("the video is {state}")));
+        }
+        sqlx::query("update videos set state = $2 where id = $1").bind(id).bind(to).execute(conn).await?;
+        Ok(())
+    }
+
+    /// Records that a video waits until `original`, which has the same file, has ended; `None` if
+    /// it waits no longer.
+    pub async fn set_video_original(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        original: Option<Uuid>,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "update videos set original_id = (select o.id from videos o where o.id = $2) where id = $1",
+        )
+        .bind(id)
+        .bind(original)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Returns a failed video to the state `queued`. It continues after its last part.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope. Fails with
+    /// `Conflict` if it did not fail, if its file is neither kept nor at an address that a caller
+    /// named, or if the collection has another video of the file.
+    pub async fn requeue_video(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
+        self.set_video_state(&mut *conn, id, &[VideoState::Failed], VideoState::Failed).await?;
+        let requeued = sqlx::query(
+            "update videos set state = 'queued', reason = null, detail = null, finished_at = null, original_id = null
+             where id = $1 and scan_id is null
+               and (source_key is not null or (crawl_id is null and source_url is not null))",
+        )
+        .bind(id)
+        .execute(conn)
+        .await;
+        let conflict = |why: &str| Err(StoreError::Conflict(why.into()));
+        match requeued {
+            Ok(done) if done.rows_affected() == 1 => Ok(()),
+            Ok(_) => conflict("the file of the video is not kept; send it again"),
+            Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
+                conflict("the collection has another video of the same file")
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Forgets the files of at most `limit` videos that failed before the time `before`. Returns
+    /// the blobs to delete after the commit.
+    pub async fn drop_failed_files(
+        &self,
+        conn: &mut PgConnection,
+        before: OffsetDateTime,
+        limit: i64,
+    ) -> Result<Vec<String>, StoreError> {
+        let keys: Vec<String> = sqlx::query_scalar(
+            "with old as materialized (
+                 select id, source_key from videos
+                 where source_key is not null and state = 'failed' and finished_at < $1
+                 order by source_key limit $2 for update skip locked
+             )
+             update videos set source_key = null where id in (select id from old)
+             returning (select source_key from old where old.id = videos.id)",
+        )
+        .bind(before)
+        .bind(limit)
+        .fetch_all(&mut *conn)
+        .await?;
+        enqueue_blob_deletions(conn, keys).await
+    }
+
+    /// Ends a live video. Returns the blobs to delete after the commit.
+    ///
+    /// # Errors
+    /// Fails with `NotFound`, and with `Conflict` if it has ended already.
+    pub async fn end_video(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        end: VideoEnd<'_>,
+    ) -> Result<Vec<String>, StoreError> {
+        self.set_video_state(&mut *conn, id, &VideoState::LIVE, VideoState::Running).await?;
+        let key: Option<String> = sqlx::query_scalar(
+            "with before as (select source_key from videos where id = $1)
+             update videos set state = $2, people = $3, reason = $4, detail = $5, finished_at = now(),
+                    original_id = (select o.id from videos o where o.id = $6),
+                    source_key = case when $7 then source_key end
+             where id = $1 returning (select source_key from before where not $7)",
+        )
+        .bind(id)
+        .bind(end.state)
+        .bind(end.people)
+        .bind(&end.reason)
+        .bind(end.detail.map(without_nul))
+        .bind(end.original)
+        .bind(end.keeps_file)
+        .fetch_one(&mut *conn)
+        .await?;
+        if let Some(original) = end.original {
+            found_again(conn, original).await?;
+        }
+        enqueue_blob_deletions(conn, key.into_iter().collect()).await
+    }
+}
+
+/// Forgets the kept files of those of the videos that have ended, and records their deletion.
+pub(crate) async fn drop_files_of_ended(conn: &mut PgConnection, videos: &[Uuid]) -> Result<(), StoreError> {
+    let keys: Vec<String> = sqlx::query_scalar(
+        "with kept as materialized (
+             select id, source_key from videos
+             where id = any($1) and source_key is not null and finished_at is not null for update
+         )
+         update videos v set source_key = null from kept where v.id = kept.id returning kept.source_key",
+    )
+    .bind(videos)
+    .fetch_all(&mut *conn)
+    .await?;
+    enqueue_blob_deletions(conn, keys).await.map(drop)
 }

@@ -3,7 +3,7 @@ use crate::hosts::clock;
 use std::time::Duration;
 use store::Store;
 use store::collections::CollectionSettings;
-use store::crawls::host_delays::OwnDelay;
+use store::crawls::hosts::OwnDelay;
 use store::crawls::hosts::PermitOutcome;
 use testing::TestDatabase;
 use uuid::Uuid;

@@ -181,7 +181,7 @@ async fn an_export_in_pages_contains_nothing_that_is_erased_in_between() {
     let model = fixture::model(&store, "m", 4).await;
     let (video, faces) = fixture::film(&store, &model, [1; 32], 5).await;
     let first = store.export_tracks(video, None, 2, true).await.unwrap();
-    let ids = |tracks: &[store::images::export::ExportedTrack]| -> Vec<Uuid> {
+    let ids = |tracks: &[store::images::sources::ExportedTrack]| -> Vec<Uuid> {
         tracks.iter().flat_map(|track| &track.faces).map(|(_, (face, _))| face.id).collect()
     };
     assert_eq!(ids(&first.tracks), faces[..2]);

@@ -1,7 +1,7 @@
 //! Tests the salts of webhook secrets: rotation, deleted collections, and restored backups.
 use crate::fixture;
 use std::time::Duration;
-use store::collections::webhook_secrets::{SALT, WebhookSigner};
+use store::collections::{SALT, WebhookSigner};
 use store::erasures::deletion_log::Entry;
 use store::{Store, StoreError};
 use testing::TestDatabase;

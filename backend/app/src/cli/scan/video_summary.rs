@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use store::videos::Video;
-use store::videos::scanned::VideoCounts;
+use store::videos::crawled::VideoCounts;
 use uuid::Uuid;
 
 #[derive(Debug, Serialize)]

@@ -11,7 +11,7 @@ use crawler::pace::{Bounds, Outcome, Pace};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use store::crawls::host_delays::OwnDelay;
+use store::crawls::hosts::OwnDelay;
 use store::crawls::hosts::{HostPace, PermitOutcome};
 use store::{Store, retried};
 use uuid::Uuid;

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::collections::CollectionSettings;
-use store::erasures::extent::Extent;
+use store::erasures::retention::Extent;
 use store::keys::audit::Action;
 use store::retried;
 use utoipa::ToSchema;

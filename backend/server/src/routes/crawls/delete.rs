@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
 use store::erasures::CarriedOut;
-use store::erasures::extent::Extent;
+use store::erasures::retention::Extent;
 use store::keys::audit::Action;
 use store::retried;
 use utoipa::IntoParams;

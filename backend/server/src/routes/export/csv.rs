@@ -1,5 +1,5 @@
 //! Writes rows of comma-separated values (RFC 4180).
-use store::images::export::ExportedFace;
+use store::images::sources::ExportedFace;
 
 /// Columns that describe a face.
 pub(crate) const FACE_COLUMNS: &str =

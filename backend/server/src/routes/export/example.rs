@@ -3,7 +3,7 @@ use crate::routes::dto::Quality;
 use domain::VideoState;
 use serde_json::json;
 use store::faces::Face;
-use store::images::export::{ExportedFace, ExportedTrack, ExportedVideo, VideoSource};
+use store::images::sources::{ExportedFace, ExportedTrack, ExportedVideo, VideoSource};
 use store::videos::Video;
 use store::videos::tracks::Track;
 use time::OffsetDateTime;

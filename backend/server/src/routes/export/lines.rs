@@ -1,7 +1,7 @@
 //! The kinds of JSON lines, and the object of a face, which the lines of images and tracks share.
 use crate::routes::dto::{BoundingBox, Quality, points};
 use serde::Serialize;
-use store::images::export::ExportedFace;
+use store::images::sources::ExportedFace;
 use uuid::Uuid;
 
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -5,7 +5,7 @@ use crate::ApiError;
 use crate::routes::dto::{TrackBox, boxes, to_ms};
 use domain::{Reason, VideoState};
 use serde::Serialize;
-use store::images::export::{ExportedTrack, ExportedVideo, VideoSource};
+use store::images::sources::{ExportedTrack, ExportedVideo, VideoSource};
 use time::OffsetDateTime;
 use uuid::Uuid;
 

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use store::erasures::extent::Extent;
+use store::erasures::retention::Extent;
 use store::keys::audit::Action;
 use store::retried;
 

@@ -4,11 +4,11 @@ use domain::IndexSetState;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use store::Store;
+use store::index::changes::IndexSet;
 use store::index::engine::{
     Candidate, EngineError, EngineFace, EngineFilter, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
 };
 use store::index::external::{ExternalIndex, Followed};
-use store::index::sets::IndexSet;
 use testing::TestDatabase;
 use uuid::Uuid;
 

@@ -1,7 +1,7 @@
 //! Writes one row per face, and one row per image or video without faces.
 use crate::routes::dto::to_ms;
 use crate::routes::export::csv::{FACE_COLUMNS, about_face, embedding, empty, number, row};
-use store::images::export::{ExportedFace, ExportedImage, ExportedTrack, ExportedVideo};
+use store::images::sources::{ExportedFace, ExportedImage, ExportedTrack, ExportedVideo};
 use store::videos::tracks::FRAME_FORMAT;
 
 /// Columns that describe the image or video of a face.

@@ -2,7 +2,7 @@
 use super::{csv, image};
 use crate::routes::export::example::{CREATED_AT, face, track, video};
 use crate::routes::export::video::{track_line, video_line};
-use store::images::export::ExportedImage;
+use store::images::sources::ExportedImage;
 use store::images::sources::SourceList;
 use store::images::{Image, Source};
 use uuid::{Uuid, uuid};

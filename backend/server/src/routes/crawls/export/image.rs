@@ -3,7 +3,7 @@ use crate::routes::dto::hash_hex;
 use crate::routes::export::lines::{FaceLine, Kind, json};
 use serde::Serialize;
 use store::images::Source;
-use store::images::export::ExportedImage;
+use store::images::sources::ExportedImage;
 use time::OffsetDateTime;
 use uuid::Uuid;
 

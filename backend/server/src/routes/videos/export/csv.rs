@@ -1,7 +1,7 @@
 //! Writes one row per track, with its best face.
 use crate::routes::dto::to_ms;
 use crate::routes::export::csv::{FACE_COLUMNS, about_face, embedding, empty, number, row};
-use store::images::export::ExportedTrack;
+use store::images::sources::ExportedTrack;
 use uuid::Uuid;
 
 const TRACK_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,samples,faces,image_id,at_ms";
