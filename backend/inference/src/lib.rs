@@ -12,34 +12,43 @@ pub mod batcher;
 pub mod config;
 pub mod devices;
 pub mod drawing;
-pub mod embedding;
 pub mod engine;
 pub mod ep;
 mod error;
 pub mod fair_queue;
 pub mod graphs;
+pub mod image_operations;
 pub mod manifest;
 pub mod models;
 pub mod onnx;
-pub mod pixels;
-mod preload;
 pub mod report;
 pub mod runtime;
 pub mod tensorrt;
-pub mod trace;
 mod unavailable;
 
 pub use batcher::{Priority, Timed};
 pub use config::{Config, CpuBackend, DetectionCanvas, GpuBackend, Operation, PerformanceMode, Precision};
 pub use config::{StandIn, TensorrtConfig};
 pub use devices::GpuDevice;
-pub use embedding::Embedding;
-pub use engine::{BuiltEngine, build_engines, fp32_model};
+pub use engine::{BuiltEngine, build_engines};
 pub use engine::{Detector, DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
 pub use engine::{DeviceFailure, VIDEO_DECODING, VideoPlacement, no_video_decoding, place_video_decoding};
 pub use engine::{DeviceTest, SelfTest, TestOutcome, self_test};
 pub use error::{RunError, StartError};
 pub use fair_queue::{FairQueue, Requester};
 pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, OWN_MANIFEST, Pack, ResolvedPack, Wheel};
+pub use models::Embedding;
+pub use onnx::fp32_model;
 pub use report::{BatchRun, DeviceReport, LoadedModel, OperationReport, ProviderReport};
 pub use unavailable::{Refusal, Unavailable, UnavailableKind, gpu_runtime};
+
+pub mod trace {
+    //! Targets of the spans that a profile contains. They are `tracing` spans at trace level, so
+    //! without a subscriber each costs only a comparison.
+
+    /// Target of spans that include await points: a stage of one image.
+    pub const STAGE: &str = "facecrawl::stage";
+    /// Target of spans on a single thread: image processing, or a run on a device. A field `label`
+    /// replaces the span's name.
+    pub const RUN: &str = "facecrawl::run";
+}

@@ -1,8 +1,11 @@
 //! Reports the device of each operation. The report is the response to `GET /gpu`.
-use crate::devices::GpuDevice;
+use crate::Operation;
+use crate::backend::Placement;
+use crate::devices::{self, GpuDevice};
 use crate::ep::Provider;
 use crate::unavailable::Refusal;
 use serde::Serialize;
+use std::time::Instant;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct OperationReport {
@@ -65,6 +68,61 @@ pub struct LoadedModel {
     pub memory_before: Option<u64>,
     /// Bytes of GPU memory in use after the load.
     pub memory_after: Option<u64>,
+}
+
+/// A load that is being measured, for the log and the report.
+pub(crate) struct Loading<'a> {
+    pub(crate) operation: Operation,
+    /// The model's file, or a description if there is no file.
+    pub(crate) file: &'a str,
+    pub(crate) bytes: usize,
+    pub(crate) sessions: usize,
+    pub(crate) max_batch: usize,
+    pub(crate) began: Instant,
+    /// The GPU's state before the load.
+    pub(crate) before: Option<GpuDevice>,
+}
+
+impl Loading<'_> {
+    /// Ends the measurement. Logs and returns the model, its placement, the time and the memory.
+    pub(crate) fn finish(self, placement: &Placement) -> LoadedModel {
+        let after = devices::find(placement.provider, placement.device_id);
+        let memory = |device: &Option<GpuDevice>| device.as_ref().and_then(|d| d.memory_used);
+        let load = LoadedModel {
+            operation: self.operation.name(),
+            file: self.file.to_owned(),
+            bytes: self.bytes as u64,
+            device: placement.label(),
+            provider: placement.provider.name(),
+            precision: placement.precision(),
+            sessions: self.sessions,
+            max_batch: self.max_batch,
+            seconds: self.began.elapsed().as_secs_f64(),
+            memory_before: memory(&self.before),
+            memory_after: memory(&after),
+        };
+        let megabytes = |bytes: Option<u64>| bytes.map(|bytes| (bytes as f64 / 1e5).round() / 10.0);
+        let how = match placement.provider {
+            provider if provider.on_cpu() => "model loaded and warmed up",
+            _ => "model loaded with GPU acceleration and warmed up",
+        };
+        tracing::info!(
+            operation = load.operation,
+            file = load.file,
+            megabytes = megabytes(Some(load.bytes)),
+            seconds = (load.seconds * 1e3).round() / 1e3,
+            device = load.device,
+            device_name = after.as_ref().map(|device| device.name.as_str()),
+            provider = load.provider,
+            precision = load.precision,
+            sessions = load.sessions,
+            gpu_megabytes_before = megabytes(load.memory_before),
+            gpu_megabytes_after = megabytes(load.memory_after),
+            gpu_megabytes_total = megabytes(after.as_ref().and_then(|device| device.memory_total)),
+            "{how}"
+        );
+        load
+    }
 }
 
 /// Timings of one batch size on a device.

@@ -48,39 +48,39 @@ async fn compare(
 #[testing::needs(openvino)]
 #[testing::test]
 async fn openvino_finds_and_describes_the_faces_that_onnx_runtime_does() {
-    let (pack, pictures) = drawn();
-    same_faces(&pack, &pictures).await;
+    let (pack, images) = drawn();
+    same_faces(&pack, &images).await;
 }
 
 #[testing::needs(openvino, shared)]
 #[testing::test]
 async fn photographed_faces_are_the_same_in_fp32_and_nearly_the_same_in_bf16() {
-    for (pack, pictures) in photographed() {
-        same_faces(&pack, &pictures).await;
-        nearly_the_same_faces(&pack, &pictures).await;
+    for (pack, images) in photographed() {
+        same_faces(&pack, &images).await;
+        nearly_the_same_faces(&pack, &images).await;
     }
 }
 
-async fn same_faces(pack: &ResolvedPack, pictures: &[Frame]) {
+async fn same_faces(pack: &ResolvedPack, images: &[Frame]) {
     let plain = engine_of(CpuBackend::OnnxRuntime, pack);
     let openvino = engine_of(CpuBackend::OpenVino(Precision::Fp32), pack);
     assert!(computes(&plain).iter().all(|at| *at == ("cpu".to_owned(), "cpu", "fp32")));
     assert!(computes(&openvino).iter().all(|at| *at == ("cpu".to_owned(), "openvino", "fp32")));
     assert!(openvino.report().operations.iter().all(|operation| operation.reason.is_none()));
     let pack = &pack.pack.name;
-    for (number, picture) in pictures.iter().enumerate() {
-        let (expected, faces, cosine) = compare(&plain, &openvino, picture).await;
+    for (number, image) in images.iter().enumerate() {
+        let (expected, faces, cosine) = compare(&plain, &openvino, image).await;
         assert!(
             !expected.is_empty() && expected.len() == faces.len(),
-            "{pack}, picture {number}: {expected:?} {faces:?}"
+            "{pack}, image {number}: {expected:?} {faces:?}"
         );
         for (a, b) in expected.iter().zip(&faces) {
             assert!(
                 distance(&a.bbox, &b.bbox).0 < 0.1 && (a.det_score - b.det_score).abs() < 1e-3,
-                "{pack}, picture {number}: {a:?} {b:?}"
+                "{pack}, image {number}: {a:?} {b:?}"
             );
         }
-        assert!(cosine > 0.9999, "{pack}, picture {number}: {cosine}");
+        assert!(cosine > 0.9999, "{pack}, image {number}: {cosine}");
     }
 }
 
@@ -88,11 +88,11 @@ async fn same_faces(pack: &ResolvedPack, pictures: &[Frame]) {
 #[testing::test]
 async fn bf16_finds_the_same_faces_and_moves_their_embeddings_by_little_or_says_that_the_processor_lacks_it()
 {
-    let (pack, pictures) = drawn();
-    nearly_the_same_faces(&pack, &pictures).await;
+    let (pack, images) = drawn();
+    nearly_the_same_faces(&pack, &images).await;
 }
 
-async fn nearly_the_same_faces(pack: &ResolvedPack, pictures: &[Frame]) {
+async fn nearly_the_same_faces(pack: &ResolvedPack, images: &[Frame]) {
     let plain = engine_of(CpuBackend::OnnxRuntime, pack);
     let bf16 = engine_of(CpuBackend::OpenVino(Precision::Bf16), pack);
     if computes(&bf16).iter().any(|at| at.1 != "openvino") {
@@ -104,14 +104,14 @@ async fn nearly_the_same_faces(pack: &ResolvedPack, pictures: &[Frame]) {
     }
     assert!(computes(&bf16).iter().all(|at| at.2 == "bf16"));
     let pack = &pack.pack.name;
-    for (number, picture) in pictures.iter().enumerate() {
-        let (expected, faces, cosine) = compare(&plain, &bf16, picture).await;
+    for (number, image) in images.iter().enumerate() {
+        let (expected, faces, cosine) = compare(&plain, &bf16, image).await;
         for clear in expected.iter().filter(|face| face.det_score >= 0.7) {
             let face = closest(&faces, clear).unwrap();
             let away = distance(&clear.bbox, &face.bbox).1;
-            assert!(away < 0.03, "{pack}, picture {number}: {clear:?} {face:?}");
+            assert!(away < 0.03, "{pack}, image {number}: {clear:?} {face:?}");
         }
-        assert!(cosine > 0.99, "{pack}, picture {number}: {cosine}");
+        assert!(cosine > 0.99, "{pack}, image {number}: {cosine}");
     }
 }
 

@@ -5,8 +5,8 @@
 //! perfect analysis of this file reports. Each frame contains its number as a pattern that
 //! [`read_number`] reads, so that a test can prove that pixels and timestamps belong together.
 //!
-//! Nothing here uses a model. `tests/it/films.rs` of inference compares the truth with the default
-//! models.
+//! Nothing here uses a model. `tests/it/default_pack.rs` of inference compares the truth with the
+//! default models.
 
 mod damaged;
 mod draw;

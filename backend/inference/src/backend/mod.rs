@@ -1,15 +1,13 @@
 //! A loaded model on one device. The batcher reaches the runtime only through [`Backend`]; tests
 //! implement it to simulate devices. The module `engine` selects the device of a model.
-mod graphs;
-mod onnx;
-mod prepared;
-mod registration;
-mod shapes;
+mod images;
+mod placement;
+mod session;
 
-pub use graphs::PixelGraphs;
-pub use onnx::{OnnxModel, Placement};
-pub use prepared::{Preparation, PreparedModel};
-pub(crate) use registration::load_library;
+pub use images::{PixelGraphs, Preparation, PreparedModel};
+pub use placement::Placement;
+pub(crate) use placement::load_library;
+pub use session::OnnxModel;
 
 use crate::graphs::Parameter;
 use vision::Frame;
@@ -32,6 +30,39 @@ pub struct OutputView<'a> {
     pub data: &'a [f32],
     /// The values of a uint8 output; otherwise empty.
     pub bytes: &'a [u8],
+}
+
+impl<'a> OutputView<'a> {
+    /// Returns item `index` of an output `[batch, rows, columns]` or, from models without a batch
+    /// axis, `[rows, columns]`.
+    ///
+    /// # Errors
+    /// Fails with a message if the shape does not fit the batch or the values.
+    pub fn item(&self, index: usize, batch: usize) -> Result<ItemOutput<'a>, String> {
+        let (items, rows, columns) = match *self.shape.as_slice() {
+            [items, rows, columns] => (items, rows, columns),
+            [rows, columns] => (1, rows, columns),
+            ref other => return Err(format!("output {} has the shape {other:?}", self.name)),
+        };
+        if items != batch || index >= items {
+            return Err(format!("output {} contains {items} items; the batch has {batch}", self.name));
+        }
+        let length = rows * columns;
+        let data = self
+            .data
+            .get(index * length..(index + 1) * length)
+            .ok_or_else(|| format!("output {} is shorter than its shape {:?}", self.name, self.shape))?;
+        Ok(ItemOutput { rows, columns, data })
+    }
+}
+
+/// The part of an output that belongs to one item of the batch: `rows` times `columns` values.
+#[derive(Clone, Copy, Debug)]
+pub struct ItemOutput<'a> {
+    pub rows: usize,
+    pub columns: usize,
+    /// The values, row-major.
+    pub data: &'a [f32],
 }
 
 /// An image for a backend that takes images instead of tensors.
@@ -57,15 +88,14 @@ pub enum BackendError {
     Failed(String),
 }
 
+/// Receives the outputs of a run. The views are valid only during the call, so the outputs are not
+/// copied.
+pub type OutputReader<'a> = &'a mut dyn FnMut(&[OutputView<'_>]);
+
 /// A loaded model that can run.
 pub trait Backend: Send {
     /// Runs one batch and passes the outputs to `read`. A successful run calls `read` exactly once.
-    /// The views are valid only during that call, so the outputs are not copied.
-    fn run(
-        &mut self,
-        batch: BatchView<'_>,
-        read: &mut dyn FnMut(&[OutputView<'_>]),
-    ) -> Result<(), BackendError>;
+    fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError>;
 
     /// Returns whether the backend takes images ([`Self::run_images`]) instead of tensors.
     fn takes_images(&self) -> bool {
@@ -78,11 +108,30 @@ pub trait Backend: Send {
         &mut self,
         _images: &[ImageInput<'_>],
         _items: usize,
-        _read: &mut dyn FnMut(&[OutputView<'_>]),
+        _read: OutputReader<'_>,
     ) -> Result<(), BackendError> {
         Err(BackendError::Failed(format!("{} accepts tensors, not images", self.device())))
     }
 
     /// Returns the name of the device: `cpu`, `cuda:0`, …
     fn device(&self) -> &str;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn items_come_out_with_and_without_a_batch_axis() {
+        let data: Vec<f32> = (0..12_u8).map(f32::from).collect();
+        let batched = OutputView { name: "b", shape: vec![2, 3, 2], data: &data, bytes: &[] };
+        assert_eq!(batched.item(1, 2).unwrap().data, &data[6..]);
+        let flat = OutputView { name: "f", shape: vec![6, 2], data: &data, bytes: &[] };
+        let found = flat.item(0, 1).unwrap();
+        assert_eq!((found.rows, found.columns), (6, 2));
+        assert!(flat.item(0, 2).is_err(), "a model without a batch axis runs items one by one");
+        let short = OutputView { name: "s", shape: vec![2, 9, 2], data: &data, bytes: &[] };
+        assert!(short.item(1, 2).unwrap_err().contains("shorter"));
+    }
 }

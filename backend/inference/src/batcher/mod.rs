@@ -3,14 +3,10 @@
 //! Every backend has its own operating-system thread. All threads of a model share one queue, so an
 //! idle thread takes the next request, regardless of its device's speed. A CPU thread takes one
 //! request at a time. A device that benefits from batches takes several waiting requests.
-mod images;
-mod prefetch;
 mod queue;
-mod request;
 mod run;
 mod worker;
 
-pub use request::{Priority, Terms, Timed};
 pub(crate) use run::buckets;
 
 use crate::RunError;
@@ -24,6 +20,41 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use worker::{Worker, pair};
+
+/// The priority class of a request; interactive work runs first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// A person or an API caller waits for the result.
+    Interactive,
+    /// The request is part of a crawl or a batch job.
+    Background,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    pub priority: Priority,
+    /// The caller for whom the request runs. Requesters of one priority are served in turn.
+    pub requester: Requester,
+    /// Time after which the result is not needed. A request that is still queued then is not run.
+    pub deadline: Option<Instant>,
+}
+
+impl From<Priority> for Terms {
+    /// Returns terms with the default requester and without a deadline.
+    fn from(priority: Priority) -> Self {
+        Self { priority, requester: Requester::default(), deadline: None }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Timed<T> {
+    pub output: T,
+    /// Time spent waiting for a session.
+    pub queued: Duration,
+    /// Duration of the run, including preparation of the tensor and decoding of the outputs.
+    pub ran: Duration,
+}
 
 /// How a batcher forms batches.
 #[derive(Clone, Copy, Debug)]
@@ -127,12 +158,12 @@ impl<M: Model> Batcher<M> {
         let mut threads = Threads { shared: shared.clone(), handles: Vec::with_capacity(devices.len()) };
         for (index, device) in devices.into_iter().enumerate() {
             let name = format!("{}-{index}", shared.model.operation().name());
-            let worker = worker::Worker::new(shared.clone(), device);
+            let worker = Worker::new(shared.clone(), device);
             let mut spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
                 std::thread::Builder::new().name(name).spawn(work).map(|handle| threads.handles.push(handle))
             };
             if limits.prefetch {
-                let (preparer, worker) = prefetch::pair(worker);
+                let (preparer, worker) = pair(worker);
                 spawn(format!("{name}-prepare"), Box::new(move || preparer.work()))?;
                 spawn(name, Box::new(move || worker.work()))?;
             } else {

@@ -1,7 +1,7 @@
 //! The bounded queue in front of a model. It has two priority classes and serves requesters in
 //! turn. A batch contains inputs of one shape. Abandoned requests occupy no room. This module does
 //! not manage threads or devices.
-use super::request::Priority;
+use crate::batcher::Priority;
 use crate::fair_queue::{FairQueue, Requester};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! One run: writes requests into a tensor, runs the device, reads results from its outputs.
 use super::Entry;
-use crate::backend::{Backend, BackendError, BatchView, OutputView};
+use crate::backend::{Backend, BackendError, BatchView, OutputReader};
 use crate::models::Model;
 use crate::trace::RUN;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,42 +64,86 @@ impl Tensor {
     }
 }
 
-/// Writes entries of one shape and runs them. `tensor` is scratch space.
-pub(super) fn write_and_run<M: Model>(
-    model: &M,
-    backend: &mut dyn Backend,
-    tensor: &mut Tensor,
-    buckets: &[usize],
-    part: &[Entry<M>],
-) -> BatchResult<M> {
-    let _run = span(model, backend, buckets, part).entered();
-    if backend.takes_images() {
-        return catch_panics(|| super::images::run(model, backend, buckets, part));
-    }
-    let preparing = tracing::trace_span!(target: RUN, "prepare").entered();
-    for (index, entry) in part.iter().enumerate() {
-        tensor.write(model, index, entry).map_err(BackendError::Failed)?;
-    }
-    drop(preparing);
-    catch_panics(|| run(model, backend, tensor, buckets, part))
+/// One run of entries of one shape on a device. If the model's code or the backend panics, only
+/// these entries fail.
+pub(super) struct Run<'a, M: Model> {
+    pub(super) model: &'a M,
+    pub(super) backend: &'a mut dyn Backend,
+    pub(super) buckets: &'a [usize],
+    pub(super) entries: &'a [Entry<M>],
 }
 
-/// Runs entries that are already written. If the model's code or the backend panics, only these
-/// entries fail.
-pub(super) fn run_written<M: Model>(
-    model: &M,
-    backend: &mut dyn Backend,
-    tensor: &mut Tensor,
-    buckets: &[usize],
-    part: &[Entry<M>],
-) -> BatchResult<M> {
-    let _run = span(model, backend, buckets, part).entered();
-    catch_panics(|| run(model, backend, tensor, buckets, part))
-}
+impl<M: Model> Run<'_, M> {
+    /// Writes the entries and runs them. `tensor` is scratch space.
+    pub(super) fn write_and_run(self, tensor: &mut Tensor) -> BatchResult<M> {
+        let _run = self.span().entered();
+        if self.backend.takes_images() {
+            return catch_panics(|| self.run_images());
+        }
+        let preparing = tracing::trace_span!(target: RUN, "prepare").entered();
+        for (index, entry) in self.entries.iter().enumerate() {
+            tensor.write(self.model, index, entry).map_err(BackendError::Failed)?;
+        }
+        drop(preparing);
+        catch_panics(|| self.run_tensor(tensor))
+    }
 
-fn span<M: Model>(model: &M, backend: &dyn Backend, buckets: &[usize], part: &[Entry<M>]) -> tracing::Span {
-    let (label, batch) = (model.operation().name(), bucket(buckets, part.len()));
-    tracing::trace_span!(target: RUN, "run", label, device = backend.device(), requests = part.len(), batch)
+    /// Runs entries that are already written into `tensor`.
+    pub(super) fn run_written(self, tensor: &mut Tensor) -> BatchResult<M> {
+        let _run = self.span().entered();
+        catch_panics(|| self.run_tensor(tensor))
+    }
+
+    /// Returns the batch size of the run. It may exceed the number of entries.
+    fn items(&self) -> usize {
+        bucket(self.buckets, self.entries.len())
+    }
+
+    fn span(&self) -> tracing::Span {
+        let (label, batch) = (self.model.operation().name(), self.items());
+        let (device, requests) = (self.backend.device(), self.entries.len());
+        tracing::trace_span!(target: RUN, "run", label, device, requests, batch)
+    }
+
+    fn run_tensor(self, tensor: &mut Tensor) -> BatchResult<M> {
+        let [channels, height, width] = self.entries[0].shape;
+        let (items, length) = (self.items(), channels * height * width);
+        tensor.range(self.entries.len() * length, items * length).fill(0.0);
+        let data = tensor.range(0, items * length);
+        let batch = BatchView { shape: [items, channels, height, width], data };
+        self.collect(|backend, read| backend.run(batch, read))
+    }
+
+    /// Passes the image of every entry to the backend and reads the results.
+    fn run_images(self) -> BatchResult<M> {
+        let (model, items) = (self.model, self.items());
+        let images: Option<Vec<_>> =
+            self.entries.iter().map(|entry| model.image_input(&entry.input)).collect();
+        let images =
+            images.ok_or_else(|| BackendError::Failed("the request contains no image".to_owned()))?;
+        self.collect(|backend, read| backend.run_images(&images, items, read))
+    }
+
+    /// Runs a batch on the device and reads the entries' results from its outputs.
+    fn collect(
+        self,
+        run: impl FnOnce(&mut dyn Backend, OutputReader<'_>) -> Result<(), BackendError>,
+    ) -> BatchResult<M> {
+        let items = self.items();
+        let Self { model, entries, backend, .. } = self;
+        let mut results = Vec::with_capacity(entries.len());
+        let running = tracing::trace_span!(target: RUN, "device").entered();
+        run(backend, &mut |outputs| {
+            let _reading = tracing::trace_span!(target: RUN, "read").entered();
+            let entries = entries.iter().enumerate();
+            results.extend(entries.map(|(index, entry)| model.read(&entry.input, outputs, index, items)));
+        })?;
+        drop(running);
+        if results.len() != entries.len() {
+            return Err(BackendError::Failed("the device returned no outputs".to_owned()));
+        }
+        Ok(results)
+    }
 }
 
 fn catch_panics<T>(run: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
@@ -110,44 +154,6 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("the run panicked: {}", text.unwrap_or("no message"))
-}
-
-fn run<M: Model>(
-    model: &M,
-    backend: &mut dyn Backend,
-    tensor: &mut Tensor,
-    buckets: &[usize],
-    part: &[Entry<M>],
-) -> BatchResult<M> {
-    let [channels, height, width] = part[0].shape;
-    let items = bucket(buckets, part.len());
-    let length = channels * height * width;
-    tensor.range(part.len() * length, items * length).fill(0.0);
-    let data = tensor.range(0, items * length);
-    let batch = BatchView { shape: [items, channels, height, width], data };
-    collect(model, part, items, |read| backend.run(batch, read))
-}
-
-/// Runs a batch of `items` on the device and reads the entries' results from its outputs.
-pub(super) fn collect<M: Model>(
-    model: &M,
-    part: &[Entry<M>],
-    items: usize,
-    device: impl FnOnce(&mut dyn FnMut(&[OutputView<'_>])) -> Result<(), BackendError>,
-) -> BatchResult<M> {
-    let mut results = Vec::with_capacity(part.len());
-    let running = tracing::trace_span!(target: RUN, "device").entered();
-    device(&mut |outputs| {
-        let _reading = tracing::trace_span!(target: RUN, "read").entered();
-        results.extend(
-            part.iter().enumerate().map(|(index, entry)| model.read(&entry.input, outputs, index, items)),
-        );
-    })?;
-    drop(running);
-    if results.len() != part.len() {
-        return Err(BackendError::Failed("the device returned no outputs".to_owned()));
-    }
-    Ok(results)
 }
 
 #[cfg(test)]

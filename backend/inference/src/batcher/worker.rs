@@ -1,20 +1,29 @@
-//! The thread of one device: runs batches, splits those that fail, and uses the fallback.
-use super::queue::QueueItem as _;
-use super::run::{BatchResult, Tensor, bucket, buckets, write_and_run};
+//! The threads of one device. A [`Worker`] runs batches, splits those that fail, and uses the
+//! fallback. With prefetch, a [`Preparer`] writes the next batch while a [`Runner`] runs the
+//! current one on the device.
+//!
+//! The two threads of a device exchange two tensors. The preparer starts a batch and writes
+//! requests into it as they arrive, until the batch is full or the device is ready. The runner runs
+//! the batch. At most one batch is prepared in advance, so interactive requests overtake all
+//! waiting work except that batch.
+use super::queue::{DeviceReady, QueueItem as _};
+use super::run::{BatchResult, Run, Tensor, bucket, buckets};
 use super::{Device, Entry, Shared, Timed};
 use crate::RunError;
 use crate::backend::BackendError;
 use crate::models::Model;
+use crate::trace::RUN;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 pub(super) struct Worker<M: Model> {
-    pub(super) shared: Arc<Shared<M>>,
+    shared: Arc<Shared<M>>,
     device: Device,
     buckets: Vec<usize>,
     /// Current maximum batch size. It is lowered when the device runs out of memory.
-    pub(super) ceiling: Arc<AtomicUsize>,
+    ceiling: Arc<AtomicUsize>,
     tensor: Tensor,
     lost: bool,
     /// Whether the worker has retired and is no longer counted.
@@ -55,7 +64,7 @@ impl<M: Model> Worker<M> {
 
     /// Returns whether the worker ends because its device is lost and other workers remain. If this
     /// worker continued, it would take requests that the others can run.
-    pub(super) fn retire(&mut self) -> bool {
+    fn retire(&mut self) -> bool {
         let all_but_one = |workers: usize| (workers > 1).then(|| workers - 1);
         self.retired = self.lost
             && self.shared.workers.fetch_update(Ordering::AcqRel, Ordering::Acquire, all_but_one).is_ok();
@@ -63,7 +72,7 @@ impl<M: Model> Worker<M> {
     }
 
     /// Runs the entries of `batch` and replies to all of them.
-    pub(super) fn serve(&mut self, batch: Vec<Entry<M>>) {
+    fn serve(&mut self, batch: Vec<Entry<M>>) {
         let parts = self.split(batch, false);
         self.serve_parts(parts);
     }
@@ -76,9 +85,7 @@ impl<M: Model> Worker<M> {
                 continue;
             }
             let started = Instant::now();
-            let outcome = self.run_unless_lost(|device, tensor, buckets, model| {
-                write_and_run(model, &mut *device.primary, tensor, buckets, &part.entries)
-            });
+            let outcome = self.run_unless_lost(&part.entries, |run, tensor| run.write_and_run(tensor));
             parts.extend(self.handle_outcome(part, outcome, started));
         }
         self.tensor.shrink();
@@ -86,12 +93,14 @@ impl<M: Model> Worker<M> {
 
     fn run_unless_lost(
         &mut self,
-        run: impl FnOnce(&mut Device, &mut Tensor, &[usize], &M) -> BatchResult<M>,
+        entries: &[Entry<M>],
+        run: impl FnOnce(Run<'_, M>, &mut Tensor) -> BatchResult<M>,
     ) -> BatchResult<M> {
         if self.lost {
             return Err(BackendError::DeviceLost("the device was lost in an earlier run".to_owned()));
         }
-        run(&mut self.device, &mut self.tensor, &self.buckets, &self.shared.model)
+        let (model, backend) = (&self.shared.model, &mut *self.device.primary);
+        run(Run { model, backend, buckets: &self.buckets, entries }, &mut self.tensor)
     }
 
     /// Handles the outcome of a run: sends the results, uses the fallback, or returns smaller parts
@@ -124,12 +133,7 @@ impl<M: Model> Worker<M> {
 
     /// Runs a batch that another thread wrote into `tensor`, and replies to all of its entries.
     /// `written` contains the error of that thread, if any.
-    pub(super) fn serve_written(
-        &mut self,
-        batch: Vec<Entry<M>>,
-        tensor: &mut Tensor,
-        written: Result<(), String>,
-    ) {
+    fn serve_written(&mut self, batch: Vec<Entry<M>>, tensor: &mut Tensor, written: Result<(), String>) {
         if batch.iter().all(|entry| entry.is_abandoned()) {
             return;
         }
@@ -139,9 +143,7 @@ impl<M: Model> Worker<M> {
             return self.serve(batch);
         }
         let started = Instant::now();
-        let outcome = self.run_unless_lost(|device, _, buckets, model| {
-            super::run::run_written(model, &mut *device.primary, tensor, buckets, &batch)
-        });
+        let outcome = self.run_unless_lost(&batch, |run, _| run.run_written(tensor));
         let parts = self.handle_outcome(Part { entries: batch, halved: false }, outcome, started);
         self.serve_parts(parts);
     }
@@ -203,8 +205,9 @@ impl<M: Model> Worker<M> {
         );
         for entry in part {
             let one = [entry];
-            let outcome = write_and_run(&self.shared.model, &mut **fallback, &mut self.tensor, &[1], &one);
-            let results = outcome.unwrap_or_else(|second| {
+            let (model, backend) = (&self.shared.model, &mut **fallback);
+            let run = Run { model, backend, buckets: &[1], entries: &one };
+            let results = run.write_and_run(&mut self.tensor).unwrap_or_else(|second| {
                 vec![Err(format!("{error}; and on {}: {second}", fallback.device()))]
             });
             answer(&self.shared, one.into(), results, started);
@@ -256,5 +259,126 @@ impl<M: Model> Drop for Worker<M> {
         if !self.retired && self.shared.workers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.shared.queue.abandon();
         }
+    }
+}
+
+/// A batch whose entries are written into its tensor.
+struct WrittenBatch<M: Model> {
+    entries: Vec<Entry<M>>,
+    tensor: Tensor,
+    /// The panic message of the model's code, if it panicked while writing.
+    write_result: Result<(), String>,
+}
+
+/// The part of a device's worker that takes entries from the queue and writes batches.
+pub(super) struct Preparer<M: Model> {
+    shared: Arc<Shared<M>>,
+    ceiling: Arc<AtomicUsize>,
+    device_ready: Arc<DeviceReady>,
+    /// Unbuffered: `send` blocks until the runner receives the batch.
+    written: SyncSender<WrittenBatch<M>>,
+    used: Receiver<Tensor>,
+}
+
+/// The part of a device's worker that runs the batches of the preparer.
+pub(super) struct Runner<M: Model> {
+    worker: Worker<M>,
+    device_ready: Arc<DeviceReady>,
+    written: Receiver<WrittenBatch<M>>,
+    used: Sender<Tensor>,
+}
+
+/// Splits a device's worker into its preparer and its runner.
+pub(super) fn pair<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
+    let (written, to_run) = sync_channel(0);
+    let (used, spare) = channel();
+    let device_ready = Arc::new(DeviceReady::new(false));
+    let preparer = Preparer {
+        shared: worker.shared.clone(),
+        ceiling: worker.ceiling.clone(),
+        device_ready: device_ready.clone(),
+        written,
+        used: spare,
+    };
+    (preparer, Runner { worker, device_ready, written: to_run, used })
+}
+
+impl<M: Model> Preparer<M> {
+    /// Prepares batches until the queue is closed and empty, or the runner has ended.
+    pub(super) fn work(self) {
+        let queue = &self.shared.queue;
+        while let Some(entries) = queue.first(self.max_batch(), &self.device_ready) {
+            let batch = self.prepare(entries);
+            self.shared.record_queue_depth(queue.waiting());
+            if let Err(refused) = self.written.send(batch) {
+                // The device was lost while others remain, or the process is stopping.
+                queue.put_back(refused.0.entries);
+                return;
+            }
+            queue.change(&self.device_ready, DeviceReady::receive_batch);
+        }
+    }
+
+    fn max_batch(&self) -> usize {
+        self.ceiling.load(Ordering::Acquire).max(1)
+    }
+
+    /// Writes `first`, then the entries that arrive while the device is busy or until `max_delay`
+    /// after the first entry was queued.
+    fn prepare(&self, first: Vec<Entry<M>>) -> WrittenBatch<M> {
+        let (model, limits) = (&self.shared.model, &self.shared.limits);
+        let (shape, until, max_batch) =
+            (first[0].shape, first[0].queued_at + limits.max_delay, self.max_batch());
+        let mut batch = WrittenBatch {
+            entries: Vec::new(),
+            tensor: self.used.try_recv().unwrap_or_default(),
+            write_result: Ok(()),
+        };
+        batch.add(model, first);
+        while batch.entries.len() < max_batch {
+            let more =
+                self.shared.queue.more(shape, max_batch - batch.entries.len(), until, &self.device_ready);
+            if more.is_empty() {
+                break;
+            }
+            batch.add(model, more);
+        }
+        batch
+    }
+}
+
+impl<M: Model> WrittenBatch<M> {
+    fn add(&mut self, model: &M, entries: Vec<Entry<M>>) {
+        let _preparing = tracing::trace_span!(target: RUN, "prepare").entered();
+        for entry in entries {
+            if self.write_result.is_ok() {
+                self.write_result = self.tensor.write(model, self.entries.len(), &entry);
+            }
+            self.entries.push(entry);
+        }
+    }
+}
+
+impl<M: Model> Runner<M> {
+    /// Runs batches until the preparer ends.
+    pub(super) fn work(mut self) {
+        loop {
+            self.worker.shared.queue.change(&self.device_ready, DeviceReady::request_batch);
+            let Ok(WrittenBatch { entries, mut tensor, write_result }) = self.written.recv() else { return };
+            self.worker.serve_written(entries, &mut tensor, write_result);
+            tensor.shrink();
+            // The preparer may have ended.
+            let _ = self.used.send(tensor);
+            if self.worker.retire() {
+                return;
+            }
+        }
+    }
+}
+
+/// Notifies the preparer when the runner ends for any reason.
+impl<M: Model> Drop for Runner<M> {
+    fn drop(&mut self) {
+        self.worker.shared.queue.change(&self.device_ready, DeviceReady::stop);
     }
 }

@@ -1,62 +1,69 @@
-//! Loads a pack from disk into a running engine.
-use super::attempts::Attempts;
-use super::candidate::{CandidateModel, Trial};
-use super::detectors::LoadedDetector;
-use super::placement::{PlacedModel, place};
-use super::prepared::Colocation;
-use super::{DetectorInfo, EmbedderInfo, Inner, ScorerInfo};
-use crate::backend::{Backend, OnnxModel};
-use crate::batcher::{Batcher, Limits};
+//! Loads the models of a pack: into a running engine, or into TensorRT engines for a later start.
+//! `resolve` chooses the devices of a model, and `prove` checks it there.
+use super::images::{Colocation, place_image_operations};
+use super::prove::{CandidateLoader, CandidateModel, Trial, canvas};
+use super::resolve::{Attempts, check_cpu_backend, cpu, cpu_backend, on_the_cpu};
+use super::run::{DetectorInfo, EmbedderInfo, Engine, Inner, LoadedDetector, ScorerInfo};
+use crate::backend::{Backend, OnnxModel, Placement, load_library};
+use crate::batcher::{Batcher, Device, Limits};
 use crate::ep::Provider;
-use crate::manifest::{ModelFile, ModelKind};
-use crate::models::{DetectionRequest, DetectorModel, EmbedderModel, Model, QualityModel};
+use crate::fair_queue::Requester;
+use crate::manifest::ModelFile;
+use crate::models::{DetectorModel, Model};
+use crate::report::Loading;
 use crate::runtime::Runtime;
+use crate::unavailable::{Refusal, Unavailable, diagnose};
 use crate::{
     Config, DetectionCanvas, DeviceReport, LoadedModel, OperationReport, ProviderReport, ResolvedPack,
     StartError,
 };
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
-use vision::{Frame, Letterbox};
 
 /// Cluster margin of embedders whose manifest entry does not set one. Clustering compares each face
 /// with all others, so it needs a higher similarity than a match of two faces.
 const CLUSTER_MARGIN: f32 = 0.12;
 
-/// Returns a value that the manifest must define for a model of this kind.
-fn required<T>(file: &ModelFile, name: &str, value: Option<T>) -> Result<T, StartError> {
-    let missing =
-        || StartError::Model { model: file.file.clone(), reason: format!("the manifest lacks {name}") };
-    value.ok_or_else(missing)
+impl Engine {
+    /// Loads the library and the pack's models, and warms them up. This blocks; do not call it on
+    /// an async thread.
+    pub fn start(config: &Config, pack: &ResolvedPack) -> Result<Self, StartError> {
+        let inner = Arc::new(load(config, pack)?);
+        Ok(Self { inner, requester: Requester::default(), deadline: None })
+    }
 }
 
-pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
+fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let began = Instant::now();
     describe_metrics();
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
     let attempts = Attempts::new(config, &runtime);
-    let (pixels, other) = super::pixels::place(&attempts)?;
+    let images = place_image_operations(&attempts)?;
 
-    let (candidate, reference) = detector(config, &runtime, pack)?;
+    let models = CandidateLoader { config, runtime: &runtime, pack };
+    let (candidate, reference) = models.detector()?;
     let file = candidate.file;
     let canvas = canvas(config, &candidate.model);
-    let colocation =
-        Colocation { runtime: &runtime, input: &file.input, placements: &pixels.placements, canvas };
+    let placements = &images.canvas_placements;
+    let colocation = Colocation { runtime: &runtime, input: &file.input, placements, canvas };
     let make_backend = |model: &DetectorModel, trial: Trial, batch: usize| {
         colocation.prepare(model, trial.session, &trial.placement, batch)
     };
     let detection = start_batcher(&attempts, candidate, reference, make_backend)?;
     let (detection_report, detects_frames) = (detection.report.clone(), detection.takes_images);
-    let mut models = detection.loads.clone();
+    let mut loads = detection.loads.clone();
     let detector = loaded(config, file, detection)?;
     let mut first_look = None;
     if let Some(file) = first_look_file(config, pack, &detection_report) {
-        let (candidate, reference) = load_detector(config, &runtime, pack, file)?;
+        let (candidate, reference) = models.detector_in(file)?;
         let started = start_batcher(&attempts, candidate, reference, without_preparation)?;
-        models.extend(started.loads.clone());
+        loads.extend(started.loads.clone());
         first_look = Some(loaded(config, file, started)?);
     }
 
-    let (candidate, reference) = embedder(config, &runtime, pack)?;
+    let (candidate, reference) = models.embedder()?;
     let file = candidate.file;
     let embedding = start_batcher(&attempts, candidate, reference, without_preparation)?;
     let embedder = EmbedderInfo {
@@ -70,17 +77,17 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     };
 
     let mut operations = vec![detection_report, embedding.report];
-    operations.extend(other);
-    models.extend(embedding.loads);
+    operations.extend(images.reports);
+    loads.extend(embedding.loads);
     let mut scoring = None;
-    if let Some((candidate, reference)) = scorer(config, &runtime, pack)? {
+    if let Some((candidate, reference)) = models.scorer().transpose()? {
         let file = candidate.file;
         let info = ScorerInfo { name: file.stem().to_owned(), sha256: file.sha256.to_ascii_lowercase() };
         let started = start_batcher(&attempts, candidate, reference, without_preparation)?;
         if let Some(checks) = operations.iter_mut().find(|o| o.operation == started.report.operation) {
             add_quality_model_device(checks, &started.report, &info.name);
         }
-        models.extend(started.loads);
+        loads.extend(started.loads);
         scoring = Some((started.batcher, info));
     }
     attempts.fallbacks.log();
@@ -90,7 +97,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         providers: Provider::ALL.map(ProviderReport::of).to_vec(),
         devices: Vec::new(),
         operations,
-        models,
+        models: loads,
     };
     tracing::info!(
         detector = detector.info.name,
@@ -107,10 +114,17 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         embedder,
         scoring,
         report,
-        pixels,
+        images: images.devices,
         detects_frames,
         force_gpu_only: config.force_gpu_only,
     })
+}
+
+/// Returns a value that the manifest must define for a model of this kind.
+fn required<T>(file: &ModelFile, name: &str, value: Option<T>) -> Result<T, StartError> {
+    let missing =
+        || StartError::Model { model: file.file.clone(), reason: format!("the manifest lacks {name}") };
+    value.ok_or_else(missing)
 }
 
 fn describe_metrics() {
@@ -142,45 +156,6 @@ fn describe_metrics() {
         Unit::Count,
         "Operations at start and requests at run time that used the CPU instead of the requested provider."
     );
-}
-
-/// Returns the width and height of the detector's most frequent canvas.
-fn canvas(config: &Config, model: &DetectorModel) -> (u32, u32) {
-    model.fixed_size().unwrap_or((config.detection_size, config.detection_size))
-}
-
-fn file_of<'a>(pack: &'a ResolvedPack, kind: ModelKind, name: &str) -> Result<&'a ModelFile, StartError> {
-    pack.pack.file(kind).ok_or_else(|| StartError::Model {
-        model: pack.pack.name.clone(),
-        reason: format!("the pack contains no {name}"),
-    })
-}
-
-pub(super) fn detector<'a>(
-    config: &'a Config,
-    runtime: &'a Runtime,
-    pack: &'a ResolvedPack,
-) -> Result<(CandidateModel<'a, DetectorModel>, OnnxModel), StartError> {
-    load_detector(config, runtime, pack, file_of(pack, ModelKind::Detector, "detector")?)
-}
-
-fn load_detector<'a>(
-    config: &'a Config,
-    runtime: &'a Runtime,
-    pack: &'a ResolvedPack,
-    file: &'a ModelFile,
-) -> Result<(CandidateModel<'a, DetectorModel>, OnnxModel), StartError> {
-    let on_canvas = |(width, height)| {
-        let letterbox = Letterbox::identity((width, height));
-        DetectionRequest { frame: crate::drawing::portrait(width, height).into(), letterbox, min_score: 0.5 }
-    };
-    let samples = |model: &DetectorModel| {
-        let most_frequent = canvas(config, model);
-        let second = config.second_canvas.map(|side| (side, side));
-        let second = second.filter(|second| *second != most_frequent && model.check(*second).is_ok());
-        (on_canvas(most_frequent), second.map(on_canvas).into_iter().collect())
-    };
-    CandidateModel::load(config, runtime, pack, file, DetectorModel::new, samples)
 }
 
 /// Returns the file of the detector of first looks, if this detector saves time. It saves time only
@@ -216,30 +191,6 @@ fn loaded(
     Ok(LoadedDetector { batcher: started.batcher, info, trims_canvases })
 }
 
-pub(super) fn embedder<'a>(
-    config: &'a Config,
-    runtime: &'a Runtime,
-    pack: &'a ResolvedPack,
-) -> Result<(CandidateModel<'a, EmbedderModel>, OnnxModel), StartError> {
-    let file = file_of(pack, ModelKind::Embedder, "embedder")?;
-    CandidateModel::load(config, runtime, pack, file, EmbedderModel::new, |_| (sample_chip(), Vec::new()))
-}
-
-/// Loads the pack's learned quality score, if it has one.
-pub(super) fn scorer<'a>(
-    config: &'a Config,
-    runtime: &'a Runtime,
-    pack: &'a ResolvedPack,
-) -> Result<Option<(CandidateModel<'a, QualityModel>, OnnxModel)>, StartError> {
-    let Some(file) = pack.pack.file(ModelKind::Quality) else { return Ok(None) };
-    CandidateModel::load(config, runtime, pack, file, QualityModel::new, |_| (sample_chip(), Vec::new()))
-        .map(Some)
-}
-
-fn sample_chip() -> std::sync::Arc<Frame> {
-    crate::drawing::portrait(vision::CHIP, vision::CHIP).into()
-}
-
 /// Returns the session as a backend, without preparation.
 fn without_preparation<M: Model>(_: &M, trial: Trial, _: usize) -> Box<dyn Backend> {
     Box::new(trial.session)
@@ -264,16 +215,18 @@ struct Started<M: Model> {
 }
 
 /// Places one model and starts its threads. `make_backend` turns a session on a device into a
-/// backend; it may add preparation.
+/// backend; it may add preparation. `reference` is the CPU session that `candidate` was loaded
+/// with.
 fn start_batcher<M: Model>(
     attempts: &Attempts<'_>,
-    candidate: CandidateModel<'_, M>,
+    mut candidate: CandidateModel<'_, M>,
     reference: OnnxModel,
     make_backend: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
 ) -> Result<Started<M>, StartError> {
-    let (config, file) = (candidate.config, candidate.file);
-    let PlacedModel { model, devices, max_batch, report, loads } =
-        place(attempts, candidate, reference, make_backend)?;
+    let (config, model) = (candidate.config, candidate.file.file.clone());
+    let mut report = on_the_cpu(config, candidate.model.operation());
+    let PlacedModel { devices, max_batch, loads } =
+        place(attempts, &mut candidate, reference, &mut report, make_backend)?;
     let takes_images = devices.iter().all(|device| device.primary.takes_images());
     let limits = Limits {
         queue_capacity: config.queue_capacity,
@@ -282,9 +235,243 @@ fn start_batcher<M: Model>(
         // A backend that takes images writes the tensors on the device.
         prefetch: report.effective != Provider::Cpu.name() && !takes_images,
     };
-    let batcher = Batcher::start(model, devices, limits).map_err(|e| StartError::Model {
-        model: file.file.clone(),
-        reason: format!("cannot start its threads: {e}"),
-    })?;
+    let batcher = Batcher::start(candidate.model, devices, limits)
+        .map_err(|e| StartError::Model { model, reason: format!("cannot start its threads: {e}") })?;
     Ok(Started { batcher, report, loads, takes_images })
+}
+
+struct PlacedModel {
+    devices: Vec<Device>,
+    max_batch: usize,
+    loads: Vec<LoadedModel>,
+}
+
+/// Places the model on the devices that its operation requests, or on the CPU.
+fn place<M: Model>(
+    attempts: &Attempts<'_>,
+    candidate: &mut CandidateModel<'_, M>,
+    mut reference: OnnxModel,
+    report: &mut OperationReport,
+    make_backend: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
+) -> Result<PlacedModel, StartError> {
+    let began = Instant::now();
+    let model = &candidate.file.file;
+    let failed = |reason: String| StartError::Model { model: model.clone(), reason };
+    if report.gpu_requested {
+        match try_providers(attempts, candidate, &mut reference) {
+            Ok(trials) => {
+                return place_on_devices(candidate, reference, report, trials, make_backend).map_err(failed);
+            }
+            Err(refusal) => attempts.fallbacks.handle_refusal(report, &refusal)?,
+        }
+    }
+    place_on_cpu(attempts, candidate, reference, report, began).map_err(failed)
+}
+
+fn place_on_devices<M: Model>(
+    candidate: &CandidateModel<'_, M>,
+    reference: OnnxModel,
+    report: &mut OperationReport,
+    mut trials: Vec<Trial>,
+    make_backend: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
+) -> Result<PlacedModel, String> {
+    // All devices take batches from one queue.
+    let max_batch = trials.iter().map(|trial| trial.load.max_batch).min().unwrap_or(1);
+    for trial in &mut trials {
+        trial.session.release_batches_above(max_batch);
+        (trial.load.sessions, trial.load.max_batch) = (trial.session.sessions(), max_batch);
+    }
+    let loads = trials.iter().map(|trial| trial.load.clone()).collect();
+    let backends: Vec<_> =
+        trials.into_iter().map(|trial| make_backend(&candidate.model, trial, max_batch)).collect();
+    let labels: Vec<&str> = backends.iter().map(|backend| backend.device()).collect();
+    report.effective = labels.join(",");
+    Ok(PlacedModel { devices: with_fallbacks(candidate, backends, reference)?, max_batch, loads })
+}
+
+fn place_on_cpu<M: Model>(
+    attempts: &Attempts<'_>,
+    candidate: &CandidateModel<'_, M>,
+    reference: OnnxModel,
+    report: &mut OperationReport,
+    began: Instant,
+) -> Result<PlacedModel, String> {
+    let (config, operation) = (candidate.config, candidate.model.operation());
+    let sessions = cpu_sessions(config);
+    let (mut first, mut placement) = (reference, cpu(config));
+    if let Some(chosen) = cpu_backend(config, operation, candidate.file) {
+        let loaded = check_cpu_backend(candidate.runtime, &chosen).and_then(|()| {
+            candidate.cpu_session(&chosen).map_err(|text| diagnose(chosen.provider, 0, &text))
+        });
+        match loaded {
+            Ok(session) => (first, placement) = (session, chosen),
+            Err(reason) => {
+                let name = match chosen.provider {
+                    Provider::Cpu => chosen.precision.name(),
+                    provider => provider.name(),
+                };
+                attempts.fallbacks.record(report, name, &reason.into(), BY_ONNX_RUNTIME);
+            }
+        }
+    }
+    let devices = more_sessions(candidate, first, sessions, &placement)?;
+    let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
+    let (file, bytes) = (candidate.file.file.as_str(), candidate.general_bytes().len());
+    let load = Loading { operation, file, bytes, sessions, max_batch: 1, began, before: None };
+    Ok(PlacedModel { devices, max_batch: 1, loads: vec![load.finish(&placement)] })
+}
+
+/// Warning for operations that cannot use the backend that `CPU_BACKEND` selects. The start does
+/// not fail, because the operations run on the CPU, as requested.
+const BY_ONNX_RUNTIME: &str =
+    "what CPU_BACKEND selects is not usable for these operations; ONNX Runtime computes them in FP32";
+
+/// Loads sessions in parallel until there are `count` sessions, including `first`.
+///
+/// Each session has its own copy of the weights, because sharing saves almost nothing. At this
+/// optimisation level, the runtime fuses the weights and rewrites them into its kernels' layout,
+/// per session. The resident memory of each further session was measured without sharing, with a
+/// container of prepacked weights, and additionally with every weight as a shared initialiser.
+/// MobileFaceNet takes 8.4, 8.4 and 7.9 MB. YuNet takes 17.7 MB and SCRFD 2.5G 46.4 MB in all three
+/// cases; most of this memory is activations.
+fn more_sessions<M: Model>(
+    candidate: &CandidateModel<'_, M>,
+    first: OnnxModel,
+    count: usize,
+    placement: &Placement,
+) -> Result<Vec<OnnxModel>, String> {
+    let load = || candidate.cpu_session(placement);
+    std::thread::scope(|scope| {
+        let loading: Vec<_> = (1..count).map(|_| scope.spawn(load)).collect();
+        let others = loading.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err("the session's thread panicked while loading".to_owned()))
+        });
+        std::iter::once(Ok(first)).chain(others).collect()
+    })
+}
+
+fn cpu_sessions(config: &Config) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    match config.cpu_sessions {
+        0 => (cores() / config.cpu_session_threads.max(1)).max(1),
+        chosen => chosen,
+    }
+}
+
+/// Returns one session per device on the first provider that works, or the reason if there is none.
+fn try_providers<M: Model>(
+    attempts: &Attempts<'_>,
+    candidate: &mut CandidateModel<'_, M>,
+    reference: &mut OnnxModel,
+) -> Result<Vec<Trial>, Refusal> {
+    let mut batches = false;
+    attempts.first_that_works(|provider, id| {
+        if !std::mem::replace(&mut batches, true) {
+            candidate.allow_batches(reference);
+        }
+        candidate.try_on(provider, id, false).map_err(|text| diagnose(provider, id, &text))
+    })
+}
+
+/// Adds a CPU session as fallback to each GPU, unless `FORCE_GPU_ONLY` forbids it.
+fn with_fallbacks<M: Model>(
+    candidate: &CandidateModel<'_, M>,
+    found: Vec<Box<dyn Backend>>,
+    reference: OnnxModel,
+) -> Result<Vec<Device>, String> {
+    let mut spare = Some(reference);
+    found
+        .into_iter()
+        .map(|primary| {
+            let fallback = match (candidate.config.force_gpu_only, spare.take()) {
+                (true, _) => None,
+                (false, Some(reference)) => Some(reference),
+                (false, None) => Some(candidate.reference_session()?),
+            };
+            Ok(Device { primary, fallback: fallback.map(|f| Box::new(f) as _) })
+        })
+        .collect()
+}
+
+/// The TensorRT engine of a model on one device.
+#[derive(Clone, Debug, Serialize)]
+pub struct BuiltEngine {
+    /// `face_detection`, …
+    pub operation: &'static str,
+    pub file: String,
+    /// `tensorrt:0`, …
+    pub device: String,
+    /// Whether the engine existed already.
+    pub reused: bool,
+    /// Seconds of the build, including every batch size and the comparison with the CPU.
+    pub seconds: f64,
+    /// The engine's folder; `key.txt` in it lists everything that the engine depends on.
+    pub folder: PathBuf,
+    /// The engine's files. A model can have several, or none if TensorRT runs no part of it.
+    pub files: Vec<PathBuf>,
+    /// Total size of these files in bytes.
+    pub bytes: u64,
+}
+
+/// Builds the engines of all models of the pack for every configured device. Blocks for minutes.
+///
+/// # Errors
+/// Fails with [`StartError::NoTensorrt`] if TensorRT cannot be used, or with
+/// [`StartError::Library`] or [`StartError::Model`].
+pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEngine>, StartError> {
+    let runtime = Runtime::load(config.dylib_path.as_deref())?;
+    // Checked before the models are read, because a missing TensorRT is the most frequent failure.
+    available(config, &runtime).map_err(|reason| StartError::NoTensorrt { reason })?;
+    let models = CandidateLoader { config, runtime: &runtime, pack };
+    let (candidate, reference) = models.detector()?;
+    let mut built = build(candidate, reference)?;
+    let (candidate, reference) = models.embedder()?;
+    built.extend(build(candidate, reference)?);
+    if let Some((candidate, reference)) = models.scorer().transpose()? {
+        built.extend(build(candidate, reference)?);
+    }
+    Ok(built)
+}
+
+fn available(config: &Config, runtime: &Runtime) -> Result<(), String> {
+    let provider = Provider::Tensorrt;
+    if let Some(reason) = Unavailable::absence(provider, runtime.path()) {
+        return Err(reason.to_string());
+    }
+    let Some(&first) = config.device_ids.first() else { return Err("no device id is given".to_owned()) };
+    runtime.preload_libraries(provider);
+    runtime.quietly(|| load_library(runtime, provider, first)).map_err(|error| {
+        let reason = diagnose(provider, first, &error.to_string());
+        tracing::debug!(provider = provider.name(), detail = reason.detail, "provider not usable");
+        reason.to_string()
+    })
+}
+
+fn build<M: Model>(
+    mut candidate: CandidateModel<'_, M>,
+    mut reference: OnnxModel,
+) -> Result<Vec<BuiltEngine>, StartError> {
+    candidate.allow_batches(&mut reference);
+    let file = &candidate.file.file;
+    let on = |id: &u32| {
+        let trial = candidate.try_on(Provider::Tensorrt, *id, false).map_err(|reason| StartError::Model {
+            model: file.clone(),
+            reason: format!("on tensorrt:{id}: {reason}"),
+        })?;
+        let engine = trial.placement.tensorrt.ok_or_else(|| StartError::NoTensorrt {
+            reason: "the session was made without an engine".to_owned(),
+        })?;
+        let (files, bytes): (Vec<_>, Vec<_>) = engine.engines().into_iter().unzip();
+        Ok(BuiltEngine {
+            operation: trial.load.operation,
+            file: file.clone(),
+            device: trial.load.device,
+            reused: engine.found,
+            seconds: trial.load.seconds,
+            folder: engine.folder,
+            files,
+            bytes: bytes.iter().sum(),
+        })
+    };
+    candidate.config.device_ids.iter().map(on).collect()
 }

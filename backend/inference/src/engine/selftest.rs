@@ -1,10 +1,8 @@
 //! Runs every model and every graph on each provider and device of the machine, compares the
 //! results with the CPU's, and measures the time.
-use super::attempts::Attempts;
-use super::candidate::CandidateModel;
-use super::candidate_image_operation::CandidateImageOperation;
-use super::candidates::for_pixels;
-use super::load::{detector, embedder, scorer};
+use super::images::CandidateImageOperation;
+use super::prove::{CandidateLoader, CandidateModel};
+use super::resolve::{Attempts, for_pixels};
 use crate::ep::Provider;
 use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
@@ -67,15 +65,20 @@ pub struct SelfTest {
 pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, StartError> {
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
     let devices = devices::discover();
-    let (detector, mut detectors_reference) = detector(config, &runtime, pack)?;
-    let (embedder, mut embedders_reference) = embedder(config, &runtime, pack)?;
-    let (mut detector, mut embedder) = (detector, embedder);
-    detector.allow_batches(&mut detectors_reference);
-    embedder.allow_batches(&mut embedders_reference);
-    let scorer = scorer(config, &runtime, pack)?.map(|(mut scorer, mut reference)| {
-        scorer.allow_batches(&mut reference);
-        scorer
-    });
+    let models = CandidateLoader { config, runtime: &runtime, pack };
+    let (mut detector, mut detector_reference) = models.detector()?;
+    let (mut embedder, mut embedder_reference) = models.embedder()?;
+    let mut scorer = models.scorer().transpose()?;
+    detector.allow_batches(&mut detector_reference);
+    embedder.allow_batches(&mut embedder_reference);
+    if let Some((scorer, reference)) = &mut scorer {
+        scorer.allow_batches(reference);
+    }
+    let (canvas, enhancement, statistics) = (
+        CandidateImageOperation::canvas(),
+        CandidateImageOperation::enhancement(),
+        CandidateImageOperation::statistics(),
+    );
     let attempts = Attempts::new(config, &runtime);
     let mut tests = Vec::new();
     for provider in Provider::ALL {
@@ -89,23 +92,13 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
         for id in ids(provider, config, &devices) {
             tests.push(test(&attempts, &detector, provider, id));
             tests.push(test(&attempts, &embedder, provider, id));
-            tests.extend(scorer.as_ref().map(|scorer| test(&attempts, scorer, provider, id)));
+            tests.extend(scorer.as_ref().map(|(scorer, _)| test(&attempts, scorer, provider, id)));
             // TensorRT uses CUDA for these operations, and OpenVINO uses the CPU's own code. CUDA
             // and this code are tested separately.
             if !matches!(provider, Provider::Tensorrt | Provider::OpenVino) {
-                tests.push(test_image_operation(&attempts, &CandidateImageOperation::canvas(), provider, id));
-                tests.push(test_image_operation(
-                    &attempts,
-                    &CandidateImageOperation::enhancement(),
-                    provider,
-                    id,
-                ));
-                tests.push(test_image_operation(
-                    &attempts,
-                    &CandidateImageOperation::statistics(),
-                    provider,
-                    id,
-                ));
+                tests.push(test_image_operation(&attempts, &canvas, provider, id));
+                tests.push(test_image_operation(&attempts, &enhancement, provider, id));
+                tests.push(test_image_operation(&attempts, &statistics, provider, id));
             }
         }
     }

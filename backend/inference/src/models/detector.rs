@@ -1,4 +1,5 @@
-use super::{Model, PixelWriter, anchors, scrfd, yunet};
+//! Face detectors: YuNet and SCRFD. Their outputs are decoded in the modules of these names.
+use super::{Model, PixelWriter, scrfd, yunet};
 use crate::Operation;
 use crate::backend::{ImageInput, OutputView};
 use crate::graphs::letterbox_parameters;
@@ -142,7 +143,7 @@ impl Model for DetectorModel {
             _ => scrfd::decode(outputs, index, batch, size, input.min_score)?,
         };
         faces.retain(is_finite);
-        Ok(anchors::suppress(faces, self.nms_iou))
+        Ok(vision::nms(faces, self.nms_iou))
     }
 }
 

@@ -5,8 +5,7 @@
 //! anchors per cell, 3 or 5 levels, and landmarks or none. The number of outputs is 6, 9, 10 or 15.
 //! The shapes identify the outputs: scores have one column, distances four, landmarks ten. A level
 //! with a smaller stride has more rows.
-use super::anchors::{ItemOutput, item_output};
-use crate::backend::OutputView;
+use crate::backend::{ItemOutput, OutputView};
 use vision::{Detection, Landmarks, Point, Rect};
 
 /// Pixels per cell of each level.
@@ -39,7 +38,7 @@ struct Heads<'a> {
 fn heads<'a>(outputs: &[OutputView<'a>], index: usize, batch: usize) -> Result<Heads<'a>, String> {
     let mut heads = Heads { scores: Vec::new(), distances: Vec::new(), landmarks: Vec::new() };
     for output in outputs {
-        let item = item_output(output, index, batch)?;
+        let item = output.item(index, batch)?;
         match item.columns {
             1 => heads.scores.push(item),
             4 => heads.distances.push(item),

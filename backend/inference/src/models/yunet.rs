@@ -1,7 +1,6 @@
 //! Decodes the outputs of YuNet (Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", 2023).
 //! The decoding is that of OpenCV's `FaceDetectorYN`.
-use super::anchors::{ItemOutput, item_output};
-use crate::backend::OutputView;
+use crate::backend::{ItemOutput, OutputView};
 use vision::{Detection, Landmarks, Point, Rect};
 
 /// Pixels per cell of each level.
@@ -26,7 +25,7 @@ pub(super) fn decode(
     (width, height): (usize, usize),
     min_score: f32,
 ) -> Result<Vec<Detection>, String> {
-    let items = outputs.iter().map(|o| item_output(o, index, batch)).collect::<Result<Vec<_>, _>>()?;
+    let items = outputs.iter().map(|o| o.item(index, batch)).collect::<Result<Vec<_>, _>>()?;
     let mut faces = Vec::new();
     for stride in STRIDES {
         let columns = width / stride;

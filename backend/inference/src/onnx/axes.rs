@@ -4,12 +4,11 @@
 //! begin with 1. This 1 becomes 0, which means "as in the input". Weights do not change, so
 //! embeddings remain comparable. The caller must run the model to verify that it computes each item
 //! independently of the others.
-use super::element;
-use super::proto::{Axis, Graph, Model, Shape, Tensor, ValueInfo};
+use super::proto::{Axis, Graph, Model, Shape, Tensor, ValueInfo, element};
 use bytes::Bytes;
 
 /// Returns `model` with a free first axis of its inputs and outputs.
-pub(crate) fn free_batch(mut model: Model) -> Result<Model, String> {
+pub(super) fn free_batch(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     let constants: Vec<String> = graph.initializer.iter().map(|tensor| tensor.name().to_owned()).collect();
     // Old files list their weights among the inputs.
@@ -29,7 +28,7 @@ pub(crate) fn free_batch(mut model: Model) -> Result<Model, String> {
 }
 
 /// Returns whether the model's first input is an image of a fixed size.
-pub(crate) fn has_fixed_canvas(model: &Model) -> bool {
+pub(super) fn has_fixed_canvas(model: &Model) -> bool {
     let input = model.graph.as_ref().and_then(|graph| graph.input.first());
     let tensor = input.and_then(|input| input.kind.as_ref()).and_then(|kind| kind.tensor.as_ref());
     let axes = tensor.and_then(|tensor| tensor.shape.as_ref()).map_or(&[][..], |shape| &shape.axes);
@@ -42,7 +41,7 @@ pub(crate) fn has_fixed_canvas(model: &Model) -> bool {
 /// # Errors
 /// Fails with a message that names an input that is not `[batch, 3, height, width]` or an output
 /// that is not `[batch, rows, columns]`.
-pub(crate) fn free_canvas(mut model: Model) -> Result<Model, String> {
+pub(super) fn free_canvas(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     for input in &mut graph.input {
         let name = input.name().to_owned();

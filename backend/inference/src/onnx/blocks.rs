@@ -12,7 +12,7 @@ use super::proto::{Graph, Model, Node, Tensor};
 ///
 /// # Errors
 /// Fails with a message that names the node or tensor with an unsupported layout.
-pub(crate) fn expand_blocks(mut model: Model) -> Result<Model, String> {
+pub(super) fn expand_blocks(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     let mut expanded: Vec<Tensor> = Vec::new();
     let mut remaining_nodes = Vec::with_capacity(graph.node.len());
@@ -119,7 +119,7 @@ mod tests {
 
     fn integers(name: &str, dims: &[i64], values: &[i8]) -> Tensor {
         let raw = values.iter().map(|value| *value as u8).collect();
-        Tensor::from_raw(name, super::super::element::INT8, dims.to_vec(), raw)
+        Tensor::from_raw(name, super::super::proto::element::INT8, dims.to_vec(), raw)
     }
 
     fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, i64)]) -> Node {
@@ -142,7 +142,7 @@ mod tests {
                 integers("q", &[2, 5], &[1, 2, 3, 4, 5, -1, -2, -3, -4, -5]),
                 Tensor::from_floats("s", vec![2, 3], scales),
                 integers("z", &[2, 3], &[0, 1, 0, 0, 0, -1]),
-                Tensor::from_raw("shape", super::super::element::INT64, vec![2], shape),
+                Tensor::from_raw("shape", super::super::proto::element::INT64, vec![2], shape),
             ],
             input: ["x", "q", "s", "z", "shape", "left_over"].map(named).to_vec(),
             output: vec![named("y")],

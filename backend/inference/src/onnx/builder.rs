@@ -1,6 +1,5 @@
 //! Builds small graphs: the image operations for devices, and the fixture models of the tests.
-use super::element;
-use super::proto::{self, Attribute as Field, Model, Node, OperatorSet, Tensor, ValueInfo};
+use super::proto::{self, Attribute as Field, Model, Node, OperatorSet, Tensor, ValueInfo, element};
 use super::proto::{Shape, TensorType, ValueType};
 
 #[derive(Clone, Copy, Debug)]

@@ -1,18 +1,21 @@
 //! Tests on the real engine that the fixture models behave as their documentation says. The tests
-//! of other crates rely on these models.
-use inference::{Engine, Manifest, Priority, ResolvedPack};
+//! of other crates rely on these models. The score of the fixture quality model can be computed by
+//! hand.
+use inference::{
+    Config, Engine, GpuBackend, Manifest, ModelFile, Operation, Priority, ResolvedPack, StandIn, StartError,
+};
+use std::path::Path;
 use std::sync::Arc;
-use testing::{draw_face, fixture_pack};
+use testing::{draw_face, fixture_pack, fixture_quality, fixture_score};
 use vision::Frame;
 
 fn frame(width: u32, height: u32, faces: &[(u32, u32, u32)]) -> Arc<Frame> {
     let mut frame = Frame::filled(width, height, [70, 80, 60]);
-    let mut picture =
-        testing::fixture_models::Picture::from_raw(width, height, frame.data().to_vec()).unwrap();
+    let mut image = testing::fixture_models::Picture::from_raw(width, height, frame.data().to_vec()).unwrap();
     for (column, row, identity) in faces {
-        draw_face(&mut picture, *column, *row, *identity);
+        draw_face(&mut image, *column, *row, *identity);
     }
-    frame.data_mut().copy_from_slice(&picture);
+    frame.data_mut().copy_from_slice(&image);
     Arc::new(frame)
 }
 
@@ -26,8 +29,8 @@ async fn fixture_models_follow_their_rules() {
     let engine = Engine::start(&crate::common::config(), &pack).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
 
-    let picture = frame(640, 480, &[(3, 2, 7), (12, 9, 7), (8, 4, 8)]);
-    let faces = engine.detect(picture.clone(), 0.6, Priority::Interactive).await.unwrap().output;
+    let image = frame(640, 480, &[(3, 2, 7), (12, 9, 7), (8, 4, 8)]);
+    let faces = engine.detect(image.clone(), 0.6, Priority::Interactive).await.unwrap().output;
     let mut corners: Vec<_> = faces.iter().map(|f| (f.bbox.x.round(), f.bbox.y.round())).collect();
     corners.sort_by(|a, b| a.partial_cmp(b).unwrap());
     assert_eq!(corners, [(80.0, 48.0), (240.0, 112.0), (368.0, 272.0)]);
@@ -35,7 +38,7 @@ async fn fixture_models_follow_their_rules() {
     for face in &faces {
         assert!((face.bbox.width - 64.0).abs() < 0.01 && (face.bbox.height - 64.0).abs() < 0.01);
         assert!((face.det_score - testing::fixture_models::SCORE).abs() < 1e-4);
-        let chip = vision::norm_crop(&picture, &face.landmarks, 112).unwrap();
+        let chip = vision::norm_crop(&image, &face.landmarks, 112).unwrap();
         let embedding = engine.embed(Arc::new(chip), Priority::Interactive).await.unwrap().output;
         embeddings.push((face.bbox.x.round() == 240.0, embedding));
     }
@@ -50,4 +53,86 @@ async fn fixture_models_follow_their_rules() {
         }
     }
     assert!(engine.detect(frame(320, 96, &[]), 0.6, Priority::Background).await.unwrap().output.is_empty());
+}
+
+/// Writes the fixture pack to `folder`. `change` may add a quality model from the fixture's.
+fn pack(folder: &Path, change: impl FnOnce(ModelFile) -> Option<ModelFile>) -> ResolvedPack {
+    let fixture = fixture_pack(folder);
+    let manifest = Manifest::parse(&fixture.manifest()).unwrap();
+    let mut pack = manifest.pack("fixture").unwrap().clone();
+    pack.files.extend(change(fixture_quality(folder)));
+    ResolvedPack::verify(&pack, folder).unwrap()
+}
+
+/// Colours of uniform chips, so that the means of their channels are known.
+const COLOURS: [[u8; 3]; 6] =
+    [[0, 0, 0], [255, 255, 255], [200, 40, 90], [40, 200, 90], [90, 40, 200], [127, 128, 129]];
+
+async fn follows_its_rule(engine: &Engine) {
+    let chips = COLOURS.map(|colour| Arc::new(Frame::filled(112, 112, colour)));
+    let asked = chips.map(|chip| engine.score(chip, Priority::Background));
+    for (colour, answer) in COLOURS.iter().zip(futures::future::join_all(asked).await) {
+        let (score, wanted) = (answer.unwrap().output, fixture_score(colour.map(f32::from)));
+        assert!((score - wanted).abs() < 1e-4, "{colour:?}: {score}, not {wanted}");
+    }
+}
+
+#[testing::test]
+async fn the_score_is_the_models_output_for_the_normalised_chip() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&crate::common::config(), &pack(folder.path(), Some)).unwrap();
+    assert_eq!(engine.scorer().unwrap().name, "fixture_quality");
+    follows_its_rule(&engine).await;
+    let report = engine.report();
+    let names: Vec<_> = report.operations.iter().map(|o| o.operation).collect();
+    assert_eq!(names, Operation::ALL.map(Operation::name), "the score is a part of quality_checks");
+    let loaded = report.models.iter().find(|model| model.file == "fixture_quality.onnx").unwrap();
+    assert_eq!((loaded.operation, loaded.device.as_str()), ("quality_checks", "cpu"));
+    engine.ready().unwrap();
+
+    let small = Arc::new(Frame::filled(111, 112, [0; 3]));
+    let error = engine.score(small, Priority::Interactive).await.unwrap_err().to_string();
+    assert!(error.contains("quality_checks") && error.contains("111x112"), "{error}");
+}
+
+#[testing::test]
+async fn on_a_device_it_runs_in_batches_like_the_embedder() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        gpu_operations: vec![Operation::QualityChecks],
+        backend: GpuBackend::Cuda,
+        stand_in: StandIn::Cpu,
+        ..crate::common::config()
+    };
+    let engine = Engine::start(&config, &pack(folder.path(), Some)).unwrap();
+    follows_its_rule(&engine).await;
+    let checks = &engine.operations()[4];
+    assert_eq!((checks.operation, &checks.reason), ("quality_checks", &None), "{checks:?}");
+}
+
+#[testing::test]
+async fn without_the_file_there_is_no_score() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&crate::common::config(), &pack(folder.path(), |_| None)).unwrap();
+    assert!(engine.scorer().is_none());
+    let chip = Arc::new(Frame::filled(112, 112, [0; 3]));
+    let error = engine.score(chip, Priority::Interactive).await.unwrap_err().to_string();
+    assert!(error.contains("no quality model"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_no_quality_model_is_told_at_start() {
+    let folder = tempfile::tempdir().unwrap();
+    // The fixture's detector has other sides and twelve outputs.
+    let wrong = |file: ModelFile| {
+        let detector = fixture_pack(folder.path()).detector;
+        Some(ModelFile { file: detector.file, sha256: detector.sha256, bytes: None, ..file })
+    };
+    match Engine::start(&crate::common::config(), &pack(folder.path(), wrong)).unwrap_err() {
+        StartError::Model { model, reason } => {
+            assert_eq!(model, "fixture_detector.onnx");
+            assert!(reason.contains("one score is expected"), "{reason}");
+        }
+        other => panic!("{other}"),
+    }
 }

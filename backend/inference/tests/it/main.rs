@@ -6,12 +6,9 @@
 mod common;
 
 mod batcher;
+mod default_pack;
 mod devices;
 mod engine;
-mod films;
 mod fixture;
+mod image_operations;
 mod oracle;
-mod oracle_opencv;
-mod people;
-mod pixels;
-mod quality;

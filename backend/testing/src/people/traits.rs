@@ -49,7 +49,7 @@ const IRISES: [Colour; 3] = [[84.0, 60.0, 40.0], [70.0, 104.0, 120.0], [86.0, 10
 const LIPS: [Colour; 3] = [[178.0, 92.0, 88.0], [150.0, 60.0, 60.0], [196.0, 40.0, 56.0]];
 
 /// Seeds of people whose embeddings are far apart. To models trained on photographs, drawn faces
-/// look alike, so these seeds were selected from several thousand. `tests/it/people.rs` of
+/// look alike, so these seeds were selected from several thousand. `tests/it/default_pack.rs` of
 /// inference checks them.
 pub(super) const CAST: [u32; 10] = [967, 702, 1349, 265, 170, 1405, 920, 196, 1054, 583];
 

@@ -1,0 +1,258 @@
+//! Backends that take images instead of tensors: the project's own graphs ([`crate::graphs`]), and
+//! a model with the graphs that prepare its input. Each image is copied to the device once, as
+//! bytes.
+use super::placement::session_builder;
+use super::session::{OnnxModel, classify, pass_outputs};
+use super::{Backend, BackendError, BatchView, ImageInput, OutputReader, Placement};
+use crate::ep::Provider;
+use crate::graphs::{self, Parameter};
+use crate::manifest::PixelInput;
+use crate::runtime::Runtime;
+use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
+use ort::session::{Session, SessionInputValue};
+use ort::value::{DynValue, PrimitiveTensorElementType, Tensor, TensorRef};
+
+/// Sessions of graphs whose inputs are an image and parameters.
+pub struct PixelGraphs {
+    programs: Vec<Program>,
+    label: String,
+}
+
+/// A graph's session and the names of its inputs: the image first, then the parameters.
+struct Program {
+    session: Session,
+    inputs: Vec<String>,
+}
+
+impl PixelGraphs {
+    /// Builds one session per graph, all on `placement`. On a device, every node must run on that
+    /// device; a provider that would assign nodes to the CPU is rejected.
+    pub fn load(runtime: &Runtime, graphs: &[Vec<u8>], placement: &Placement) -> Result<Self, String> {
+        let programs = graphs.iter().map(|graph| Program::load(runtime, graph, placement));
+        Ok(Self { programs: programs.collect::<Result<_, _>>()?, label: placement.label() })
+    }
+}
+
+impl Program {
+    fn load(runtime: &Runtime, graph: &[u8], placement: &Placement) -> Result<Self, String> {
+        let session = build(runtime, graph, placement).map_err(|e| e.to_string())?;
+        let inputs = session.inputs().iter().map(|input| input.name().to_owned()).collect();
+        Ok(Self { session, inputs })
+    }
+
+    /// Returns the inputs with their names, in the graph's order. `owned` copies their data.
+    fn inputs<'a>(
+        &self,
+        image: &'a ImageInput<'_>,
+        owned: bool,
+    ) -> ort::Result<Vec<(String, SessionInputValue<'a>)>> {
+        if self.inputs.len() != image.parameters.len() + 1 {
+            return Err(ort::Error::new(format!(
+                "the graph takes {} parameters, not {}",
+                self.inputs.len() - 1,
+                image.parameters.len()
+            )));
+        }
+        let frame = image.frame;
+        let shape = [1, frame.height() as usize, frame.width() as usize, 3];
+        let mut values = vec![value(&shape, frame.data(), owned)?];
+        for parameter in &image.parameters {
+            values.push(match parameter {
+                Parameter::Indices { shape, data } => value(shape, data, owned)?,
+                Parameter::Floats { shape, data } => value(shape, data, owned)?,
+            });
+        }
+        Ok(self.inputs.iter().cloned().zip(values).collect())
+    }
+}
+
+fn value<'a, T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'static>(
+    shape: &[usize],
+    data: &'a [T],
+    owned: bool,
+) -> ort::Result<SessionInputValue<'a>> {
+    Ok(if owned {
+        Tensor::from_array((shape.to_vec(), data.to_vec()))?.into()
+    } else {
+        TensorRef::from_array_view((shape.to_vec(), data))?.into()
+    })
+}
+
+fn build(runtime: &Runtime, graph: &[u8], placement: &Placement) -> ort::Result<Session> {
+    let builder = session_builder(runtime, 1)?
+        // Otherwise the runtime would cache a memory plan for each image size.
+        .with_memory_pattern(false)?
+        .with_execution_providers(placement.registrations()?)?;
+    let mut builder = match placement.provider {
+        Provider::Cpu => builder,
+        _ => builder.with_disable_cpu_fallback()?,
+    };
+    builder.commit_from_memory(graph)
+}
+
+impl Backend for PixelGraphs {
+    fn run(&mut self, _: BatchView<'_>, _: OutputReader<'_>) -> Result<(), BackendError> {
+        Err(BackendError::Failed("an image graph accepts images, not tensors".to_owned()))
+    }
+
+    fn takes_images(&self) -> bool {
+        true
+    }
+
+    fn run_images(
+        &mut self,
+        images: &[ImageInput<'_>],
+        _: usize,
+        read: OutputReader<'_>,
+    ) -> Result<(), BackendError> {
+        let failed = |error: ort::Error| classify(&error.to_string());
+        let [image] = images else {
+            return Err(BackendError::Failed(format!(
+                "the graph accepts one image per run, not {}",
+                images.len()
+            )));
+        };
+        let program = self
+            .programs
+            .get_mut(image.program)
+            .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", image.program)))?;
+        let inputs = program.inputs(image, false).map_err(failed)?;
+        let outputs = program.session.run(inputs).map_err(failed)?;
+        pass_outputs(outputs.iter(), read)
+    }
+
+    fn device(&self) -> &str {
+        &self.label
+    }
+}
+
+/// The graphs that run before a model on its device. One graph converts an image to the model's
+/// input tensor. There is also one graph per batch size, which joins tensors into a batch.
+pub struct Preparation {
+    tensor: Program,
+    stacks: Vec<(usize, Program)>,
+    device: MemoryInfo<'static>,
+}
+
+impl Preparation {
+    /// Loads the graphs for a model with this `input` and for batches of `sizes`.
+    pub fn load(
+        runtime: &Runtime,
+        input: &PixelInput,
+        sizes: &[usize],
+        placement: &Placement,
+    ) -> Result<Self, String> {
+        let memory = placement
+            .provider
+            .memory()
+            .ok_or_else(|| format!("{} provides no device memory", placement.provider.name()))?;
+        let device_id = if memory == AllocationDevice::CPU { 0 } else { placement.device_id };
+        let device_id =
+            i32::try_from(device_id).map_err(|_| format!("device id {device_id} is too large"))?;
+        let stacks = sizes.iter().filter(|size| **size > 1);
+        Ok(Self {
+            tensor: Program::load(runtime, &graphs::tensor(input), placement)?,
+            stacks: stacks
+                .map(|size| Ok((*size, Program::load(runtime, &graphs::stack(*size), placement)?)))
+                .collect::<Result<_, String>>()?,
+            device: MemoryInfo::new(memory, device_id, AllocatorType::Device, MemoryType::Default)
+                .map_err(|e| e.to_string())?,
+        })
+    }
+
+    /// Creates the tensor of one image in device memory.
+    fn tensor(&mut self, image: &ImageInput<'_>) -> ort::Result<DynValue> {
+        // A binding copies inputs to a device at once, but only references inputs in host memory.
+        let owned = self.device.allocation_device() == AllocationDevice::CPU;
+        let inputs = self.tensor.inputs(image, owned)?;
+        run_on(&mut self.tensor, inputs.iter().map(|(name, value)| (name.as_str(), &**value)), &self.device)
+    }
+
+    /// Creates one tensor of `items` images in device memory. The last image is repeated in the
+    /// remaining slots.
+    fn batch(&mut self, images: &[ImageInput<'_>], items: usize) -> ort::Result<DynValue> {
+        let mut tensors = images.iter().map(|image| self.tensor(image)).collect::<ort::Result<Vec<_>>>()?;
+        if items == 1 && tensors.len() == 1 {
+            return Ok(tensors.swap_remove(0));
+        }
+        let stack = self.stacks.iter_mut().find(|(size, _)| *size == items);
+        let (Some((_, stack)), Some(last)) = (stack, tensors.last()) else {
+            return Err(ort::Error::new(format!("there is no graph for {items} items per batch")));
+        };
+        let names = stack.inputs.clone();
+        let slots = tensors.iter().chain(std::iter::repeat(last));
+        run_on(stack, names.iter().map(String::as_str).zip(slots), &self.device)
+    }
+}
+
+/// Runs a graph with one output and leaves the output in `memory`.
+fn run_on<'a>(
+    program: &mut Program,
+    inputs: impl Iterator<Item = (&'a str, &'a DynValue)>,
+    memory: &MemoryInfo<'static>,
+) -> ort::Result<DynValue> {
+    let mut binding = program.session.create_binding()?;
+    for (name, value) in inputs {
+        binding.bind_input(name, value)?;
+    }
+    let output = program.session.outputs().first().map(|output| output.name().to_owned());
+    let output = output.ok_or_else(|| ort::Error::new("the graph has no output"))?;
+    binding.bind_output_to_device(output.as_str(), memory)?;
+    let mut outputs = program.session.run_binding(&binding)?;
+    outputs.remove(&output).ok_or_else(|| ort::Error::new("the graph returned no output"))
+}
+
+/// A model with its preparation graphs.
+pub struct PreparedModel {
+    preparation: Preparation,
+    model: OnnxModel,
+}
+
+impl PreparedModel {
+    /// Combines a model and its preparation, which must be on the same device.
+    pub fn new(preparation: Preparation, model: OnnxModel) -> Self {
+        Self { preparation, model }
+    }
+
+    pub fn into_model(self) -> OnnxModel {
+        self.model
+    }
+}
+
+impl Backend for PreparedModel {
+    fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
+        self.model.run(batch, read)
+    }
+
+    fn takes_images(&self) -> bool {
+        true
+    }
+
+    fn run_images(
+        &mut self,
+        images: &[ImageInput<'_>],
+        items: usize,
+        read: OutputReader<'_>,
+    ) -> Result<(), BackendError> {
+        let failed = |error: ort::Error| classify(&error.to_string());
+        let batch = self.preparation.batch(images, items).map_err(failed)?;
+        let shape = batch.dtype().tensor_shape().map(|sides| sides.to_vec()).unwrap_or_default();
+        let shape: [i64; 4] = shape
+            .try_into()
+            .map_err(|shape| BackendError::Failed(format!("the tensor has the shape {shape:?}")))?;
+        let session = self.model.session_for(shape.map(|side| usize::try_from(side).unwrap_or(0)))?;
+        let mut binding = session.create_binding().map_err(failed)?;
+        let name = session.inputs()[0].name().to_owned();
+        binding.bind_input(name, &batch).map_err(failed)?;
+        let host = MemoryInfo::default();
+        for output in session.outputs() {
+            binding.bind_output_to_device(output.name(), &host).map_err(failed)?;
+        }
+        let outputs = session.run_binding(&binding).map_err(failed)?;
+        pass_outputs(outputs.iter(), read)
+    }
+
+    fn device(&self) -> &str {
+        self.model.device()
+    }
+}

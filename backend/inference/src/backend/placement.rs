@@ -1,0 +1,159 @@
+//! Where a session runs: its device, its limits, and the execution providers that are registered
+//! for it. The module `engine` selects the placement of a model.
+use crate::Precision;
+use crate::ep::Provider;
+use crate::runtime::{Runtime, log_level};
+use crate::tensorrt::EngineOptions;
+use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _, ExecutionProviderDispatch};
+use ort::session::Session;
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+
+/// Where a session runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placement {
+    pub provider: Provider,
+    /// Device index in the provider's numbering; ignored on the CPU.
+    pub device_id: u32,
+    /// Maximum device memory in bytes that the session may allocate; ignored on the CPU.
+    pub memory_limit: usize,
+    /// Number of threads of a session on the CPU, at least 1.
+    pub threads: usize,
+    /// The precision on the CPU; ignored on devices.
+    pub precision: Precision,
+    /// Options of the TensorRT engine; `None` for other providers.
+    pub tensorrt: Option<EngineOptions>,
+}
+
+impl Placement {
+    pub const CPU: Self = Self::cpu(1);
+
+    pub const fn cpu(threads: usize) -> Self {
+        Self {
+            provider: Provider::Cpu,
+            device_id: 0,
+            memory_limit: 0,
+            threads,
+            precision: Precision::Fp32,
+            tensorrt: None,
+        }
+    }
+
+    /// Returns whether a session on `other` can read tensors that a session on `self` leaves in
+    /// device memory.
+    pub fn shares_memory_with(&self, other: &Self) -> bool {
+        let memory = self.provider.memory();
+        memory.is_some() && memory == other.provider.memory() && self.device_id == other.device_id
+    }
+
+    /// Returns `fp32`, `bf16`, `int8`, or the precisions that TensorRT may use.
+    pub fn precision(&self) -> &'static str {
+        match (self.provider, &self.tensorrt) {
+            (Provider::Cpu | Provider::OpenVino, _) => self.precision.name(),
+            (Provider::Tensorrt, Some(engine)) => engine.precision(),
+            _ => Precision::Fp32.name(),
+        }
+    }
+
+    /// Returns the name of the device: `cpu`, `cuda:0`, …
+    pub fn label(&self) -> String {
+        match self.provider {
+            provider if provider.on_cpu() => Provider::Cpu.name().to_owned(),
+            provider => format!("{}:{}", provider.name(), self.device_id),
+        }
+    }
+
+    /// Returns the providers to register for a session, in order. A failed registration is an
+    /// error, so no fallback is silent.
+    pub(super) fn registrations(&self) -> ort::Result<Vec<ExecutionProviderDispatch>> {
+        let device = i32::try_from(self.device_id)
+            .map_err(|_| ort::Error::new(format!("device id {} is too large", self.device_id)))?;
+        let _ = device;
+        match self.provider {
+            Provider::Cpu => Ok(vec![ep::CPU::default().with_arena_allocator(true).build()]),
+            #[cfg(feature = "openvino")]
+            Provider::OpenVino => Ok(vec![openvino(self)]),
+            #[cfg(feature = "cuda")]
+            Provider::Cuda => Ok(vec![cuda(device, self)]),
+            #[cfg(feature = "tensorrt")]
+            Provider::Tensorrt => {
+                let engine = self.tensorrt.as_ref();
+                let tensorrt = engine.map_or_else(
+                    || ep::TensorRT::default().with_device_id(device),
+                    |engine| engine.provider(device),
+                );
+                let mut registrations = vec![tensorrt.build().error_on_failure()];
+                // Nodes that TensorRT does not support run on CUDA, not on the CPU.
+                #[cfg(feature = "cuda")]
+                registrations.push(cuda(device, self));
+                Ok(registrations)
+            }
+            #[cfg(feature = "migraphx")]
+            Provider::Migraphx => {
+                let migraphx =
+                    ep::MIGraphX::default().with_device_id(device).with_mem_limit(self.memory_limit);
+                Ok(vec![migraphx.build().error_on_failure()])
+            }
+            #[cfg(feature = "coreml")]
+            Provider::CoreMl => {
+                Ok(vec![ep::CoreML::default().with_subgraphs(true).build().error_on_failure()])
+            }
+            #[allow(unreachable_patterns)]
+            other => Err(ort::Error::new(format!("this program was built without {}", other.name()))),
+        }
+    }
+}
+
+/// Returns a builder with the options that all sessions share. Spinning pools would take CPU cores
+/// from the other sessions.
+pub(super) fn session_builder(runtime: &Runtime, threads: usize) -> ort::Result<SessionBuilder> {
+    Ok(Session::builder(runtime.environment())?
+        .with_log_level(log_level())?
+        .with_optimization_level(GraphOptimizationLevel::Level3)?
+        .with_intra_threads(threads)?
+        .with_inter_threads(1)?
+        .with_intra_op_spinning(false)?
+        .with_inter_op_spinning(false)?)
+}
+
+/// Loads the libraries of `provider` without a model; the error reports what is missing.
+pub(crate) fn load_library(runtime: &Runtime, provider: Provider, device_id: u32) -> ort::Result<()> {
+    let placement = Placement { provider, device_id, memory_limit: 1 << 30, ..Placement::CPU };
+    Session::builder(runtime.environment())?
+        .with_execution_providers(placement.registrations()?)
+        .map_err(|e| ort::Error::new(e.to_string()))?;
+    Ok(())
+}
+
+/// OpenVINO uses as many threads as other sessions. The threads are not pinned to cores, because
+/// parallel sessions would be pinned to the same cores.
+#[cfg(feature = "openvino")]
+fn openvino(placement: &Placement) -> ExecutionProviderDispatch {
+    let precision = match placement.precision {
+        Precision::Bf16 => "bf16",
+        Precision::Fp32 | Precision::Int8 => "f32",
+    };
+    let plugin = format!(
+        r#"{{"CPU": {{"INFERENCE_NUM_THREADS": "{}", "NUM_STREAMS": "1", "ENABLE_CPU_PINNING": "NO", "INFERENCE_PRECISION_HINT": "{precision}"}}}}"#,
+        placement.threads
+    );
+    let provider = ep::OpenVINO::default().with_device_type("CPU");
+    provider.with_arbitrary_config("load_config", plugin).build().error_on_failure()
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(device: i32, placement: &Placement) -> ExecutionProviderDispatch {
+    ep::CUDA::default()
+        .with_device_id(device)
+        .with_memory_limit(placement.memory_limit)
+        // With fused biases, only the first run of a shape is correct (ONNX Runtime 1.31.1, cuDNN
+        // 9.19, YuNet on an H100).
+        .with_fuse_conv_bias(false)
+        // The default doubles the arena at each step. It takes no step beyond the limit, so up to
+        // half of the memory within the limit would stay unused.
+        .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
+        // `Exhaustive` runs every algorithm for each new shape. `Default` selects slower
+        // algorithms: on an H200, runs take 1.6 to 350 times as long.
+        .with_conv_algorithm_search(ep::cuda::ConvAlgorithmSearch::Heuristic)
+        .build()
+        .error_on_failure()
+}

@@ -1,0 +1,256 @@
+//! A backend that is an ONNX Runtime session, or one session for each frequent input shape.
+//!
+//! Since version 1.20, the CUDA provider of ONNX Runtime keeps cuDNN's execution plans for the
+//! last shape only (<https://github.com/microsoft/onnxruntime/issues/23006>). A run with
+//! another shape makes them again on one core: with 32 items on an H200, this takes 0.5 s for
+//! SFace, and 3.3 s for YuNet. MIGraphX compiles the model again. A session that always runs the
+//! same shape does this once.
+use super::placement::session_builder;
+use super::{Backend, BackendError, BatchView, OutputReader, OutputView, Placement};
+use crate::ep::Provider;
+use crate::runtime::Runtime;
+use crate::tensorrt::Profile;
+use crate::unavailable::is_out_of_memory;
+use ort::session::Session;
+use ort::session::builder::AutoDevicePolicy;
+use ort::value::{Shape, TensorElementType, TensorRef, ValueRef};
+
+/// An ONNX Runtime session with the shape of its input.
+pub struct OnnxModel {
+    /// Runs every shape that has no session of its own.
+    session: Session,
+    /// Sessions that run one shape each.
+    own: Vec<([usize; 4], Session)>,
+    label: String,
+    input_name: String,
+    input: [Option<usize>; 4],
+    outputs: usize,
+    limits: Option<ShapeLimits>,
+}
+
+/// The shapes that a session was built for, and the session that runs all other shapes.
+struct ShapeLimits {
+    profile: Profile,
+    other: Option<Box<OnnxModel>>,
+}
+
+impl OnnxModel {
+    /// Builds a session of `model` (the file's bytes).
+    pub fn load(runtime: &Runtime, model: &[u8], placement: &Placement) -> Result<Self, String> {
+        let session = build(runtime, model, placement).map_err(|e| e.to_string())?;
+        let [input] = session.inputs() else {
+            return Err(format!(
+                "the model has {} inputs; one image input is expected",
+                session.inputs().len()
+            ));
+        };
+        if input.dtype().tensor_type() != Some(TensorElementType::Float32) {
+            return Err(format!("the input {} is not a float32 tensor", input.name()));
+        }
+        let shape: Vec<Option<usize>> = input
+            .dtype()
+            .tensor_shape()
+            .map(|dims| dims.iter().map(|d| usize::try_from(*d).ok()).collect())
+            .unwrap_or_default();
+        let input: [Option<usize>; 4] = shape.try_into().map_err(|shape: Vec<_>| {
+            format!("the input has {} dimensions; [batch, 3, height, width] is expected", shape.len())
+        })?;
+        if input[1].is_some_and(|channels| channels != 3) {
+            return Err(format!("the input has {} channels; 3 are expected", input[1].unwrap_or(0)));
+        }
+        let input_name = session.inputs()[0].name().to_owned();
+        let outputs = session.outputs().len();
+        let (label, own) = (placement.label(), Vec::new());
+        Ok(Self { session, own, label, input_name, input, outputs, limits: None })
+    }
+
+    /// Builds a session for each of `shapes`. With `other_shapes`, one more session runs all other
+    /// shapes; otherwise the session of the largest shape does. Together they may allocate
+    /// `memory_limit` of `placement`. If that is too little, one session runs all shapes.
+    pub fn load_for_shapes(
+        runtime: &Runtime,
+        model: &[u8],
+        placement: &Placement,
+        shapes: &[[usize; 4]],
+        other_shapes: bool,
+    ) -> Result<Self, String> {
+        let mut shapes = shapes.to_vec();
+        shapes.sort_by_key(|shape| shape.iter().product::<usize>());
+        // The last one is the shape for whose size the session of other shapes has memory.
+        shapes.extend(shapes.last().copied().filter(|_| other_shapes));
+        let limits = memory_limits(placement.memory_limit, model.len(), &shapes);
+        let Some((limit, limits)) = limits.as_deref().and_then(|limits| limits.split_last()) else {
+            return Self::load(runtime, model, placement);
+        };
+        let limited = |memory_limit: usize| Placement { memory_limit, ..placement.clone() };
+        let mut loaded = Self::load(runtime, model, &limited(*limit))?;
+        for (shape, limit) in shapes.into_iter().zip(limits) {
+            let session = build(runtime, model, &limited(*limit)).map_err(|e| e.to_string())?;
+            loaded.own.push((shape, session));
+        }
+        Ok(loaded)
+    }
+
+    pub fn sessions(&self) -> usize {
+        self.own.len() + 1
+    }
+
+    /// Releases the sessions of shapes with more than `items` items.
+    pub fn release_batches_above(&mut self, items: usize) {
+        self.own.retain(|(shape, _)| shape[0] <= items);
+    }
+
+    /// Restricts the session to the shapes in `profile`, because it would build an engine for any
+    /// other shape. Inputs of other shapes run on `other`. If `other` is `None`, such runs fail.
+    pub fn limited_to(self, profile: Profile, other: Option<Self>) -> Self {
+        Self { limits: Some(ShapeLimits { profile, other: other.map(Box::new) }), ..self }
+    }
+
+    pub(super) fn session_for(&mut self, shape: [usize; 4]) -> Result<&mut Session, BackendError> {
+        match &mut self.limits {
+            Some(limits) if !limits.profile.contains(shape) => match &mut limits.other {
+                Some(other) => other.session_for(shape),
+                None => Err(BackendError::Failed(format!(
+                    "the input {shape:?} is outside the shapes of the engine on {} ({})",
+                    self.label, limits.profile
+                ))),
+            },
+            _ => {
+                let own = self.own.iter_mut().find(|(own, _)| *own == shape);
+                Ok(own.map_or(&mut self.session, |(_, session)| session))
+            }
+        }
+    }
+
+    pub fn input_name(&self) -> &str {
+        &self.input_name
+    }
+
+    /// Returns `[batch, channels, height, width]` of the input. An axis of any length is `None`.
+    pub fn input(&self) -> [Option<usize>; 4] {
+        self.input
+    }
+
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+}
+
+/// Memory for the weights of a session, as a multiple of the size of the model file.
+const WEIGHTS: usize = 2;
+/// Minimum memory of a session besides its weights, in bytes. The libraries use memory that does
+/// not depend on the size of the input.
+const MIN_MEMORY: usize = 64 << 20;
+
+/// Divides `whole` bytes between the sessions of a model file of `model` bytes, one for each of
+/// `shapes`: in proportion to the sizes of their inputs, after each session has received a minimum.
+/// Returns `None` if the minimums exceed `whole`.
+fn memory_limits(whole: usize, model: usize, shapes: &[[usize; 4]]) -> Option<Vec<usize>> {
+    let sizes: Vec<usize> = shapes.iter().map(|shape| shape.iter().product()).collect();
+    let least = model.saturating_mul(WEIGHTS).saturating_add(MIN_MEMORY);
+    let rest = whole.checked_sub(least.saturating_mul(shapes.len()))?;
+    let share = rest as f64 / sizes.iter().sum::<usize>().max(1) as f64;
+    Some(sizes.into_iter().map(|size| least + (size as f64 * share) as usize).collect())
+}
+
+fn build(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<Session> {
+    // One thread per session by default: many sessions in parallel are faster than one session with
+    // many threads.
+    let builder = session_builder(runtime, placement.threads.max(1))?.with_memory_pattern(true)?;
+    let mut builder = match placement.provider {
+        // Without this policy, the runtime on macOS would register CoreML automatically.
+        Provider::Cpu => builder
+            .with_auto_device(AutoDevicePolicy::PreferCPU)?
+            .with_execution_providers([ort::ep::CPU::default().with_arena_allocator(true).build()])?,
+        _ => builder.with_execution_providers(placement.registrations()?)?,
+    };
+    builder.commit_from_memory(model)
+}
+
+impl Backend for OnnxModel {
+    fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
+        let input =
+            TensorRef::from_array_view((batch.shape, batch.data)).map_err(|e| classify(&e.to_string()))?;
+        let session = self.session_for(batch.shape)?;
+        let outputs = session.run(ort::inputs![input]).map_err(|e| classify(&e.to_string()))?;
+        pass_outputs(outputs.iter(), read)
+    }
+
+    fn device(&self) -> &str {
+        &self.label
+    }
+}
+
+/// Passes outputs that are in host memory to `read`.
+pub(super) fn pass_outputs<'a>(
+    outputs: impl Iterator<Item = (&'a str, ValueRef<'a>)>,
+    read: OutputReader<'_>,
+) -> Result<(), BackendError> {
+    let outputs: Vec<_> = outputs.collect();
+    let failed = |error: ort::Error| classify(&error.to_string());
+    let sides = |shape: &Shape| shape.iter().map(|d| usize::try_from(*d).unwrap_or(0)).collect();
+    let views = outputs
+        .iter()
+        .map(|(name, value)| {
+            if value.dtype().tensor_type() == Some(TensorElementType::Uint8) {
+                let (shape, bytes) = value.try_extract_tensor::<u8>().map_err(failed)?;
+                return Ok(OutputView { name, shape: sides(shape), data: &[], bytes });
+            }
+            let (shape, data) = value.try_extract_tensor::<f32>().map_err(failed)?;
+            Ok(OutputView { name, shape: sides(shape), data, bytes: &[] })
+        })
+        .collect::<Result<Vec<_>, BackendError>>()?;
+    read(&views);
+    Ok(())
+}
+
+/// Maps the error text of a failed run, from CUDA or HIP, to a [`BackendError`].
+pub(super) fn classify(message: &str) -> BackendError {
+    const LOST: [&str; 9] = [
+        "illegal memory access",
+        "unspecified launch failure",
+        "device-side assert",
+        "no cuda-capable device",
+        "cuda failure 46",
+        "cudaerrordevicesunavailable",
+        "device lost",
+        "uncorrectable ecc",
+        "hiperrornodevice",
+    ];
+    let text = message.to_ascii_lowercase();
+    if is_out_of_memory(message) {
+        BackendError::OutOfMemory(message.to_owned())
+    } else if LOST.iter().any(|phrase| text.contains(phrase)) {
+        BackendError::DeviceLost(message.to_owned())
+    } else {
+        BackendError::Failed(message.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn device_errors_are_told_apart() {
+        let memory = "CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc((void**)&p, size);";
+        assert!(matches!(classify(memory), BackendError::OutOfMemory(_)));
+        let arena =
+            "BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 4294967296";
+        assert!(matches!(classify(arena), BackendError::OutOfMemory(_)));
+        let lost = "CUDA failure 700: an illegal memory access was encountered ; GPU=0";
+        assert!(matches!(classify(lost), BackendError::DeviceLost(_)));
+        let other = "Got invalid dimensions for input: input for the following indices";
+        assert!(matches!(classify(other), BackendError::Failed(_)));
+    }
+
+    #[test]
+    fn sessions_share_the_memory_by_the_size_of_their_inputs() {
+        let shapes = [[1, 3, 10, 10], [8, 3, 10, 10]];
+        let least = MIN_MEMORY + 20;
+        let limits = memory_limits(900 + 2 * least, 10, &shapes).unwrap();
+        assert_eq!(limits, [100 + least, 800 + least]);
+        assert_eq!(memory_limits(2 * least - 1, 10, &shapes), None);
+    }
+}

@@ -1,0 +1,322 @@
+//! Lists the machine's GPUs, whether or not the loaded runtime can use them.
+//!
+//! NVIDIA GPUs come from the driver's management library (NVML). Without NVML, as in some
+//! containers, they come from the driver's files. Both number the devices in PCI bus order. CUDA
+//! uses that order with `CUDA_DEVICE_ORDER=PCI_BUS_ID` and without `CUDA_VISIBLE_DEVICES`. On
+//! machines with different GPUs, set `CUDA_DEVICE_ORDER` so that `GPU_DEVICE_ID` refers to the
+//! device listed here. AMD GPUs come from sysfs (the files of the amdgpu driver).
+use crate::ep::Provider;
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct GpuDevice {
+    /// Index in the driver's numbering.
+    pub id: u32,
+    pub name: String,
+    /// `cuda`, `rocm`, `mps`.
+    pub backend: &'static str,
+    /// Total memory in bytes.
+    pub memory_total: Option<u64>,
+    /// Used memory in bytes.
+    pub memory_used: Option<u64>,
+    /// Driver version.
+    pub driver: Option<String>,
+    /// Share of the last sample period in which the GPU was busy, 0..1.
+    pub utilization: Option<f64>,
+    /// NVIDIA's compute capability: `8.6`.
+    pub compute_capability: Option<String>,
+}
+
+/// Returns this machine's GPUs, with the values that their drivers currently report.
+pub(crate) fn discover() -> Vec<GpuDevice> {
+    let mut devices = nvidia_devices();
+    devices.extend(amd_devices());
+    devices
+}
+
+/// Returns the driver's entry for the device that `provider` numbers as `id`.
+pub(crate) fn find(provider: Provider, id: u32) -> Option<GpuDevice> {
+    let devices = match provider {
+        Provider::Cuda | Provider::Tensorrt => nvidia_devices(),
+        Provider::Migraphx => amd_devices(),
+        Provider::Cpu | Provider::OpenVino | Provider::CoreMl => Vec::new(),
+    };
+    devices.into_iter().find(|device| device.id == id)
+}
+
+/// What the drivers of a provider report.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Drivers {
+    pub(crate) version: Option<String>,
+    /// Number of GPUs that the driver lists.
+    pub(crate) devices: usize,
+}
+
+/// Returns the current report of the drivers of `provider`; empty for providers without a driver.
+pub(crate) fn drivers(provider: Provider) -> Drivers {
+    match provider {
+        Provider::Cuda | Provider::Tensorrt => {
+            Drivers { version: nvidia_driver(), devices: nvidia_devices().len() }
+        }
+        Provider::Migraphx => Drivers { version: None, devices: amd_devices().len() },
+        Provider::Cpu | Provider::OpenVino | Provider::CoreMl => Drivers::default(),
+    }
+}
+
+/// Sets the gauges `facecrawl_gpu_memory_bytes` and `facecrawl_gpu_utilization`. It queries the
+/// drivers, which takes milliseconds.
+pub fn record() {
+    for device in discover() {
+        let label = format!("{}:{}", device.backend, device.id);
+        let memory = |state: &'static str, bytes: Option<u64>| {
+            if let Some(bytes) = bytes {
+                metrics::gauge!("facecrawl_gpu_memory_bytes", "device" => label.clone(), "state" => state)
+                    .set(bytes as f64);
+            }
+        };
+        memory("used", device.memory_used);
+        memory("total", device.memory_total);
+        if let Some(utilization) = device.utilization {
+            metrics::gauge!("facecrawl_gpu_utilization", "device" => label.clone()).set(utilization);
+        }
+    }
+}
+
+/// The driver's files, for machines without NVML.
+const NVIDIA_FILES: &str = "/proc/driver/nvidia";
+
+/// Lists NVIDIA GPUs from the management library, or from the driver's files without it.
+fn nvidia_devices() -> Vec<GpuDevice> {
+    let managed = nvml().map(read_nvml).transpose().unwrap_or_else(|error| {
+        tracing::warn!(%error, "failed to query NVIDIA's management library");
+        None
+    });
+    managed.unwrap_or_else(|| read_nvidia_files(Path::new(NVIDIA_FILES)))
+}
+
+/// Returns the driver's version, even if the driver lists no GPU.
+fn nvidia_driver() -> Option<String> {
+    let managed = nvml().and_then(|nvml| nvml.sys_driver_version().ok());
+    managed.or_else(|| read_nvidia_version(Path::new(NVIDIA_FILES)))
+}
+
+fn nvml() -> Option<&'static Nvml> {
+    static LIBRARY: OnceLock<Option<Nvml>> = OnceLock::new();
+    let init = || {
+        Nvml::init()
+            .inspect_err(|error| tracing::debug!(%error, "NVIDIA's management library not found"))
+            .ok()
+    };
+    LIBRARY.get_or_init(init).as_ref()
+}
+
+fn read_nvml(nvml: &Nvml) -> Result<Vec<GpuDevice>, NvmlError> {
+    let driver = nvml.sys_driver_version().ok();
+    (0..nvml.device_count()?)
+        .map(|id| {
+            // A value that a device does not report is `None`: integrated GPUs have no dedicated
+            // memory.
+            let device = nvml.device_by_index(id)?;
+            let memory = device.memory_info().ok();
+            let capability = device.cuda_compute_capability().ok();
+            Ok(GpuDevice {
+                id,
+                name: device.name().unwrap_or_else(|_| "NVIDIA GPU".to_owned()),
+                backend: "cuda",
+                memory_total: memory.as_ref().map(|m| m.total),
+                memory_used: memory.as_ref().map(|m| m.used),
+                driver: driver.clone(),
+                utilization: device.utilization_rates().ok().map(|u| f64::from(u.gpu) / 100.0),
+                compute_capability: capability.map(|c| format!("{}.{}", c.major, c.minor)),
+            })
+        })
+        .collect()
+}
+
+fn read_nvidia_version(root: &Path) -> Option<String> {
+    let text = fs::read_to_string(root.join("version")).ok()?;
+    let line = text.lines().find(|line| line.contains("NVRM version"))?;
+    line.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned)
+}
+
+fn read_nvidia_files(root: &Path) -> Vec<GpuDevice> {
+    let driver = read_nvidia_version(root);
+    folders(&root.join("gpus"))
+        .iter()
+        .filter_map(|gpu| fs::read_to_string(gpu.join("information")).ok())
+        .zip(0..)
+        .map(|(text, id)| {
+            let name = text.lines().find_map(|line| line.strip_prefix("Model:"));
+            GpuDevice {
+                id,
+                name: name.map_or("NVIDIA GPU", str::trim).to_owned(),
+                backend: "cuda",
+                memory_total: None,
+                memory_used: None,
+                driver: driver.clone(),
+                utilization: None,
+                compute_capability: None,
+            }
+        })
+        .collect()
+}
+
+/// PCI vendor id of AMD.
+const AMD_VENDOR: &str = "0x1002";
+
+/// Lists AMD GPUs from sysfs.
+fn amd_devices() -> Vec<GpuDevice> {
+    read_amd(Path::new("/sys/class/drm"))
+}
+
+fn read_amd(root: &Path) -> Vec<GpuDevice> {
+    let read = |path: PathBuf| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    folders(root)
+        .iter()
+        // `card0` is a device; `card0-HDMI-A-1` is one of its connectors.
+        .filter(|card| {
+            card.file_name()
+                .and_then(|n| n.to_str()?.strip_prefix("card"))
+                .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        })
+        .map(|card| card.join("device"))
+        .filter(|device| read(device.join("vendor")).as_deref() == Some(AMD_VENDOR))
+        .zip(0..)
+        .map(|(device, id)| {
+            let number = |file: &str| read(device.join(file)).and_then(|n| n.parse::<u64>().ok());
+            GpuDevice {
+                id,
+                name: read(device.join("product_name"))
+                    .filter(|n| !n.is_empty())
+                    .unwrap_or_else(|| "AMD GPU".to_owned()),
+                backend: "rocm",
+                memory_total: number("mem_info_vram_total"),
+                memory_used: number("mem_info_vram_used"),
+                driver: read(device.join("driver/module/version")),
+                utilization: number("gpu_busy_percent").map(|percent| percent as f64 / 100.0),
+                compute_capability: None,
+            }
+        })
+        .collect()
+}
+
+/// Returns the entries of a folder, sorted; empty if the folder cannot be read.
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<_> = fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A temporary folder that imitates a part of `/proc` or `/sys`.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("facecrawl-{name}-{}", std::process::id()));
+            fs::create_dir_all(&root).unwrap();
+            Self(root)
+        }
+        fn path(&self) -> &Path {
+            &self.0
+        }
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn without_the_library_the_drivers_files_tell_name_and_version() {
+        let tree = Tree::new("nvidia");
+        tree.write("version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed Feb 26\n");
+        tree.write("gpus/0000:01:00.0/information", "Model: \t\t NVIDIA A10\nIRQ: 5\n");
+        tree.write("gpus/0000:02:00.0/information", "Model: \t\t NVIDIA L4\n");
+        let found = read_nvidia_files(tree.path());
+        let names: Vec<_> = found.iter().map(|d| (d.id, d.name.as_str(), d.driver.as_deref())).collect();
+        assert_eq!(names, [(0, "NVIDIA A10", Some("570.124.06")), (1, "NVIDIA L4", Some("570.124.06"))]);
+    }
+
+    /// Source of a library with NVML's entry points and two devices that report different values.
+    /// The test builds it.
+    const LIBRARY: &str = r#"
+        #![allow(non_snake_case)]
+        use std::ffi::{c_char, c_int, c_uint, c_void};
+        #[repr(C)] pub struct Memory { version: c_uint, total: u64, reserved: u64, free: u64, used: u64 }
+        #[repr(C)] pub struct Utilization { gpu: c_uint, memory: c_uint }
+        unsafe fn text(to: *mut c_char, text: &str) {
+            unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, text.len()); *to.add(text.len()) = 0; }
+        }
+        #[unsafe(no_mangle)] pub extern "C" fn nvmlInit_v2() -> c_int { 0 }
+        #[unsafe(no_mangle)] pub extern "C" fn nvmlShutdown() -> c_int { 0 }
+        #[unsafe(no_mangle)] pub unsafe extern "C" fn nvmlSystemGetDriverVersion(to: *mut c_char, _: c_uint) -> c_int { unsafe { text(to, "580.1") }; 0 }
+        #[unsafe(no_mangle)] pub unsafe extern "C" fn nvmlDeviceGetCount_v2(to: *mut c_uint) -> c_int { unsafe { *to = 2 }; 0 }
+        #[unsafe(no_mangle)] pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(at: c_uint, to: *mut *mut c_void) -> c_int { unsafe { *to = (at as usize + 1) as *mut c_void }; 0 }
+        #[unsafe(no_mangle)] pub unsafe extern "C" fn nvmlDeviceGetName(at: *mut c_void, to: *mut c_char, _: c_uint) -> c_int { unsafe { text(to, if at as usize == 1 { "NVIDIA A10" } else { "NVIDIA Orin" }) }; 0 }
+        #[unsafe(no_mangle)] pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(at: *mut c_void, to: *mut Memory) -> c_int {
+            if at as usize != 1 { return 3 }
+            unsafe { (*to).total = 24 << 30; (*to).used = 5 << 30; } 0
+        }
+        #[unsafe(no_mangle)] pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(at: *mut c_void, to: *mut Utilization) -> c_int {
+            if at as usize != 1 { return 3 }
+            unsafe { (*to).gpu = 62; (*to).memory = 9; } 0
+        }
+        #[unsafe(no_mangle)] pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(_: *mut c_void, major: *mut c_int, minor: *mut c_int) -> c_int { unsafe { *major = 8; *minor = 6 }; 0 }
+    "#;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_library_tells_memory_utilisation_and_capability() {
+        let tree = Tree::new("nvml");
+        tree.write("nvml.rs", LIBRARY);
+        let library = tree.path().join("libnvidia-ml.so");
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let built = std::process::Command::new(rustc)
+            .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=0", "-o"])
+            .args([&library, &tree.path().join("nvml.rs")])
+            .status();
+        assert!(built.unwrap().success());
+        let nvml = Nvml::builder().lib_path(library.as_os_str()).init().unwrap();
+        let found = read_nvml(&nvml).unwrap();
+        assert_eq!(found.len(), 2);
+        let card = &found[0];
+        assert_eq!((card.id, card.name.as_str(), card.driver.as_deref()), (0, "NVIDIA A10", Some("580.1")));
+        assert_eq!((card.memory_total, card.memory_used), (Some(24 << 30), Some(5 << 30)));
+        assert_eq!((card.utilization, card.compute_capability.as_deref()), (Some(0.62), Some("8.6")));
+        let board = &found[1];
+        assert_eq!((board.name.as_str(), board.memory_total, board.utilization), ("NVIDIA Orin", None, None));
+    }
+
+    #[test]
+    fn cards_of_amd_are_read_and_others_are_not() {
+        let tree = Tree::new("amd");
+        tree.write("card0/device/vendor", "0x8086\n");
+        tree.write("card1/device/vendor", "0x1002\n");
+        tree.write("card1/device/mem_info_vram_total", "12868124672\n");
+        tree.write("card1/device/mem_info_vram_used", "1048576\n");
+        tree.write("card1/device/gpu_busy_percent", "37\n");
+        tree.write("card1-DP-1/status", "connected\n");
+        let found = read_amd(tree.path());
+        assert_eq!(found.len(), 1);
+        let card = &found[0];
+        assert_eq!((card.id, card.name.as_str(), card.backend), (0, "AMD GPU", "rocm"));
+        assert_eq!((card.memory_total, card.memory_used), (Some(12_868_124_672), Some(1_048_576)));
+        assert_eq!(card.utilization, Some(0.37));
+    }
+}

@@ -1,0 +1,361 @@
+//! The image operations on devices. As `prove` does for models, an operation is loaded, run and
+//! compared with the CPU's code before it is used. Also connects a detector with the graphs that
+//! prepare its input on the same device. The graphs are in the module `graphs`.
+use super::compare::{Sample, TOLERANCE, compare_outputs, median_seconds};
+use super::resolve::{Attempts, for_pixels, memory_share, on_the_cpu};
+use super::run::ImageDevices;
+use crate::backend::{Backend, BackendError, BatchView, ImageInput, OnnxModel, OutputReader};
+use crate::backend::{PixelGraphs, Placement, Preparation, PreparedModel};
+use crate::batcher::{Batcher, Device, Limits, buckets};
+use crate::drawing::portrait;
+use crate::ep::Provider;
+use crate::image_operations::{
+    CanvasModel, CanvasRequest, EnhancementModel, EnhancementRequest, StatisticsModel,
+};
+use crate::manifest::PixelInput;
+use crate::models::{DetectionRequest, DetectorModel, Model};
+use crate::report::{BatchRun, LoadedModel, Loading};
+use crate::runtime::Runtime;
+use crate::unavailable::{Unavailable, UnavailableKind, diagnose};
+use crate::{Config, OperationReport, StandIn, StartError, devices, graphs};
+use std::sync::Arc;
+use std::time::Instant;
+use vision::enhance::Enhanced;
+use vision::quality::GreyStatistics;
+use vision::{Frame, Letterbox, Limits as DecodeLimits};
+
+/// Maximum difference in grey levels between the canvas of a device and that of the CPU, and
+/// between their enhanced images. The module `graphs` explains the sources of the differences.
+const CANVAS_LEVELS: u8 = 1;
+const ENHANCED_LEVELS: u8 = 4;
+/// Maximum relative difference between the statistics of a device and those of the CPU.
+const STATISTICS_TOLERANCE: f64 = 1e-4;
+
+/// Compares a result with the CPU's. Returns the difference as a share of the whole range, or an
+/// error message if it is too large.
+type CompareFn<M> = fn(&<M as Model>::Input, <M as Model>::Output) -> Result<f64, String>;
+
+/// An operation with its graphs and its test images.
+pub(super) struct CandidateImageOperation<M: Model> {
+    pub(super) model: M,
+    programs: Vec<Vec<u8>>,
+    samples: Vec<M::Input>,
+    compare: CompareFn<M>,
+}
+
+/// An operation on a device whose results agree with the CPU's.
+pub(super) struct ImageOperationTrial {
+    pub(super) graphs: PixelGraphs,
+    pub(super) placement: Placement,
+    /// Seconds to create the sessions, without any run.
+    pub(super) session_seconds: f64,
+    pub(super) load: LoadedModel,
+    /// One run; the batch size is 1 because images run one by one.
+    pub(super) run: BatchRun,
+}
+
+/// Returns two test images: one of odd size whose border is difficult for kernels, and one small
+/// enough to be enhanced.
+fn test_images() -> [Arc<Frame>; 2] {
+    [portrait(333, 500), portrait(97, 63)].map(Arc::new)
+}
+
+impl CandidateImageOperation<CanvasModel> {
+    pub(super) fn canvas() -> Self {
+        let sample = |frame: Arc<Frame>| {
+            let letterbox = Letterbox::fit((frame.width(), frame.height()), (320, 320));
+            CanvasRequest { letterbox, frame }
+        };
+        Self {
+            model: CanvasModel,
+            programs: vec![graphs::canvas()],
+            samples: test_images().map(sample).into(),
+            compare: |input, found| {
+                compare_frames(&input.letterbox.draw(&input.frame), &found, CANVAS_LEVELS)
+            },
+        }
+    }
+}
+
+impl CandidateImageOperation<EnhancementModel> {
+    pub(super) fn enhancement() -> Self {
+        Self {
+            model: EnhancementModel,
+            programs: vec![graphs::contrast(), graphs::enlargement()],
+            samples: test_images()
+                .map(|frame| EnhancementRequest::new(frame, DecodeLimits::default()))
+                .into(),
+            compare: |input, found: Enhanced| {
+                let expected = vision::enhance::enhance(input.frame(), &DecodeLimits::default());
+                compare_frames(&expected.frame, &found.frame, ENHANCED_LEVELS)
+            },
+        }
+    }
+}
+
+impl CandidateImageOperation<StatisticsModel> {
+    pub(super) fn statistics() -> Self {
+        Self {
+            model: StatisticsModel,
+            programs: vec![graphs::statistics()],
+            samples: test_images().into(),
+            compare: |input, found| compare_statistics(&vision::quality::grey_statistics(input), &found),
+        }
+    }
+}
+
+impl<M: Model> CandidateImageOperation<M> {
+    /// Loads the graphs on one device, runs the samples, and compares the results with the CPU's
+    /// code. With `measure`, it repeats the first sample to measure its steady time.
+    pub(super) fn try_on(
+        &self,
+        config: &Config,
+        runtime: &Runtime,
+        provider: Provider,
+        device_id: u32,
+        measure: bool,
+    ) -> Result<ImageOperationTrial, Unavailable> {
+        let failed = |text: String| diagnose(provider, device_id, &text);
+        let operation = self.model.operation();
+        let placement = Placement {
+            provider: for_pixels(provider)?,
+            device_id,
+            memory_limit: memory_share(config, operation),
+            ..Placement::CPU
+        };
+        let loading = Loading {
+            operation,
+            file: "graphs made by code",
+            bytes: self.programs.iter().map(Vec::len).sum(),
+            sessions: self.programs.len(),
+            max_batch: 1,
+            began: Instant::now(),
+            before: devices::find(placement.provider, device_id),
+        };
+        let mut graphs = PixelGraphs::load(runtime, &self.programs, &placement).map_err(failed)?;
+        let session_seconds = loading.began.elapsed().as_secs_f64();
+        let mut run = BatchRun { batch: 1, first_seconds: 0.0, steady_seconds: None, difference: 0.0 };
+        for (number, sample) in self.samples.iter().enumerate() {
+            let began = Instant::now();
+            let found = self.run(&mut graphs, sample).map_err(failed)?;
+            if number == 0 {
+                run.first_seconds = began.elapsed().as_secs_f64();
+            }
+            let difference = (self.compare)(sample, found)
+                .map_err(|reason| Unavailable::new(provider, UnavailableKind::Disagrees, reason))?;
+            run.difference = difference.max(run.difference);
+        }
+        let load = loading.finish(&placement);
+        if measure {
+            let again = || self.run(&mut graphs, &self.samples[0]).map(drop);
+            run.steady_seconds = Some(median_seconds(again).map_err(failed)?);
+        }
+        Ok(ImageOperationTrial { graphs, placement, session_seconds, load, run })
+    }
+
+    fn run(&self, graphs: &mut PixelGraphs, input: &M::Input) -> Result<M::Output, String> {
+        let image = self.model.image_input(input).ok_or("the operation returned no image")?;
+        let mut result = Err("the device returned no outputs".to_owned());
+        graphs
+            .run_images(&[image], 1, &mut |outputs| result = self.model.read(input, outputs, 0, 1))
+            .map_err(|e| e.to_string())?;
+        result
+    }
+}
+
+fn compare_frames(expected: &Frame, found: &Frame, levels: u8) -> Result<f64, String> {
+    if (expected.width(), expected.height()) != (found.width(), found.height()) {
+        return Err(format!("its image is {found:?}, but the image of the CPU is {expected:?}"));
+    }
+    let worst = expected.data().iter().zip(found.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0);
+    if worst > levels {
+        return Err(format!("its image differs from the image of the CPU by {worst} grey levels"));
+    }
+    Ok(f64::from(worst) / 255.0)
+}
+
+fn compare_statistics(expected: &GreyStatistics, found: &GreyStatistics) -> Result<f64, String> {
+    let values = |s: &GreyStatistics| [s.laplacian_variance, s.tenengrad, s.mean, s.std, s.clipped];
+    let mut worst = 0.0_f64;
+    for (name, (a, b)) in ["laplacian_variance", "tenengrad", "mean", "std", "clipped"]
+        .into_iter()
+        .zip(values(expected).into_iter().zip(values(found)))
+    {
+        let share = (a - b).abs() / a.abs().max(1.0);
+        if share.is_nan() || share > STATISTICS_TOLERANCE {
+            return Err(format!("its {name} is {b}, but the value of the CPU is {a}"));
+        }
+        worst = worst.max(share);
+    }
+    Ok(worst)
+}
+
+/// The image operations with their queues.
+pub(super) struct PlacedImageOperations {
+    pub(super) devices: ImageDevices,
+    /// Where `image_processing` runs.
+    pub(super) canvas_placements: Vec<Placement>,
+    /// The reports, in the order of the documentation.
+    pub(super) reports: Vec<OperationReport>,
+}
+
+/// Places all three operations.
+pub(super) fn place_image_operations(attempts: &Attempts<'_>) -> Result<PlacedImageOperations, StartError> {
+    let canvas = place_one(attempts, CandidateImageOperation::canvas())?;
+    let enhancement = place_one(attempts, CandidateImageOperation::enhancement())?;
+    let statistics = place_one(attempts, CandidateImageOperation::statistics())?;
+
+    Ok(PlacedImageOperations {
+        canvas_placements: canvas.placements,
+        reports: vec![canvas.report, enhancement.report, statistics.report],
+        devices: ImageDevices {
+            canvas: canvas.batcher,
+            enhancement: enhancement.batcher,
+            statistics: statistics.batcher,
+        },
+    })
+}
+
+struct PlacedImageOperation<M: Model> {
+    batcher: Option<Batcher<M>>,
+    placements: Vec<Placement>,
+    report: OperationReport,
+}
+
+fn place_one<M: Model>(
+    attempts: &Attempts<'_>,
+    candidate: CandidateImageOperation<M>,
+) -> Result<PlacedImageOperation<M>, StartError> {
+    let Attempts { config, runtime, .. } = *attempts;
+    let operation = candidate.model.operation();
+    let mut report = on_the_cpu(config, operation);
+    let no_device = |report| PlacedImageOperation { batcher: None, placements: Vec::new(), report };
+    if !report.gpu_requested {
+        return Ok(no_device(report));
+    }
+    let try_device = |provider, device_id| candidate.try_on(config, runtime, provider, device_id, false);
+    let found = match attempts.first_that_works(try_device) {
+        Ok(found) => found,
+        Err(refusal) => {
+            attempts.fallbacks.handle_refusal(&mut report, &refusal)?;
+            return Ok(no_device(report));
+        }
+    };
+    let (graphs, placements): (Vec<_>, Vec<_>) =
+        found.into_iter().map(|trial| (trial.graphs, trial.placement)).unzip();
+    let labels: Vec<String> = placements.iter().map(Placement::label).collect();
+    report.effective = labels.join(",");
+    let devices = graphs.into_iter().map(|graphs| {
+        let primary: Box<dyn Backend> = match config.stand_in {
+            StandIn::Failing => Box::new(Failing),
+            _ => Box::new(graphs),
+        };
+        // The caller can fall back to the CPU's code; see `Engine::may_fall_back_to_cpu`.
+        Device { primary, fallback: None }
+    });
+    let limits = Limits { queue_capacity: config.queue_capacity, ..Limits::default() };
+    let batcher = Batcher::start(candidate.model, devices.collect(), limits).map_err(|e| {
+        let reason = format!("cannot start its threads: {e}");
+        StartError::Model { model: operation.name().to_owned(), reason }
+    })?;
+    Ok(PlacedImageOperation { batcher: Some(batcher), placements, report })
+}
+
+/// A device that agrees with the CPU at start and then fails every run.
+struct Failing;
+
+impl Backend for Failing {
+    fn run(&mut self, _: BatchView<'_>, _: OutputReader<'_>) -> Result<(), BackendError> {
+        Err(BackendError::Failed("the stand-in fails on purpose".to_owned()))
+    }
+
+    fn takes_images(&self) -> bool {
+        true
+    }
+
+    fn run_images(
+        &mut self,
+        _: &[ImageInput<'_>],
+        _: usize,
+        _: OutputReader<'_>,
+    ) -> Result<(), BackendError> {
+        Err(BackendError::Failed("the stand-in fails on purpose".to_owned()))
+    }
+
+    fn device(&self) -> &str {
+        "cpu"
+    }
+}
+
+/// The preparation graphs that `image_processing` can run for a detector.
+pub(super) struct Colocation<'a> {
+    pub(super) runtime: &'a Runtime,
+    pub(super) input: &'a PixelInput,
+    /// Where `image_processing` runs.
+    pub(super) placements: &'a [Placement],
+    /// The canvas for the comparison: width and height.
+    pub(super) canvas: (u32, u32),
+}
+
+impl Colocation<'_> {
+    /// Returns `session` with its preparation graphs if `image_processing` runs on the same device
+    /// and the results agree with those of `session` alone. Otherwise it returns `session`
+    /// unchanged, and the inputs are tensors.
+    pub(super) fn prepare(
+        &self,
+        model: &DetectorModel,
+        session: OnnxModel,
+        placement: &Placement,
+        batch: usize,
+    ) -> Box<dyn Backend> {
+        if !self.placements.iter().any(|other| other.shares_memory_with(placement)) {
+            return Box::new(session);
+        }
+        let sizes = buckets(batch);
+        let device = placement.label();
+        let refused = |reason: &str| {
+            tracing::warn!(device, reason, "images are sent to the device as tensors instead of bytes");
+        };
+        // The graphs run on the provider of `image_processing`, because TensorRT would compile an
+        // engine for each image size.
+        let graphs = for_pixels(placement.provider).map_err(|reason| reason.message()).and_then(|provider| {
+            Preparation::load(self.runtime, self.input, &sizes, &Placement { provider, ..placement.clone() })
+        });
+        let preparation = match graphs {
+            Ok(preparation) => preparation,
+            Err(reason) => {
+                refused(&reason);
+                return Box::new(session);
+            }
+        };
+        let mut prepared = PreparedModel::new(preparation, session);
+        match self.verify(model, &mut prepared, &sizes) {
+            Ok(()) => {
+                tracing::info!(device, "images are sent to the device once, as bytes");
+                Box::new(prepared)
+            }
+            Err(reason) => {
+                refused(&reason);
+                Box::new(prepared.into_model())
+            }
+        }
+    }
+
+    /// Compares, for every batch size, the model's outputs for an image with those for the tensor
+    /// that the CPU creates from it.
+    fn verify(
+        &self,
+        model: &DetectorModel,
+        prepared: &mut PreparedModel,
+        sizes: &[usize],
+    ) -> Result<(), String> {
+        let frame = portrait(500, 333);
+        let letterbox = Letterbox::fit((frame.width(), frame.height()), self.canvas);
+        let sample = Sample::new(model, DetectionRequest { frame: frame.into(), letterbox, min_score: 0.5 });
+        let expected = sample.run(model, prepared, 1)?;
+        for size in sizes {
+            compare_outputs(&expected, &sample.run_images(model, prepared, *size)?, *size, TOLERANCE)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,453 @@
+//! Proves that a model computes on a device what it computes on the CPU. A [`CandidateModel`] is
+//! loaded, warmed up and compared here. `resolve` chooses the devices to try, and `images` does the
+//! same for image operations.
+use super::compare::{BF16_TOLERANCE, INT8_TOLERANCE, Sample, TOLERANCE, compare_outputs, median_seconds};
+use super::resolve::{cpu, placement};
+use crate::backend::{OnnxModel, Placement, load_library};
+use crate::batcher::buckets;
+use crate::drawing::portrait;
+use crate::ep::Provider;
+use crate::manifest::{ModelFile, ModelKind};
+use crate::models::{DetectionRequest, DetectorModel, EmbedderModel, Model, QualityModel};
+use crate::onnx::ModelForms;
+use crate::report::{BatchRun, LoadedModel, Loading};
+use crate::runtime::Runtime;
+use crate::tensorrt::{EngineOptions, EngineSource, Profile, library_version};
+use crate::unavailable::{Unavailable, is_out_of_memory};
+use crate::{Config, Precision, ResolvedPack, StandIn, StartError, devices};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Instant;
+use vision::{Frame, Letterbox};
+
+/// A candidate model with its first result on the CPU, which is compared with that of each device.
+pub(super) struct CandidateModel<'a, M: Model> {
+    pub(super) config: &'a Config,
+    pub(super) runtime: &'a Runtime,
+    pub(super) file: &'a ModelFile,
+    forms: ModelForms,
+    pub(super) model: M,
+    sample: Sample<M>,
+    expected: Vec<Vec<f32>>,
+    /// Samples of other shapes that occur often, with their results on the CPU.
+    others: Vec<(Sample<M>, Vec<Vec<f32>>)>,
+    input_name: String,
+    /// Whether the model accepts canvases of other sizes than the sample's.
+    any_size: bool,
+    /// The model with a free batch axis, if the file's axis is fixed.
+    batched: Option<Bytes>,
+    /// Maximum number of items in one run.
+    batch: usize,
+}
+
+/// A model on a device, whose results agree with the CPU's.
+pub(super) struct Trial {
+    pub(super) session: OnnxModel,
+    /// Seconds to create the session, without any run.
+    pub(super) session_seconds: f64,
+    pub(super) load: LoadedModel,
+    pub(super) placement: Placement,
+    pub(super) runs: Vec<BatchRun>,
+}
+
+/// A candidate with the CPU session that it was loaded with.
+type Loaded<'a, M> = Result<(CandidateModel<'a, M>, OnnxModel), StartError>;
+
+/// Loads the models of a pack as candidates.
+pub(super) struct CandidateLoader<'a> {
+    pub(super) config: &'a Config,
+    pub(super) runtime: &'a Runtime,
+    pub(super) pack: &'a ResolvedPack,
+}
+
+impl<'a> CandidateLoader<'a> {
+    /// Loads the detector of faces.
+    pub(super) fn detector(&self) -> Loaded<'a, DetectorModel> {
+        self.detector_in(self.file_of(ModelKind::Detector, "detector")?)
+    }
+
+    /// Loads the detector in `file`.
+    pub(super) fn detector_in(&self, file: &'a ModelFile) -> Loaded<'a, DetectorModel> {
+        let on_canvas = |(width, height)| {
+            let letterbox = Letterbox::identity((width, height));
+            DetectionRequest { frame: portrait(width, height).into(), letterbox, min_score: 0.5 }
+        };
+        let samples = |model: &DetectorModel| {
+            let most_frequent = canvas(self.config, model);
+            let second = self.config.second_canvas.map(|side| (side, side));
+            let second = second.filter(|second| *second != most_frequent && model.check(*second).is_ok());
+            (on_canvas(most_frequent), second.map(on_canvas).into_iter().collect())
+        };
+        self.load(file, DetectorModel::new, samples)
+    }
+
+    pub(super) fn embedder(&self) -> Loaded<'a, EmbedderModel> {
+        let file = self.file_of(ModelKind::Embedder, "embedder")?;
+        self.load(file, EmbedderModel::new, |_| (sample_chip(), Vec::new()))
+    }
+
+    /// Loads the pack's learned quality score; returns `None` if it has none.
+    pub(super) fn scorer(&self) -> Option<Loaded<'a, QualityModel>> {
+        let file = self.pack.pack.file(ModelKind::Quality)?;
+        Some(self.load(file, QualityModel::new, |_| (sample_chip(), Vec::new())))
+    }
+
+    fn file_of(&self, kind: ModelKind, name: &str) -> Result<&'a ModelFile, StartError> {
+        let pack = &self.pack.pack;
+        let reason = format!("the pack contains no {name}");
+        pack.file(kind).ok_or_else(|| StartError::Model { model: pack.name.clone(), reason })
+    }
+
+    /// Reads a file of the pack and runs it once on the CPU. Also returns the CPU session.
+    /// `samples` returns the request of the most frequent shape, and those of other frequent ones.
+    fn load<M: Model>(
+        &self,
+        file: &'a ModelFile,
+        describe: impl Fn(&ModelFile, [Option<usize>; 4], usize) -> Result<M, String>,
+        samples: impl Fn(&M) -> (M::Input, Vec<M::Input>),
+    ) -> Loaded<'a, M> {
+        let Self { config, runtime, pack } = *self;
+        let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
+        let forms = pack.read(file).and_then(|bytes| ModelForms::from_file(file, bytes)).map_err(failed)?;
+        let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu(config)).map_err(failed)?;
+        let model = describe(file, reference.input(), reference.outputs()).map_err(failed)?;
+        let (sample, others) = samples(&model);
+        let sample = Sample::new(&model, sample);
+        // The first run on the CPU warms up this session and verifies that the outputs can be read.
+        // The outputs of other devices are compared with its outputs.
+        let expected = sample.run(&model, &mut reference, 1).map_err(failed)?;
+        let others = others.into_iter().map(|other| {
+            let sample = Sample::new(&model, other);
+            let expected = sample.run(&model, &mut reference, 1)?;
+            Ok((sample, expected))
+        });
+        let others = others.collect::<Result<_, _>>().map_err(failed)?;
+        let input_name = reference.input_name().to_owned();
+        let any_size = reference.input()[2].is_none();
+        let candidate = CandidateModel {
+            config,
+            runtime,
+            file,
+            forms,
+            model,
+            sample,
+            expected,
+            others,
+            input_name,
+            any_size,
+            batched: None,
+            batch: 1,
+        };
+        Ok((candidate, reference))
+    }
+}
+
+/// Returns the width and height of the detector's most frequent canvas.
+pub(super) fn canvas(config: &Config, model: &DetectorModel) -> (u32, u32) {
+    model.fixed_size().unwrap_or((config.detection_size, config.detection_size))
+}
+
+fn sample_chip() -> Arc<Frame> {
+    portrait(vision::CHIP, vision::CHIP).into()
+}
+
+impl<M: Model> CandidateModel<'_, M> {
+    /// Allows batches on devices. A fixed batch axis is made free. A run on the CPU must then
+    /// produce the same result for every item of a batch as for the item alone.
+    pub(super) fn allow_batches(&mut self, reference: &mut OnnxModel) {
+        let max_batch = self.config.gpu_batch_size.max(1);
+        if reference.input()[0].is_none() || max_batch == 1 {
+            self.batch = max_batch;
+            return;
+        }
+        match self.free_batch_axis(reference) {
+            Ok(bytes) => {
+                tracing::info!(file = self.file.file, "freed the model's fixed batch axis");
+                self.batched = Some(bytes);
+                self.batch = max_batch;
+            }
+            Err(reason) => {
+                tracing::warn!(
+                    file = self.file.file,
+                    reason,
+                    "batch axis cannot be freed; the model runs one item at a time"
+                );
+            }
+        }
+    }
+
+    fn free_batch_axis(&self, reference: &mut OnnxModel) -> Result<Bytes, String> {
+        let bytes = self.forms.batched()?;
+        let mut freed = OnnxModel::load(self.runtime, &bytes, &cpu(self.config))?;
+        self.sample.check_batch_independence(&self.model, reference, &mut freed)?;
+        Ok(bytes)
+    }
+
+    fn device_bytes(&self) -> &[u8] {
+        self.batched.as_ref().unwrap_or(&self.forms.general)
+    }
+
+    /// Loads the model on one device, runs every shape, and compares the results with the CPU's. If
+    /// a batch size does not fit in the device's memory, only smaller sizes are used. With
+    /// `measure`, it runs only the smallest and the largest size, and repeats them to measure their
+    /// steady time.
+    ///
+    /// # Errors
+    /// Fails with the reason if the model cannot be loaded or run, or the results differ; with
+    /// `measure`, also if the largest size does not fit in the device's memory.
+    pub(super) fn try_on(&self, provider: Provider, device_id: u32, measure: bool) -> Result<Trial, String> {
+        let loading = Loading {
+            operation: self.model.operation(),
+            file: &self.file.file,
+            bytes: self.device_bytes().len(),
+            sessions: 1,
+            max_batch: 1,
+            began: Instant::now(),
+            before: devices::find(provider, device_id),
+        };
+        let mut placement = self.placement(provider, device_id);
+        if provider == Provider::Tensorrt {
+            placement.tensorrt = Some(self.engine_options(device_id, &loading)?);
+        }
+        let (mut session, session_seconds, mut runs) = self.run_on(&placement, measure)?;
+        let max_batch = runs.last().map_or(1, |run| run.batch);
+        if let Some(engine) = &placement.tensorrt {
+            session = session.limited_to(engine.profile.clone(), self.cuda_fallback(device_id)?);
+        }
+        let load = Loading { sessions: session.sessions(), max_batch, ..loading }.finish(&placement);
+        for run in runs.iter_mut().filter(|_| measure) {
+            let sample = || self.sample.run(&self.model, &mut session, run.batch).map(drop);
+            run.steady_seconds = Some(median_seconds(sample)?);
+        }
+        Ok(Trial { session, session_seconds, load, placement, runs })
+    }
+
+    /// Loads the model at `placement` and runs it ([`Self::runs`]). Also returns the seconds for
+    /// loading.
+    fn run_on(
+        &self,
+        placement: &Placement,
+        measure: bool,
+    ) -> Result<(OnnxModel, f64, Vec<BatchRun>), String> {
+        let shapes = self.own_shapes(placement);
+        match self.load_and_run(placement, &shapes, measure) {
+            Err(reason) if !shapes.is_empty() && !measure && is_out_of_memory(&reason) => {
+                let (file, device) = (&self.file.file, placement.label());
+                tracing::warn!(
+                    file,
+                    device,
+                    reason,
+                    "too little memory for a session for each shape; every change of shape takes seconds"
+                );
+                // A single session needs one copy of the weights, and may use the whole limit.
+                self.load_and_run(placement, &[], measure)
+            }
+            result => result,
+        }
+    }
+
+    /// [`Self::run_on`], with sessions of their own for `shapes`.
+    fn load_and_run(
+        &self,
+        placement: &Placement,
+        shapes: &[[usize; 4]],
+        measure: bool,
+    ) -> Result<(OnnxModel, f64, Vec<BatchRun>), String> {
+        let began = Instant::now();
+        let bytes = self.device_bytes();
+        let mut session = OnnxModel::load_for_shapes(self.runtime, bytes, placement, shapes, self.any_size)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let runs = self.runs(&mut session, placement, measure)?;
+        Ok((session, seconds, runs))
+    }
+
+    /// Returns whether each frequent shape has a session of its own at `placement`.
+    fn has_own_sessions(&self, placement: &Placement) -> bool {
+        placement.provider.prepares_one_shape() || self.config.stand_in != StandIn::None
+    }
+
+    /// Returns the shapes that have sessions of their own at `placement`.
+    fn own_shapes(&self, placement: &Placement) -> Vec<[usize; 4]> {
+        if !self.has_own_sessions(placement) {
+            return Vec::new();
+        }
+        let samples = std::iter::once(&self.sample).chain(self.others.iter().map(|(sample, _)| sample));
+        let sizes = self.sizes(false);
+        samples
+            .flat_map(|sample| sizes.iter().map(|size| (*size, sample.shape())))
+            .map(|(size, [channels, height, width])| [size, channels, height, width])
+            .collect()
+    }
+
+    fn placement(&self, provider: Provider, device_id: u32) -> Placement {
+        placement(self.config, self.model.operation(), provider, device_id)
+    }
+
+    fn engine_options(&self, device_id: u32, loading: &Loading<'_>) -> Result<EngineOptions, String> {
+        // The library is loaded first, so that a missing TensorRT is reported clearly.
+        load_library(self.runtime, Provider::Tensorrt, device_id).map_err(|e| e.to_string())?;
+        let tensorrt_version = library_version();
+        let mode = self.config.performance_mode;
+        let source = EngineSource {
+            file: self.file,
+            bytes: self.device_bytes(),
+            profile: Profile::new(&self.input_name, self.sample.shape(), self.batch, mode),
+            runtime_version: self.runtime.version(),
+            tensorrt_version: &tensorrt_version,
+            gpu: loading.before.as_ref(),
+        };
+        let engine = EngineOptions::prepare(self.config, source)?;
+        if !engine.found {
+            tracing::warn!(
+                file = self.file.file,
+                folder = %engine.folder.display(),
+                "building a TensorRT engine for this model, which takes minutes (`facecrawl models build` builds it in advance)"
+            );
+        }
+        Ok(engine)
+    }
+
+    /// Returns a CUDA session for canvases for which the engine was not built. Returns `None` if no
+    /// such session is needed or CUDA is not available.
+    fn cuda_fallback(&self, device_id: u32) -> Result<Option<OnnxModel>, String> {
+        if !self.any_size || Unavailable::absence(Provider::Cuda, self.runtime.path()).is_some() {
+            return Ok(None);
+        }
+        let placement = self.placement(Provider::Cuda, device_id);
+        Ok(Some(self.run_on(&placement, false)?.0))
+    }
+
+    /// Returns the bytes of the form for every provider.
+    pub(super) fn general_bytes(&self) -> &[u8] {
+        &self.forms.general
+    }
+
+    /// Loads another session like the reference session.
+    pub(super) fn reference_session(&self) -> Result<OnnxModel, String> {
+        OnnxModel::load(self.runtime, &self.forms.cpu, &cpu(self.config))
+    }
+
+    /// Loads a session on the CPU and compares its first run with that of the reference session.
+    pub(super) fn cpu_session(&self, placement: &Placement) -> Result<OnnxModel, String> {
+        let mut session = OnnxModel::load(self.runtime, &self.cpu_form(placement)?, placement)?;
+        self.run_shapes(&mut session, placement, 1)?;
+        Ok(session)
+    }
+
+    /// Returns the form of the model that is loaded at `placement`.
+    fn cpu_form(&self, placement: &Placement) -> Result<Bytes, String> {
+        match (placement.provider, placement.precision) {
+            (Provider::Cpu, Precision::Int8) => self.forms.int8(),
+            (Provider::Cpu, _) => Ok(self.forms.cpu.clone()),
+            _ => Ok(self.forms.general.clone()),
+        }
+    }
+
+    /// Returns all batch sizes; with `extremes` only the smallest and the largest.
+    fn sizes(&self, extremes: bool) -> Vec<usize> {
+        match (extremes, self.batch) {
+            (false, most) => buckets(most),
+            (true, 1) => vec![1],
+            (true, most) => vec![1, most],
+        }
+    }
+
+    /// Runs each shape, the smallest batch size first, and compares the results with the CPU's. If
+    /// the device does not have enough memory for a batch size, this size and larger ones are not
+    /// used; with `measure`, this is an error. Returns the runs of the most frequent shape.
+    fn runs(
+        &self,
+        session: &mut OnnxModel,
+        placement: &Placement,
+        measure: bool,
+    ) -> Result<Vec<BatchRun>, String> {
+        let run = |batch| self.run_shapes(session, placement, batch);
+        let (runs, reason) = sizes_that_fit(&self.sizes(measure), run)?;
+        if let Some(reason) = reason {
+            if measure {
+                return Err(reason);
+            }
+            let (file, device) = (&self.file.file, placement.label());
+            let largest = runs.last().map_or(1, |run| run.batch);
+            session.release_batches_above(largest);
+            tracing::warn!(file, device, largest, reason, "too little memory for larger batches");
+        }
+        Ok(runs)
+    }
+
+    /// Runs the samples with one batch size, on a device also a second time, and compares all
+    /// results with the CPU's. Returns the duration of the first run and the largest difference,
+    /// both of the most frequent shape. Other shapes run only if they have sessions of their own.
+    /// TensorRT has none for them, and a CPU needs none.
+    fn run_shapes(
+        &self,
+        session: &mut OnnxModel,
+        placement: &Placement,
+        batch: usize,
+    ) -> Result<BatchRun, String> {
+        let tolerance = match placement.precision {
+            Precision::Fp32 => TOLERANCE,
+            Precision::Bf16 => BF16_TOLERANCE,
+            Precision::Int8 => INT8_TOLERANCE,
+        };
+        let own_sessions = self.has_own_sessions(placement);
+        let mut run = |sample: &Sample<M>, expected: &[Vec<f32>]| {
+            let began = Instant::now();
+            let first = sample.run(&self.model, session, batch)?;
+            let seconds = began.elapsed().as_secs_f64();
+            let mut difference = compare_outputs(expected, &first, batch, tolerance)?;
+            if own_sessions || !placement.provider.on_cpu() {
+                let later = sample.run_again(&self.model, session, batch)?;
+                difference = compare_outputs(expected, &later, batch, tolerance)?.max(difference);
+            }
+            Ok::<_, String>((seconds, difference))
+        };
+        let (first_seconds, difference) = run(&self.sample, &self.expected)?;
+        for (sample, expected) in self.others.iter().filter(|_| own_sessions) {
+            run(sample, expected)?;
+        }
+        Ok(BatchRun { batch, first_seconds, steady_seconds: None, difference })
+    }
+}
+
+/// Runs batches of `sizes`, the smallest size first, until the device does not have enough memory.
+/// Returns the runs, and the reason if there was too little memory for the next size.
+///
+/// # Errors
+/// Fails with the reason if the first size fails, or if a run fails for another reason.
+fn sizes_that_fit(
+    sizes: &[usize],
+    mut run: impl FnMut(usize) -> Result<BatchRun, String>,
+) -> Result<(Vec<BatchRun>, Option<String>), String> {
+    let mut runs = Vec::with_capacity(sizes.len());
+    for &batch in sizes {
+        match run(batch) {
+            Ok(result) => runs.push(result),
+            Err(reason) if !runs.is_empty() && is_out_of_memory(&reason) => return Ok((runs, Some(reason))),
+            Err(reason) => return Err(reason),
+        }
+    }
+    Ok((runs, None))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn only_batches_that_fit_in_the_memory_are_used() {
+        let run = |fails_from: usize, reason: &'static str| {
+            sizes_that_fit(&[1, 8, 32], |batch| {
+                let run = BatchRun { batch, first_seconds: 0.1, steady_seconds: None, difference: 0.0 };
+                if batch < fails_from { Ok(run) } else { Err(reason.to_owned()) }
+            })
+            .map(|(runs, reason)| (runs.iter().map(|run| run.batch).collect::<Vec<_>>(), reason.is_some()))
+        };
+        let memory = "CUDA failure 2: out of memory";
+        assert_eq!(run(64, memory).unwrap(), (vec![1, 8, 32], false));
+        assert_eq!(run(32, memory).unwrap(), (vec![1, 8], true));
+        assert!(run(1, memory).is_err(), "not even one item fits");
+        assert!(run(8, "the results disagree").is_err());
+    }
+}

@@ -1,0 +1,435 @@
+//! Resolves at start which device runs each operation: the providers to try, the selection of
+//! `CPU_BACKEND`, the reasons against a device, and the fallbacks to the CPU. The attempts
+//! themselves (loading, running and comparing) are in `prove` and `images`.
+use crate::backend::Placement;
+use crate::ep::Provider;
+use crate::manifest::ModelFile;
+use crate::runtime::Runtime;
+use crate::unavailable::{DISAGREES, Refusal, Unavailable, UnavailableKind, diagnose};
+use crate::{Config, CpuBackend, Operation, OperationReport, Precision, StandIn, StartError};
+use std::cell::RefCell;
+
+pub const VIDEO_DECODING: &str = "video_decoding";
+
+/// Returns the providers to try, best first.
+fn candidates(config: &Config) -> &'static [Provider] {
+    match config.stand_in {
+        StandIn::None => Provider::candidates(config.backend),
+        StandIn::Cpu | StandIn::Failing => &[Provider::Cpu],
+    }
+}
+
+/// Tries one provider after the other. Returns the result of the first one that works, or the
+/// reason if there is none.
+fn first_that_works<T>(
+    config: &Config,
+    mut try_provider: impl FnMut(Provider) -> Result<T, Unavailable>,
+) -> Result<T, Refusal> {
+    let candidates = candidates(config);
+    if candidates.is_empty() {
+        return Err(Unavailable::switched_off().into());
+    }
+    let mut tried = Vec::new();
+    for provider in candidates {
+        match try_provider(*provider) {
+            Ok(found) => return Ok(found),
+            Err(reason) => tried.push(reason),
+        }
+    }
+    Err(Refusal::from_attempts(&tried))
+}
+
+/// The failed attempts of one start. A failure that affects all operations is not repeated for each
+/// of them.
+pub(super) struct Attempts<'a> {
+    pub(super) config: &'a Config,
+    pub(super) runtime: &'a Runtime,
+    /// Failures that affect all operations, by provider and device.
+    failed_for_all: RefCell<Vec<(Provider, u32, Unavailable)>>,
+    pub(super) fallbacks: Fallbacks,
+}
+
+impl<'a> Attempts<'a> {
+    pub(super) fn new(config: &'a Config, runtime: &'a Runtime) -> Self {
+        let fallbacks = Fallbacks::new(config.force_gpu_only);
+        Self { config, runtime, failed_for_all: RefCell::default(), fallbacks }
+    }
+
+    /// Runs `try_device` on all configured devices, with one provider after the other. Returns the
+    /// results of the first provider that works on all of them, or the reason if there is none.
+    pub(super) fn first_that_works<T>(
+        &self,
+        mut try_device: impl FnMut(Provider, u32) -> Result<T, Unavailable>,
+    ) -> Result<Vec<T>, Refusal> {
+        let ids = &self.config.device_ids;
+        first_that_works(self.config, |provider| match Unavailable::absence(provider, self.runtime.path()) {
+            Some(reason) => Err(reason),
+            None if ids.is_empty() => {
+                Err(Unavailable::new(provider, UnavailableKind::Failed, "no device id is given"))
+            }
+            None => ids.iter().map(|id| self.attempt(provider, *id, || try_device(provider, *id))).collect(),
+        })
+    }
+
+    /// Runs `try_device` on one device, unless an earlier attempt failed for a reason that affects
+    /// all operations.
+    pub(super) fn attempt<T>(
+        &self,
+        provider: Provider,
+        id: u32,
+        try_device: impl FnOnce() -> Result<T, Unavailable>,
+    ) -> Result<T, Unavailable> {
+        let earlier_failure =
+            self.failed_for_all.borrow().iter().find(|(p, at, _)| (*p, *at) == (provider, id)).cloned();
+        if let Some((_, _, reason)) = earlier_failure {
+            return Err(reason);
+        }
+        self.runtime.preload_libraries(provider);
+        self.runtime.quietly(try_device).inspect_err(|reason| {
+            tracing::debug!(
+                provider = provider.name(),
+                device = id,
+                detail = reason.detail,
+                "provider not usable"
+            );
+            if reason.kind.concerns_all_operations() {
+                self.failed_for_all.borrow_mut().push((provider, id, reason.clone()));
+            }
+        })
+    }
+}
+
+const ON_THE_CPU: &str = "no GPU for these operations; they run on the CPU";
+
+/// The operations of one start that run on the CPU instead of the requested provider.
+pub(super) struct Fallbacks {
+    force_gpu_only: bool,
+    recorded: RefCell<Vec<Fallback>>,
+}
+
+struct Fallback {
+    operations: Vec<&'static str>,
+    /// The requested provider.
+    provider: String,
+    refusal: Refusal,
+    message: &'static str,
+}
+
+impl Fallbacks {
+    pub(super) fn new(force_gpu_only: bool) -> Self {
+        Self { force_gpu_only, recorded: RefCell::default() }
+    }
+
+    /// Handles an operation for which no GPU is available. With `FORCE_GPU_ONLY` this is an error.
+    /// Otherwise the fallback is recorded ([`Self::record`]).
+    pub(super) fn handle_refusal(
+        &self,
+        report: &mut OperationReport,
+        refusal: &Refusal,
+    ) -> Result<(), StartError> {
+        let provider = report.requested.clone();
+        if self.force_gpu_only {
+            let operation = report.operation;
+            return Err(StartError::GpuOnly { operation, provider, refusal: Box::new(refusal.clone()) });
+        }
+        self.record(report, &provider, refusal, ON_THE_CPU);
+        Ok(())
+    }
+
+    /// Counts a fallback and adds its reason to the report; [`Self::log`] logs it later.
+    pub(super) fn record(
+        &self,
+        report: &mut OperationReport,
+        provider: &str,
+        refusal: &Refusal,
+        message: &'static str,
+    ) {
+        report.add_refusal(refusal);
+        let operation = report.operation;
+        metrics::counter!("facecrawl_ep_fallback_total", "operation" => operation, "provider" => provider.to_owned())
+            .increment(1);
+        let mut fallbacks = self.recorded.borrow_mut();
+        let same = |other: &&mut Fallback| {
+            (other.provider.as_str(), other.message) == (provider, message)
+                && other.refusal.nearest == refusal.nearest
+        };
+        match fallbacks.iter_mut().find(same) {
+            Some(other) if other.operations.contains(&operation) => {}
+            Some(other) => other.operations.push(operation),
+            None => fallbacks.push(Fallback {
+                operations: vec![operation],
+                provider: provider.to_owned(),
+                refusal: refusal.clone(),
+                message,
+            }),
+        }
+    }
+
+    /// Logs each reason once, with the operations that it affects.
+    pub(super) fn log(&self) {
+        for Fallback { operations, provider, refusal, message } in self.recorded.borrow().iter() {
+            let mut operations = operations.clone();
+            operations.sort_by_key(|name| Operation::ALL.iter().position(|known| known.name() == *name));
+            let operations = operations.join(", ");
+            tracing::warn!(operations, provider, reason = %refusal, "{message}");
+            tracing::debug!(
+                operations,
+                provider,
+                detail = refusal.detail,
+                "original messages of the providers"
+            );
+        }
+    }
+}
+
+/// Returns the requested provider in the form used in the report.
+fn requested(config: &Config, gpu_requested: bool) -> String {
+    if !gpu_requested {
+        return Provider::Cpu.name().to_owned();
+    }
+    match candidates(config) {
+        [] => Provider::Cpu.name().to_owned(),
+        [one] => one.name().to_owned(),
+        _ => "auto".to_owned(),
+    }
+}
+
+/// Returns the report of an operation before its device is selected.
+pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationReport {
+    not_placed(config, operation.name(), config.gpu_operations.contains(&operation))
+}
+
+/// Works like [`on_the_cpu`], also for operations that the engine does not run.
+fn not_placed(config: &Config, operation: &'static str, gpu_requested: bool) -> OperationReport {
+    OperationReport {
+        operation,
+        gpu_requested,
+        requested: requested(config, gpu_requested),
+        effective: Provider::Cpu.name().to_owned(),
+        reason: None,
+        reason_kind: None,
+        detail: None,
+    }
+}
+
+/// Returns the provider that runs image operations when `provider` is requested.
+///
+/// Images have any size. TensorRT would build an engine for each size, so CUDA is used on the same
+/// device and in the same memory. MIGraphX and CoreML also compile a graph for each size, and have
+/// no such alternative.
+///
+/// # Errors
+/// Returns the reason if no provider can run them.
+pub(super) fn for_pixels(provider: Provider) -> Result<Provider, Unavailable> {
+    let reason = match provider {
+        Provider::Cpu | Provider::Cuda => return Ok(provider),
+        Provider::Tensorrt => return Ok(Provider::Cuda),
+        Provider::OpenVino => "OpenVINO runs only models; image operations run on the CPU without it",
+        Provider::Migraphx | Provider::CoreMl => {
+            "it compiles a new graph for every image size, so image operations run on the CPU"
+        }
+    };
+    Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason))
+}
+
+/// Returns the size in bytes of the device memory for a session of `operation`. All operations that
+/// request a GPU share the memory limit. The shares of the models are larger than those of image
+/// operations, because a model runs batches and an image operation runs one image at a time. The
+/// canvases of the detector are larger than the chips of the embedder.
+pub(super) fn memory_share(config: &Config, operation: Operation) -> usize {
+    let weight = |operation: Operation| match operation {
+        Operation::FaceDetection => 6,
+        Operation::FaceEmbedding => 4,
+        Operation::ImageProcessing | Operation::ImageEnhancement | Operation::QualityChecks => 1,
+    };
+    let own = weight(operation);
+    let all: usize = config.gpu_operations.iter().copied().map(weight).sum();
+    let whole = (config.memory_limit_gb * f64::from(1 << 30)) as usize;
+    whole / all.max(own) * own
+}
+
+/// Returns the placement of a CPU session with the configured threads.
+pub(super) fn cpu(config: &Config) -> Placement {
+    Placement::cpu(config.cpu_session_threads)
+}
+
+/// Returns where a session of `operation` runs on a device of `provider`, or on the CPU with the
+/// precision of `CPU_BACKEND`.
+pub(super) fn placement(
+    config: &Config,
+    operation: Operation,
+    provider: Provider,
+    device_id: u32,
+) -> Placement {
+    let memory_limit = memory_share(config, operation);
+    if provider.on_cpu() {
+        let precision = match (provider, config.cpu_backend) {
+            (Provider::OpenVino, CpuBackend::OpenVino(precision)) => precision,
+            (Provider::Cpu, CpuBackend::Auto | CpuBackend::OnnxRuntimeInt8) => Precision::Int8,
+            _ => Precision::Fp32,
+        };
+        return Placement { provider, precision, memory_limit, ..cpu(config) };
+    }
+    Placement { provider, device_id, memory_limit, ..Placement::CPU }
+}
+
+/// Returns the CPU placement that `CPU_BACKEND` selects for the model of `file`, or `None` for ONNX
+/// Runtime in FP32. Only embedders use INT8, because it would move a detector's scores across the
+/// threshold.
+pub(super) fn cpu_backend(config: &Config, operation: Operation, file: &ModelFile) -> Option<Placement> {
+    let embeds = operation == Operation::FaceEmbedding;
+    let provider = match config.cpu_backend {
+        CpuBackend::Auto if embeds && file.int8 && multiplies_bytes() => Provider::Cpu,
+        CpuBackend::OnnxRuntimeInt8 if embeds => Provider::Cpu,
+        CpuBackend::OpenVino(_) => Provider::OpenVino,
+        CpuBackend::Auto | CpuBackend::OnnxRuntime | CpuBackend::OnnxRuntimeInt8 => return None,
+    };
+    Some(placement(config, operation, provider, 0))
+}
+
+/// Checks that the library and the processor support `chosen`, a placement of [`cpu_backend`].
+pub(super) fn check_cpu_backend(runtime: &Runtime, chosen: &Placement) -> Result<(), Unavailable> {
+    let provider = chosen.provider;
+    let unsuited = |reason: &str| Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason));
+    match Unavailable::absence(provider, runtime.path()) {
+        Some(reason) => Err(reason),
+        None if chosen.precision == Precision::Bf16 && !multiplies_bf16() => {
+            unsuited("this processor does not support bf16 instructions")
+        }
+        None if chosen.precision == Precision::Int8 && !multiplies_bytes() => {
+            unsuited("this processor does not support int8 dot product instructions")
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns whether the processor has instructions for sums of 8-bit products. Without them, ONNX
+/// Runtime still supports INT8, but it is slower, and on x86 the sums overflow.
+fn multiplies_bytes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni")
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        std::arch::is_aarch64_feature_detected!("dotprod")
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        false
+    }
+}
+
+/// Returns whether the processor has instructions for BF16. Else OpenVINO silently uses FP32.
+fn multiplies_bf16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        std::arch::is_x86_feature_detected!("avx512bf16")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}
+
+/// Why a GPU does not decode videos.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceFailure {
+    /// Its frames differ from those of the CPU. The text describes the difference.
+    Differs(String),
+    /// It decodes nothing. The text is the message of ffmpeg.
+    Failed(String),
+}
+
+#[derive(Clone, Debug)]
+pub struct VideoPlacement {
+    /// The report for `GET /gpu`.
+    pub report: OperationReport,
+    /// CUDA's numbers of the GPUs; empty if the CPU decodes.
+    pub devices: Vec<u32>,
+}
+
+/// Chooses the GPUs for videos, if `requested`. ffmpeg runs this operation, but the rules are those
+/// of the operations that the engine runs. `try_device` checks that a GPU decodes as the CPU does.
+/// All configured GPUs must pass this check.
+///
+/// # Errors
+/// Fails with [`StartError::GpuOnly`] if there is no GPU and `FORCE_GPU_ONLY` is set.
+pub fn place_video_decoding(
+    config: &Config,
+    requested: bool,
+    mut try_device: impl FnMut(u32) -> Result<(), DeviceFailure>,
+) -> Result<VideoPlacement, StartError> {
+    let mut report = not_placed(config, VIDEO_DECODING, requested);
+    if !requested {
+        return Ok(VideoPlacement { report, devices: Vec::new() });
+    }
+    let devices = first_that_works(config, |provider| {
+        config.device_ids.iter().try_for_each(|id| try_to_decode(provider, *id, &mut try_device))?;
+        Ok(config.device_ids.clone())
+    });
+    let devices = match devices {
+        Ok(devices) => {
+            let labels: Vec<String> = devices.iter().map(|id| format!("cuda:{id}")).collect();
+            report.effective = labels.join(",");
+            devices
+        }
+        Err(refusal) => {
+            let fallbacks = Fallbacks::new(config.force_gpu_only);
+            fallbacks.handle_refusal(&mut report, &refusal)?;
+            fallbacks.log();
+            Vec::new()
+        }
+    };
+    Ok(VideoPlacement { report, devices })
+}
+
+/// Returns the report for a machine without a usable ffmpeg. `reason` explains the cause. No device
+/// decodes videos in this case, so it is not a fallback, even with `FORCE_GPU_ONLY`.
+pub fn no_video_decoding(config: &Config, requested: bool, reason: String) -> OperationReport {
+    let mut report = not_placed(config, VIDEO_DECODING, requested);
+    report.effective = "none".to_owned();
+    let missing = Unavailable { provider: None, kind: UnavailableKind::ProgramMissing, detail: reason };
+    report.add_refusal(&missing.into());
+    report
+}
+
+fn try_to_decode(
+    provider: Provider,
+    id: u32,
+    try_device: &mut impl FnMut(u32) -> Result<(), DeviceFailure>,
+) -> Result<(), Unavailable> {
+    match provider {
+        Provider::Cuda | Provider::Tensorrt => try_device(id).map_err(|failure| match failure {
+            DeviceFailure::Failed(text) => diagnose(provider, id, &text),
+            DeviceFailure::Differs(what) => {
+                Unavailable::new(provider, UnavailableKind::Disagrees, format!("{DISAGREES}{what}"))
+            }
+        }),
+        Provider::Cpu | Provider::OpenVino | Provider::Migraphx | Provider::CoreMl => {
+            let reason = "videos are decoded on GPUs of NVIDIA only; the CPU decodes them here";
+            Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_get_most_of_the_memory() {
+        let config = |operations: &[Operation]| Config {
+            gpu_operations: operations.to_vec(),
+            memory_limit_gb: 13.0,
+            ..Config::default()
+        };
+        let gib = |bytes: usize| bytes >> 30;
+        let all = config(&Operation::ALL);
+        assert_eq!(gib(memory_share(&all, Operation::FaceDetection)), 6);
+        assert_eq!(gib(memory_share(&all, Operation::FaceEmbedding)), 4);
+        assert_eq!(gib(memory_share(&all, Operation::QualityChecks)), 1);
+        let one = config(&[Operation::FaceEmbedding]);
+        assert_eq!(gib(memory_share(&one, Operation::FaceEmbedding)), 13);
+    }
+}

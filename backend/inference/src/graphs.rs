@@ -1,0 +1,349 @@
+//! Graphs built in code: the image operations for devices. Their inputs and outputs are read and
+//! written in `image_operations`.
+//!
+//! Each graph computes what `vision` computes on the CPU, step by step. The same filters
+//! ([`vision::Taps`]) are its inputs, and levels are rounded where the CPU rounds to bytes. The
+//! results are therefore equal, except for the last bit of a float at an exact half.
+//!
+//! Only element-wise operators, `Gather` and row sums are used, in float32. Providers compute
+//! convolutions and matrix products at reduced precision (TF32) by default. No operator reads a
+//! shape, so a provider can run the whole graph: CUDA has kernels for all these operators,
+//! including those on bytes.
+//!
+//! An image is the input `frame`, bytes `[1, height, width, 3]` of any size.
+use crate::manifest::{Channels, PixelInput};
+use crate::onnx::builder::{Attribute, Axis, Element, Graph};
+use vision::enhance::{AMOUNT, RADIUS};
+use vision::{AxisTaps, Frame, Letterbox, Taps};
+
+/// A small tensor that is an input of a graph besides the image.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Parameter {
+    /// Positions along an axis.
+    Indices {
+        shape: Vec<usize>,
+        /// Row-major.
+        data: Vec<i32>,
+    },
+    /// Weights and levels.
+    Floats {
+        shape: Vec<usize>,
+        /// Row-major.
+        data: Vec<f32>,
+    },
+}
+
+impl Parameter {
+    /// Returns the indices and weights of a filter along rows or columns.
+    pub fn filter(taps: Taps, axis: PixelAxis) -> [Self; 2] {
+        let Taps { count, length, indices, weights } = taps;
+        let spread = match axis {
+            PixelAxis::Rows => vec![count, length, 1, 1],
+            PixelAxis::Columns => vec![count, length, 1],
+        };
+        [
+            Self::Indices { shape: vec![count, length], data: indices },
+            Self::Floats { shape: spread, data: weights },
+        ]
+    }
+}
+
+/// An axis of `[1, height, width, 3]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PixelAxis {
+    /// Top to bottom.
+    Rows = 1,
+    /// Left to right.
+    Columns = 2,
+}
+
+/// Declares the image input.
+fn frame(graph: &mut Graph) -> &'static str {
+    let sides = [Axis::Fixed(1), Axis::Free("height"), Axis::Free("width"), Axis::Fixed(3)];
+    graph.typed_input(Element::Uint8, "frame", &sides);
+    "frame"
+}
+
+fn cast(graph: &mut Graph, value: &str, element: Element) -> String {
+    graph.add("Cast", &[value], &[("to", Attribute::Integer(element as i64))])
+}
+
+fn gather(graph: &mut Graph, value: &str, indices: &str, axis: i64) -> String {
+    graph.add("Gather", &[value, indices], &[("axis", Attribute::Integer(axis))])
+}
+
+/// Clips to 0..=255 and rounds half up, as the CPU's code does when it converts to bytes.
+fn levels(graph: &mut Graph, value: &str) -> String {
+    let (low, high, half) = (scalar(graph, 0.0), scalar(graph, 255.0), graph.row(&[0.5]));
+    let clipped = graph.add("Clip", &[value, &low, &high], &[]);
+    let raised = graph.add("Add", &[&clipped, &half], &[]);
+    graph.add("Floor", &[&raised], &[])
+}
+
+fn scalar(graph: &mut Graph, value: f32) -> String {
+    let name = format!("level_{value}");
+    if !graph.has(&name) {
+        graph.floats(&name, &[], &[value]);
+    }
+    name
+}
+
+/// Declares the inputs of a filter of `count` taps and applies it; the taps are summed in order.
+/// Bytes are converted to floats only after the gather, so a large image is never stored as floats.
+fn filtered(graph: &mut Graph, pixels: &str, (name, count): (&str, usize), axis: PixelAxis) -> String {
+    let (indices, weights) = (format!("{name}_at"), format!("{name}_weight"));
+    let many = Axis::Fixed(count as i64);
+    let length = match axis {
+        PixelAxis::Rows => Axis::Free("filtered_rows"),
+        PixelAxis::Columns => Axis::Free("filtered_columns"),
+    };
+    graph.typed_input(Element::Int32, &indices, &[many, length]);
+    match axis {
+        PixelAxis::Rows => graph.input(&weights, &[many, length, Axis::Fixed(1), Axis::Fixed(1)]),
+        PixelAxis::Columns => graph.input(&weights, &[many, length, Axis::Fixed(1)]),
+    }
+    let mut sum: Option<String> = None;
+    for tap in 0..count {
+        let tap = graph.integer(tap as i64);
+        let at = gather(graph, &indices, &tap, 0);
+        let weight = gather(graph, &weights, &tap, 0);
+        let mut moved = gather(graph, pixels, &at, axis as i64);
+        if pixels == "frame" {
+            moved = cast(graph, &moved, Element::Float);
+        }
+        let part = graph.add("Mul", &[&moved, &weight], &[]);
+        sum = Some(match sum {
+            None => part,
+            Some(sum) => graph.add("Add", &[&sum, &part], &[]),
+        });
+    }
+    sum.expect("a filter has at least one tap")
+}
+
+/// Builds the graph of the canvas. Inputs: image, rows' filter, columns' filter
+/// ([`vision::Letterbox::taps`]). Output: `canvas`, bytes `[1, height, width, 3]`. The result
+/// differs by at most one grey level from the CPU's canvas, which rounds exact halves in integers.
+pub fn canvas() -> Vec<u8> {
+    let mut graph = Graph::new();
+    let drawn = draw(&mut graph);
+    let bytes = cast(&mut graph, &drawn, Element::Uint8);
+    graph.node("Identity", &[&bytes], "canvas", &[]);
+    let sides = [Axis::Fixed(1), Axis::Free("canvas_height"), Axis::Free("canvas_width"), Axis::Fixed(3)];
+    graph.typed_output(Element::Uint8, "canvas", &sides);
+    graph.encode()
+}
+
+/// Builds the graph that computes the input tensor of the model from the same inputs. Output:
+/// `tensor`, floats `[1, 3, height, width]`, `(level - mean) / std` in the model's channel order.
+pub fn tensor(input: &PixelInput) -> Vec<u8> {
+    let mut graph = Graph::new();
+    let mut drawn = draw(&mut graph);
+    if input.channels == Channels::Bgr {
+        graph.integers("planes", &[2, 1, 0]);
+        drawn = gather(&mut graph, &drawn, "planes", 3);
+    }
+    // As in `PixelWriter`, the manifest lists mean and std in the order of the planes.
+    let scale = graph.row(&[0, 1, 2].map(|plane| 1.0 / input.std[plane]));
+    let offset = graph.row(&[0, 1, 2].map(|plane| -input.mean[plane] / input.std[plane]));
+    let scaled = graph.add("Mul", &[&drawn, &scale], &[]);
+    let moved = graph.add("Add", &[&scaled, &offset], &[]);
+    graph.node("Transpose", &[&moved], "tensor", &[("perm", Attribute::Integers(&[0, 3, 1, 2]))]);
+    let sides = [Axis::Fixed(1), Axis::Fixed(3), Axis::Free("canvas_height"), Axis::Free("canvas_width")];
+    graph.output("tensor", &sides);
+    graph.encode()
+}
+
+/// Returns the inputs of both graphs other than the image.
+pub fn letterbox_parameters(frame: &Frame, letterbox: &Letterbox) -> Vec<Parameter> {
+    let AxisTaps { columns, rows } = letterbox.taps((frame.width(), frame.height()));
+    let mut parameters = Vec::from(Parameter::filter(rows, PixelAxis::Rows));
+    parameters.extend(Parameter::filter(columns, PixelAxis::Columns));
+    parameters
+}
+
+fn draw(graph: &mut Graph) -> String {
+    let frame = frame(graph);
+    let rows = filtered(graph, frame, ("rows", 2), PixelAxis::Rows);
+    let drawn = filtered(graph, &rows, ("columns", 2), PixelAxis::Columns);
+    levels(graph, &drawn)
+}
+
+/// Builds the graph that joins `count` tensors `item_0`, `item_1`, … of `[1, 3, height, width]`
+/// into `batch`, `[count, 3, height, width]`.
+pub fn stack(count: usize) -> Vec<u8> {
+    let mut graph = Graph::new();
+    let sides = |items| [items, Axis::Fixed(3), Axis::Free("height"), Axis::Free("width")];
+    let names: Vec<String> = (0..count).map(|item| format!("item_{item}")).collect();
+    for name in &names {
+        graph.input(name, &sides(Axis::Fixed(1)));
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    graph.node("Concat", &names, "batch", &[("axis", Attribute::Integer(0))]);
+    graph.output("batch", &sides(Axis::Fixed(count as i64)));
+    graph.encode()
+}
+
+/// Builds the graph of the contrast stretch alone. Inputs: image, gain `[1]`, offset `[1]`. Output:
+/// `enhanced`, bytes of the same size, equal to the CPU's.
+///
+/// The host computes the percentiles of the stretch from a histogram, which costs less than sending
+/// the image. The device receives only the gain and the offset.
+pub fn contrast() -> Vec<u8> {
+    let mut graph = Graph::new();
+    let stretched = stretch(&mut graph);
+    finish(&mut graph, &stretched)
+}
+
+/// Builds the graph of stretch, upscale and unsharp mask. Inputs: image, gain `[1]`, offset `[1]`,
+/// the upscale's rows and columns ([`vision::enhance::Plan::upscale_taps`]), the blur's columns and
+/// rows ([`vision::enhance::Plan::blur_taps`]). Output: `enhanced`, bytes.
+///
+/// The result differs by at most four grey levels from the CPU's image, and far less on average.
+/// The fixed-point weights of the CPU's Lanczos filter can change one rounding between columns and
+/// rows and one afterwards. The unsharp mask amplifies these two to at most four levels.
+pub fn enlargement() -> Vec<u8> {
+    const LANCZOS: usize = 6;
+    let mut graph = Graph::new();
+    let stretched = stretch(&mut graph);
+    let taller = filtered(&mut graph, &stretched, ("upscale_rows", LANCZOS), PixelAxis::Rows);
+    let taller = levels(&mut graph, &taller);
+    let larger = filtered(&mut graph, &taller, ("upscale_columns", LANCZOS), PixelAxis::Columns);
+    let larger = levels(&mut graph, &larger);
+
+    let blur = 2 * RADIUS + 1;
+    let blurred = filtered(&mut graph, &larger, ("blur_columns", blur), PixelAxis::Columns);
+    let blurred = filtered(&mut graph, &blurred, ("blur_rows", blur), PixelAxis::Rows);
+    let amount = graph.row(&[AMOUNT]);
+    let detail = graph.add("Sub", &[&larger, &blurred], &[]);
+    let detail = graph.add("Mul", &[&detail, &amount], &[]);
+    let sharp = graph.add("Add", &[&larger, &detail], &[]);
+    let sharp = levels(&mut graph, &sharp);
+    finish(&mut graph, &sharp)
+}
+
+fn stretch(graph: &mut Graph) -> String {
+    let frame = frame(graph);
+    graph.input("gain", &[Axis::Fixed(1)]);
+    graph.input("offset", &[Axis::Fixed(1)]);
+    let values = cast(graph, frame, Element::Float);
+    let scaled = graph.add("Mul", &[&values, "gain"], &[]);
+    let moved = graph.add("Add", &[&scaled, "offset"], &[]);
+    levels(graph, &moved)
+}
+
+fn finish(graph: &mut Graph, value: &str) -> Vec<u8> {
+    let bytes = cast(graph, value, Element::Uint8);
+    graph.node("Identity", &[&bytes], "enhanced", &[]);
+    let sides = [Axis::Fixed(1), Axis::Free("enhanced_height"), Axis::Free("enhanced_width"), Axis::Fixed(3)];
+    graph.typed_output(Element::Uint8, "enhanced", &sides);
+    graph.encode()
+}
+
+/// The rows of the output; each contains one value per row of the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Row {
+    /// Sum of grey levels.
+    Grey = 0,
+    /// Sum of squared distances from the row's mean.
+    Spread = 1,
+    /// Sum of the Laplacian.
+    Laplacian = 2,
+    /// Sum of the squares of the Laplacian.
+    LaplacianSquares = 3,
+    /// Sum of squared Sobel gradients.
+    Gradient = 4,
+    /// Number of pixels with a level of at most 5 or at least 250.
+    Clipped = 5,
+}
+
+impl Row {
+    pub const COUNT: usize = 6;
+}
+
+/// Builds the graph of the statistics. Inputs: image, the rows above and below each row (`[height]`
+/// each), the columns left and right of each column (`[width]` each). Neighbours are reflected at
+/// the border (reflect-101). Output: `sums`, floats `[6, height]` in the order of [`Row`].
+///
+/// A float32 sum over a whole image would lose precision. Over one row it keeps six digits, and the
+/// host adds the rows in 64 bits. Grey levels, Laplacian and gradients are whole numbers below 2²⁴
+/// and therefore exact.
+pub fn statistics() -> Vec<u8> {
+    let mut graph = Graph::new();
+    let frame = frame(&mut graph);
+    for (name, side) in [("above", "height"), ("below", "height"), ("left", "width"), ("right", "width")] {
+        graph.typed_input(Element::Int32, name, &[Axis::Free(side)]);
+    }
+    let g = &mut graph;
+    let grey = grey(g, frame);
+    let (above, below) = (gather(g, &grey, "above", 1), gather(g, &grey, "below", 1));
+    let (left, right) = (gather(g, &grey, "left", 2), gather(g, &grey, "right", 2));
+    let two = g.row(&[2.0]);
+
+    let vertical = g.add("Add", &[&above, &below], &[]);
+    let horizontal = g.add("Add", &[&left, &right], &[]);
+    let around = g.add("Add", &[&vertical, &horizontal], &[]);
+    let four = g.row(&[4.0]);
+    let middle = g.add("Mul", &[&grey, &four], &[]);
+    let laplacian = g.add("Sub", &[&around, &middle], &[]);
+
+    // Sobel is separable: smooth along one axis, difference along the other.
+    let twice = g.add("Mul", &[&grey, &two], &[]);
+    let smooth = g.add("Add", &[&vertical, &twice], &[]);
+    let (a, b) = (gather(g, &smooth, "right", 2), gather(g, &smooth, "left", 2));
+    let across = g.add("Sub", &[&a, &b], &[]);
+    let step = g.add("Sub", &[&below, &above], &[]);
+    let (a, b) = (gather(g, &step, "left", 2), gather(g, &step, "right", 2));
+    let sides = g.add("Add", &[&a, &b], &[]);
+    let twice = g.add("Mul", &[&step, &two], &[]);
+    let down = g.add("Add", &[&sides, &twice], &[]);
+    let (across, down) = (square(g, &across), square(g, &down));
+    let gradient = g.add("Add", &[&across, &down], &[]);
+
+    let axes = [("axes", Attribute::Integers(&[2])), ("keepdims", Attribute::Integer(1))];
+    let mean = g.add("ReduceMean", &[&grey], &axes);
+    let apart = g.add("Sub", &[&grey, &mean], &[]);
+    let spread = square(g, &apart);
+    let squares = square(g, &laplacian);
+    let clipped = clipped(g, &grey);
+
+    g.integers("columns", &[2]);
+    let rows = [&grey, &spread, &laplacian, &squares, &gradient, &clipped];
+    let sums =
+        rows.map(|value| g.add("ReduceSum", &[value, "columns"], &[("keepdims", Attribute::Integer(0))]));
+    let sums: Vec<&str> = sums.iter().map(String::as_str).collect();
+    g.node("Concat", &sums, "sums", &[("axis", Attribute::Integer(0))]);
+    g.output("sums", &[Axis::Fixed(Row::COUNT as i64), Axis::Free("height")]);
+    graph.encode()
+}
+
+/// Computes grey levels `[1, height, width]`, exact: BT.601 in 15-bit fixed point, rounded half up,
+/// as OpenCV and `vision` do.
+fn grey(graph: &mut Graph, frame: &str) -> String {
+    let mut sum = graph.row(&[f32::from(1u16 << 14)]);
+    for (channel, weight) in [9798.0, 19235.0, 3735.0].into_iter().enumerate() {
+        let channel = graph.integer(channel as i64);
+        let bytes = gather(graph, frame, &channel, 3);
+        let values = cast(graph, &bytes, Element::Float);
+        let weight = graph.row(&[weight]);
+        let part = graph.add("Mul", &[&values, &weight], &[]);
+        sum = graph.add("Add", &[&sum, &part], &[]);
+    }
+    let shift = graph.row(&[1.0 / f32::from(1u16 << 15)]);
+    let shifted = graph.add("Mul", &[&sum, &shift], &[]);
+    graph.add("Floor", &[&shifted], &[])
+}
+
+/// Returns 1 for whole levels of at most 5 or at least 250, and 0 for all others.
+fn clipped(graph: &mut Graph, grey: &str) -> String {
+    let (low, high) = (scalar(graph, 0.0), scalar(graph, 1.0));
+    let (six, edge) = (graph.row(&[6.0]), graph.row(&[249.0]));
+    let dark = graph.add("Sub", &[&six, grey], &[]);
+    let dark = graph.add("Clip", &[&dark, &low, &high], &[]);
+    let light = graph.add("Sub", &[grey, &edge], &[]);
+    let light = graph.add("Clip", &[&light, &low, &high], &[]);
+    graph.add("Add", &[&dark, &light], &[])
+}
+
+fn square(graph: &mut Graph, value: &str) -> String {
+    graph.add("Mul", &[value, value], &[])
+}

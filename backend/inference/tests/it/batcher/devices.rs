@@ -1,0 +1,296 @@
+//! Tests devices that run out of memory, fail, panic or are lost, and many concurrent requests:
+//! their cost matches the cost model of the device, and no request is lost.
+use crate::batcher::*;
+use inference::backend::{Backend, BackendError, BatchView, OutputReader};
+use inference::batcher::{Batcher, Device, Limits};
+use inference::{Priority, RunError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+#[testing::test(flavor = "multi_thread")]
+async fn out_of_memory_lowers_the_batch_size_and_is_remembered() {
+    let (gate, controls) = gate();
+    let limits = Limits { max_batch: 64, ..ONE_BY_ONE };
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let device =
+        Doubler { gate: Some(gate), sizes: sizes.clone(), memory_for: Some(8), ..Default::default() };
+    let batcher = start(vec![device], limits);
+    for round in 0..2 {
+        let mut tasks = vec![occupy(&batcher, &controls).await];
+        for i in 1..=40_u8 {
+            tasks.push(ask(&batcher, f32::from(i), Priority::Background).await);
+        }
+        controls.release();
+        // The first round exceeds the memory at 64 and at 32; the second never tries more than 8.
+        let runs = if round == 0 { 2 + 5 } else { 5 };
+        for _ in 0..runs {
+            controls.next();
+            controls.release();
+        }
+        check_doubled(tasks).await;
+    }
+    assert_eq!(*sizes.lock().unwrap(), [1, 64, 32, 8, 8, 8, 8, 8, 1, 8, 8, 8, 8, 8]);
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_failing_device_hands_its_requests_to_the_second_one() {
+    let failing = |error: BackendError| Doubler { fails_with: Some(error), ..Default::default() };
+    let limits = Limits { max_batch: 4, ..ONE_BY_ONE };
+    let devices = |error, fallback: Option<Doubler>| {
+        vec![Device { primary: Box::new(failing(error)), fallback: fallback.map(|f| Box::new(f) as _) }]
+    };
+    let ask = Ask { number: 21.0, width: 2 };
+
+    let error = BackendError::Failed("kernel error".into());
+    let batcher =
+        Batcher::start(Numbers::default(), devices(error.clone(), Some(Doubler::default())), limits).unwrap();
+    assert_eq!(batcher.run(ask, Priority::Interactive).await.unwrap().output, 42.0);
+    batcher.ready().unwrap();
+
+    let alone = Batcher::start(Numbers::default(), devices(error.clone(), None), limits).unwrap();
+    let failed = alone.run(ask, Priority::Interactive).await.unwrap_err().to_string();
+    assert!(failed.contains("kernel error"), "without a fallback the request fails: {failed}");
+
+    let both = Batcher::start(
+        Numbers::default(),
+        devices(error, Some(failing(BackendError::Failed("too".into())))),
+        limits,
+    );
+    let failed = both.unwrap().run(ask, Priority::Interactive).await.unwrap_err().to_string();
+    assert!(failed.contains("kernel error") && failed.contains("too"), "{failed}");
+
+    let lost = BackendError::DeviceLost("it fell off the bus".into());
+    let batcher =
+        Batcher::start(Numbers::default(), devices(lost, Some(Doubler::default())), limits).unwrap();
+    batcher.ready().unwrap();
+    assert_eq!(
+        batcher.run(ask, Priority::Interactive).await.unwrap().output,
+        42.0,
+        "the request is still answered"
+    );
+    let reason = batcher.ready().unwrap_err();
+    assert!(reason.contains("fell off the bus") && reason.contains("fake:0"), "{reason}");
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_lost_device_leaves_its_work_to_the_others() {
+    for prefetch in [false, true] {
+        let lost = BackendError::DeviceLost("it fell off the bus".into());
+        let (gate, controls) = gate();
+        let devices = vec![
+            Doubler { fails_with: Some(lost), gate: Some(gate), ..Default::default() },
+            Doubler::default(),
+        ];
+        let batcher = start(devices, Limits { prefetch, ..ONE_BY_ONE });
+        // Requests go to either device until the first one is lost.
+        let mut failed = 0;
+        while batcher.ready().is_ok() {
+            let own = batcher.clone();
+            let task =
+                tokio::spawn(
+                    async move { own.run(Ask { number: 4.0, width: 2 }, Priority::Interactive).await },
+                );
+            while !task.is_finished() {
+                if controls.entered.try_recv().is_ok() {
+                    controls.release();
+                }
+                tokio::task::yield_now().await;
+            }
+            failed += usize::from(task.await.unwrap().is_err());
+        }
+        assert!(batcher.ready().unwrap_err().contains("fell off the bus"));
+        for i in 0..50_u8 {
+            let ask = Ask { number: f32::from(i), width: 2 };
+            match batcher.run(ask, Priority::Interactive).await {
+                Ok(found) => assert_eq!(found.output, f32::from(i) * 2.0),
+                Err(RunError::Failed { reason, .. }) => {
+                    assert!(reason.contains("lost"), "{reason}");
+                    failed += 1;
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        // Only the running request and the prepared request can have failed.
+        assert!(failed <= 2, "{failed}");
+    }
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn one_input_that_the_device_fails_on_does_not_take_the_whole_batch_with_it() {
+    for prefetch in [false, true] {
+        let (gate, controls) = gate();
+        let sizes = Arc::new(Mutex::new(Vec::new()));
+        let device =
+            Doubler { gate: Some(gate), sizes: sizes.clone(), fails_on: Some(2.0), ..Default::default() };
+        let limits = Limits { max_batch: 4, prefetch, ..ONE_BY_ONE };
+        let batcher = start(vec![device], limits);
+        let ask = |number| {
+            let own = batcher.clone();
+            tokio::spawn(async move { own.run(Ask { number, width: 3 }, Priority::Background).await })
+        };
+        let first = ask(9.0);
+        assert_eq!(controls.next(), [9.0]);
+        // Sent in this order: each request is sent after the previous one is queued or written.
+        let mut tasks = Vec::new();
+        for (at, number) in [1.0, 2.0, 3.0, 4.0].into_iter().enumerate() {
+            tasks.push(ask(number));
+            while batcher.waiting() + batcher.model().written.load(Ordering::SeqCst) < at + 2 {
+                tokio::task::yield_now().await;
+            }
+        }
+        for _ in 0..3 {
+            controls.release();
+            controls.next();
+        }
+        controls.release();
+        let mut answers = Vec::new();
+        for task in tasks {
+            answers.push(task.await.unwrap().map(|found| found.output).ok());
+        }
+        assert_eq!(answers, [None, None, Some(6.0), Some(8.0)], "prefetch {prefetch}");
+        assert_eq!(first.await.unwrap().unwrap().output, 18.0);
+        // After the first request, the device runs the batch and its halves, each padded to the
+        // batch size 4. No request runs alone.
+        assert_eq!(*sizes.lock().unwrap(), [1, 4, 4, 4]);
+        batcher.ready().unwrap();
+    }
+}
+
+/// A device that counts the cost of runs: a fixed cost and a cost per item, padding included.
+struct Billed {
+    inner: Doubler,
+    clock: Arc<AtomicU64>,
+    /// Lets the first run report its start and wait.
+    first: Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>,
+}
+
+const FIXED: u64 = 1000;
+const PER_ITEM: u64 = 50;
+
+impl Backend for Billed {
+    fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
+        if let Some((begun, go_on)) = self.first.take() {
+            begun.send(()).unwrap();
+            go_on.recv().unwrap();
+        }
+        self.clock.fetch_add(FIXED + PER_ITEM * batch.shape[0] as u64, Ordering::SeqCst);
+        self.inner.run(batch, read)
+    }
+    fn device(&self) -> &str {
+        "fake:0"
+    }
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_loaded_device_is_as_fast_as_its_cost_model_says() {
+    const REQUESTS: u64 = 640;
+    for prefetch in [false, true] {
+        for max_batch in [1, 4, 8, 16, 32] {
+            let (begins, begun) = mpsc::channel();
+            let (start, go_on) = mpsc::channel();
+            let clock = Arc::new(AtomicU64::new(0));
+            let first = Some((begins, go_on));
+            let device = Billed { inner: Doubler::default(), clock: clock.clone(), first };
+            let limits = Limits { queue_capacity: 2000, max_batch, max_delay: Duration::ZERO, prefetch };
+            let device = Device { primary: Box::new(device), fallback: None };
+            let numbers = Numbers::default();
+            let written = numbers.written.clone();
+            let batcher = Batcher::start(numbers, vec![device], limits).unwrap();
+            let send = |i: u64| {
+                let own = batcher.clone();
+                let ask = Ask { number: i as f32, width: 2 };
+                tokio::spawn(async move { own.run(ask, Priority::Background).await.unwrap().output })
+            };
+            // The first run waits until all others are queued: the cost model assumes full batches.
+            let first = send(0);
+            begun.recv_timeout(Duration::from_secs(20)).unwrap();
+            let tasks: Vec<_> = (1..=REQUESTS).map(send).collect();
+            let ahead = if prefetch { max_batch } else { 0 };
+            let queued = (1 + ahead, REQUESTS as usize - ahead);
+            while (written.load(Ordering::SeqCst), batcher.waiting()) != queued {
+                tokio::task::yield_now().await;
+            }
+            start.send(()).unwrap();
+            assert_eq!(first.await.unwrap(), 0.0);
+            for (i, task) in tasks.into_iter().enumerate() {
+                assert_eq!(task.await.unwrap(), (i + 1) as f32 * 2.0);
+            }
+            let batch = max_batch as u64;
+            let full = (REQUESTS / batch) * (FIXED + PER_ITEM * batch);
+            let spent = clock.load(Ordering::SeqCst);
+            assert_eq!(spent, FIXED + PER_ITEM + full, "batches of {max_batch}, prefetch {prefetch}");
+        }
+    }
+}
+
+/// A device that fails, panics or (above 8 items) runs out of memory in some of its runs. The
+/// sequence is pseudo-random and fixed.
+struct Moody {
+    inner: Doubler,
+    state: u32,
+}
+
+impl Backend for Moody {
+    fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
+        self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        match self.state >> 24 {
+            0..=12 => Err(BackendError::Failed("injected failure".into())),
+            13..=20 => panic!("injected panic"),
+            21..=28 if batch.shape[0] > 8 => Err(BackendError::OutOfMemory("injected".into())),
+            _ => self.inner.run(batch, read),
+        }
+    }
+    fn device(&self) -> &str {
+        "fake:0"
+    }
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 4)]
+async fn ten_thousand_callers_get_their_own_answer_or_the_devices_error() {
+    for (fallback, prefetch) in [(false, false), (false, true), (true, true)] {
+        let device = |seed| Device {
+            primary: Box::new(Moody { inner: Doubler::default(), state: seed }),
+            fallback: fallback.then(|| Box::new(Doubler::default()) as Box<dyn Backend>),
+        };
+        let limits =
+            Limits { queue_capacity: 20_000, max_batch: 32, max_delay: Duration::from_micros(100), prefetch };
+        let batcher = Batcher::start(Numbers::default(), vec![device(1), device(2)], limits).unwrap();
+        let tasks: Vec<_> = (0..10_000_u16)
+            .map(|i| {
+                let own = batcher.clone();
+                let priority = if i % 5 == 0 { Priority::Interactive } else { Priority::Background };
+                let ask = Ask { number: f32::from(i), width: 1 + usize::from(i % 2) };
+                let task = tokio::spawn(async move { own.run(ask, priority).await });
+                // One caller in eight abandons its request, some before and some after the run.
+                if i % 8 == 3 {
+                    task.abort();
+                }
+                (i, task)
+            })
+            .collect();
+        let (mut answered, mut failed, mut left) = (0, 0, 0);
+        for (i, task) in tasks {
+            match task.await {
+                Ok(Ok(found)) => {
+                    assert_eq!(found.output, f32::from(i) * 2.0);
+                    answered += 1;
+                }
+                Ok(Err(RunError::Failed { reason, .. })) => {
+                    assert!(reason.contains("injected"), "{reason}");
+                    failed += 1;
+                }
+                Ok(Err(other)) => panic!("{other}"),
+                Err(gone) => {
+                    assert!(gone.is_cancelled());
+                    left += 1;
+                }
+            }
+        }
+        assert_eq!(answered + failed + left, 10_000);
+        assert!(answered > 5000, "{answered} answered, {failed} failed, {left} left");
+        assert!(left <= 1250 && (fallback == (failed == 0)), "{failed} failed, {left} left");
+        batcher.ready().unwrap();
+        assert_eq!(batcher.waiting(), 0);
+    }
+}

@@ -1,0 +1,167 @@
+//! Tests the contract of the device threads with devices of known behaviour. This file contains the
+//! devices, and requests with known results.
+mod devices;
+mod queue;
+
+use inference::backend::{Backend, BackendError, BatchView, OutputReader, OutputView};
+use inference::batcher::{Batcher, Device, Limits, Terms};
+use inference::models::Model;
+use inference::{Operation, Priority, RunError, Timed};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// A model for tests. A request is a number and a width. The tensor repeats the number `width`
+/// times. The result is the device's output.
+#[derive(Default)]
+pub(crate) struct Numbers {
+    pub(crate) written: Arc<AtomicUsize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) number: f32,
+    pub(crate) width: usize,
+}
+
+impl Model for Numbers {
+    type Input = Ask;
+    type Output = f32;
+    fn operation(&self) -> Operation {
+        Operation::FaceDetection
+    }
+    fn shape(&self, input: &Ask) -> [usize; 3] {
+        [1, 1, input.width]
+    }
+    fn write(&self, input: &Ask, slot: &mut [f32]) {
+        assert!(!input.number.is_nan(), "this request is not a number");
+        slot.fill(input.number);
+        self.written.fetch_add(1, Ordering::SeqCst);
+    }
+    fn read(&self, _: &Ask, outputs: &[OutputView<'_>], index: usize, batch: usize) -> Result<f32, String> {
+        assert_eq!(outputs[0].shape, [batch]);
+        Ok(outputs[0].data[index])
+    }
+}
+
+/// The device's side of a gate: before each run it reports the numbers and waits for the test.
+pub(crate) struct Gate {
+    pub(crate) entered: mpsc::Sender<Vec<f32>>,
+    pub(crate) leave: mpsc::Receiver<()>,
+}
+
+pub(crate) struct Controls {
+    pub(crate) entered: mpsc::Receiver<Vec<f32>>,
+    pub(crate) leave: mpsc::Sender<()>,
+}
+
+pub(crate) fn gate() -> (Gate, Controls) {
+    let (entered, seen) = mpsc::channel();
+    let (go, leave) = mpsc::channel();
+    (Gate { entered, leave }, Controls { entered: seen, leave: go })
+}
+
+impl Controls {
+    /// Returns the numbers of the run that the device is about to start.
+    pub(crate) fn next(&self) -> Vec<f32> {
+        self.entered.recv_timeout(Duration::from_secs(20)).expect("the device gets a run")
+    }
+    pub(crate) fn release(&self) {
+        self.leave.send(()).unwrap();
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Doubler {
+    pub(crate) gate: Option<Gate>,
+    pub(crate) memory_for: Option<usize>,
+    pub(crate) fails_with: Option<BackendError>,
+    /// A run that contains this number fails.
+    pub(crate) fails_on: Option<f32>,
+    pub(crate) sizes: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Backend for Doubler {
+    fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
+        let [items, _, _, width] = batch.shape;
+        let numbers: Vec<f32> = batch.data.chunks_exact(width).map(|item| item[0]).collect();
+        assert!(batch.data.chunks_exact(width).zip(&numbers).all(|(item, n)| item.iter().all(|v| v == n)));
+        self.sizes.lock().unwrap().push(items);
+        if let Some(gate) = &self.gate {
+            gate.entered.send(numbers.clone()).unwrap();
+            gate.leave.recv().unwrap();
+        }
+        if self.memory_for.is_some_and(|most| items > most) {
+            return Err(BackendError::OutOfMemory(format!("{items} are too many")));
+        }
+        if let Some(error) = &self.fails_with {
+            return Err(error.clone());
+        }
+        if self.fails_on.is_some_and(|number| numbers.contains(&number)) {
+            return Err(BackendError::Failed("this number is too much".into()));
+        }
+        assert!(numbers[0] >= 0.0, "a negative number breaks this device");
+        let doubled: Vec<f32> = numbers.iter().map(|n| n * 2.0).collect();
+        read(&[OutputView { name: "doubled", shape: vec![items], data: &doubled, bytes: &[] }]);
+        Ok(())
+    }
+    fn device(&self) -> &str {
+        "fake:0"
+    }
+}
+
+pub(crate) const ONE_BY_ONE: Limits =
+    Limits { queue_capacity: 64, max_batch: 1, max_delay: Duration::ZERO, prefetch: false };
+
+pub(crate) fn start(devices: Vec<Doubler>, limits: Limits) -> Batcher<Numbers> {
+    let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
+    Batcher::start(Numbers::default(), devices, limits).unwrap()
+}
+
+pub(crate) type Pending = JoinHandle<Result<Timed<f32>, RunError>>;
+
+/// Sends a request from a separate task.
+pub(crate) fn send(batcher: &Batcher<Numbers>, number: f32, terms: impl Into<Terms>) -> Pending {
+    let (own, terms) = (batcher.clone(), terms.into());
+    tokio::spawn(async move { own.run(Ask { number, width: 3 }, terms).await })
+}
+
+/// Sends a request from a separate task and returns when it is queued.
+pub(crate) async fn ask(batcher: &Batcher<Numbers>, number: f32, terms: impl Into<Terms>) -> Pending {
+    let before = batcher.waiting();
+    let task = send(batcher, number, terms);
+    while batcher.waiting() == before && !task.is_finished() {
+        tokio::task::yield_now().await;
+    }
+    task
+}
+
+/// Occupies the only device with request 0, so that later requests must wait.
+pub(crate) async fn occupy(batcher: &Batcher<Numbers>, controls: &Controls) -> Pending {
+    let task = send(batcher, 0.0, Priority::Background);
+    while batcher.waiting() == 0 && !task.is_finished() {
+        if let Ok(numbers) = controls.entered.try_recv() {
+            assert_eq!(numbers, [0.0]);
+            return task;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(controls.next(), [0.0]);
+    task
+}
+
+/// Waits for requests of the numbers 0, 1, 2 and so on, and checks their results.
+pub(crate) async fn check_doubled(tasks: Vec<Pending>) {
+    for (i, task) in tasks.into_iter().enumerate() {
+        assert_eq!(task.await.unwrap().unwrap().output, i as f32 * 2.0);
+    }
+}
+
+/// Waits for the requests and checks that none of them failed.
+pub(crate) async fn check_answered(tasks: Vec<Pending>) {
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+}

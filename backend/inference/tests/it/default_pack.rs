@@ -1,0 +1,142 @@
+//! Tests that the default pack finds and distinguishes the synthetic people of the gallery and of
+//! the standard film.
+use crate::common::*;
+use inference::{Embedding, Engine, Priority};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use testing::film::{Codec, Container, Encoding, Film};
+use testing::people::alike;
+use vision::{Detection, Frame};
+
+/// Images with one face each, and the person's name.
+const PORTRAITS: [(&str, &str); 15] = [
+    ("ada.jpg", "ada"),
+    ("ada_2.jpg", "ada"),
+    ("ada_3.jpg", "ada"),
+    ("ada_4.jpg", "ada"),
+    ("ada_small.jpg", "ada"),
+    ("ada_wide.jpg", "ada"),
+    ("ben.jpg", "ben"),
+    ("ben_2.jpg", "ben"),
+    ("cora.jpg", "cora"),
+    ("cora_2.jpg", "cora"),
+    ("dan.jpg", "dan"),
+    ("dan_2.jpg", "dan"),
+    ("dan_3.jpg", "dan"),
+    ("eve.jpg", "eve"),
+    ("finn.jpg", "finn"),
+];
+
+async fn embeddings(engine: &Engine, image: &Frame) -> Vec<Embedding> {
+    let mut found = Vec::new();
+    for face in detect_at_640(engine, image).await {
+        let chip = vision::norm_crop(image, &face.landmarks, 112).unwrap();
+        found.push(engine.embed(Arc::new(chip), Priority::Background).await.unwrap().output);
+    }
+    found
+}
+
+#[testing::test]
+async fn the_default_pack_finds_drawn_people_and_tells_them_apart() {
+    let engine = default_engine();
+    for (name, faces) in [
+        ("two_people.jpg", 2),
+        ("ada_and_ben.jpg", 2),
+        ("small_pair.jpg", 2),
+        ("group.jpg", 10),
+        ("view.jpg", 0),
+    ] {
+        assert_eq!(detect_at_640(&engine, &drawing(name)).await.len(), faces, "{name}");
+    }
+    let mut known = Vec::new();
+    for (name, person) in PORTRAITS {
+        let mut found = embeddings(&engine, &drawing(name)).await;
+        assert_eq!(found.len(), 1, "{name}");
+        known.push((name, person, found.remove(0)));
+    }
+    let (mut same, mut different) = (Vec::new(), Vec::new());
+    for (at, (name, person, embedding)) in known.iter().enumerate() {
+        for (other_name, other_person, other) in &known[..at] {
+            let pair = (embedding.similarity(other).unwrap(), *name, *other_name);
+            if person == other_person { same.push(pair) } else { different.push(pair) }
+        }
+    }
+    same.sort_by(|a, b| a.0.total_cmp(&b.0));
+    different.sort_by(|a, b| b.0.total_cmp(&a.0));
+    println!("same: {same:#?}\ndifferent: {:#?}", &different[..30]);
+    let threshold = engine.embedder().match_threshold;
+    assert!(same[0].0 > threshold + 0.1, "{:?}", &same[..5]);
+    assert!(different[0].0 < threshold - 0.02, "{:?}", &different[..5]);
+}
+
+/// Every this many frames is analysed.
+const STEP: usize = 10;
+
+async fn embedding(engine: &Engine, frame: &Frame, face: &Detection) -> Embedding {
+    let chip = vision::norm_crop(frame, &face.landmarks, 112).unwrap();
+    engine.embed(Arc::new(chip), Priority::Background).await.unwrap().output
+}
+
+#[testing::test]
+async fn the_default_pack_agrees_with_the_truth_of_the_standard_film() {
+    let (engine, film) = (default_engine(), Film::standard());
+    let truth = film.truth(&Encoding::new(Codec::H264, Container::Mp4));
+    let mut frames = film.frames();
+    let (mut ious, mut missed, mut extra) = (Vec::new(), Vec::new(), Vec::new());
+    let mut embeddings: BTreeMap<u32, Vec<(u32, Embedding)>> = BTreeMap::new();
+    for known in truth.frames.iter().step_by(STEP) {
+        let frame = frames.draw(known.index);
+        let found = detect_at_640(&engine, &frame).await;
+        for face in known.faces.iter().filter(|face| face.is_clear()) {
+            let nearest =
+                found.iter().max_by(|a, b| a.bbox.iou(&face.bbox).total_cmp(&b.bbox.iou(&face.bbox)));
+            match nearest.map(|nearest| (nearest, nearest.bbox.iou(&face.bbox))) {
+                Some((nearest, iou)) if iou > 0.4 => {
+                    ious.push(iou);
+                    if face.visible > 0.99 {
+                        let embedding = embedding(&engine, &frame, nearest).await;
+                        embeddings.entry(face.person).or_default().push((known.index, embedding));
+                    }
+                }
+                _ => missed.push((known.index, *face)),
+            }
+        }
+        let listed =
+            |detection: &&Detection| known.faces.iter().all(|face| face.bbox.iou(&detection.bbox) < 0.3);
+        extra.extend(found.iter().filter(listed).map(|face| (known.index, face.bbox)));
+    }
+    let mean = ious.iter().sum::<f32>() / ious.len() as f32;
+    println!("{} found, mean IoU {mean:.3}, missed {missed:?}, extra {extra:?}", ious.len());
+    let faces = ious.len() + missed.len();
+    assert!(missed.len() * 50 <= faces, "{missed:?}");
+    assert!(extra.len() * 50 <= faces, "{extra:?}");
+    assert!(mean >= 0.7, "{mean}");
+    similarities(&engine, &embeddings);
+}
+
+/// Checks that faces of one person match, that others do not, and that the two people who look
+/// alike are in between.
+fn similarities(engine: &Engine, embeddings: &BTreeMap<u32, Vec<(u32, Embedding)>>) {
+    let (mut same, mut different) = (Vec::new(), Vec::new());
+    for (person, of_person) in embeddings {
+        for (other, of_other) in embeddings.range(person..) {
+            for (at, one) in of_person {
+                for (other_at, another) in of_other {
+                    let pair = (one.similarity(another).unwrap(), (*person, *at), (*other, *other_at));
+                    if person == other { same.push(pair) } else { different.push(pair) }
+                }
+            }
+        }
+    }
+    same.sort_by(|a, b| a.0.total_cmp(&b.0));
+    different.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (alike, different): (Vec<_>, Vec<_>) =
+        different.into_iter().partition(|pair| pair.2.0 == alike(pair.1.0));
+    println!("same: {:?}\nalike: {:?}\ndifferent: {:?}", &same[..3], &alike[..3], &different[..3]);
+    let embedder = engine.embedder();
+    let (threshold, certain) = (embedder.match_threshold, embedder.match_threshold + embedder.cluster_margin);
+    assert!(same[0].0 > certain + 0.05, "{:?}", &same[..5]);
+    // Their similarity is near the match threshold, and below the threshold for one person.
+    assert!((threshold - 0.05..certain).contains(&alike[0].0), "{:?}", &alike[..5]);
+    assert!(different[0].0 < certain, "{:?}", &different[..5]);
+}

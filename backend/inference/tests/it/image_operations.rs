@@ -1,0 +1,202 @@
+//! Tests image operations on a device (here the CPU provider) against the CPU's code.
+use crate::common::*;
+use futures::future::join_all;
+use inference::{Config, Engine, Operation, Priority, RunError, StandIn};
+use std::sync::Arc;
+use vision::quality::GreyStatistics;
+use vision::{Detection, Frame, Letterbox, Limits, crop};
+
+const PIXELS: [Operation; 3] =
+    [Operation::ImageProcessing, Operation::ImageEnhancement, Operation::QualityChecks];
+
+/// Starts an engine whose `operations` run on two devices.
+fn on_devices(operations: &[Operation], stand_in: StandIn) -> Engine {
+    let config = Config {
+        gpu_operations: operations.to_vec(),
+        device_ids: vec![0, 1],
+        gpu_batch_size: 4,
+        second_canvas: Some(192),
+        stand_in,
+        ..config()
+    };
+    Engine::start(&config, &testing::pack()).unwrap()
+}
+
+/// Returns all images of the gallery, decoded.
+fn drawings() -> Vec<(String, Arc<Frame>)> {
+    testing::gallery::names().map(|name| (name.to_owned(), Arc::new(drawing(name)))).collect()
+}
+
+fn photographs() -> Vec<(String, Arc<Frame>)> {
+    let decode = |path: std::path::PathBuf| {
+        let decoded = vision::decode(&std::fs::read(&path).unwrap(), &Limits::default()).unwrap();
+        (path.file_name().unwrap().to_string_lossy().into_owned(), Arc::new(decoded.frame))
+    };
+    testing::images().into_iter().map(decode).collect()
+}
+
+/// Draws edges, ramps and grain.
+fn drawn(width: u32, height: u32) -> Arc<Frame> {
+    let mut noise = 0x2545_f491_u32;
+    let mut level = |x: u32, y: u32| {
+        noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let edge = if (x / 5 + y / 3).is_multiple_of(2) { 160 } else { 0 };
+        (edge + (noise >> 28) + (x * 70 / width)) as u8
+    };
+    let data = (0..height).flat_map(|y| (0..width).map(move |x| (x, y))).flat_map(|(x, y)| {
+        let v = level(x, y);
+        [v, 255 - v, v / 2]
+    });
+    Arc::new(Frame::new(width, height, data.collect()).unwrap())
+}
+
+const SIZES: [(u32, u32); 9] =
+    [(1, 1), (1, 9), (9, 1), (2, 2), (3, 2), (17, 13), (640, 640), (399, 30), (1001, 401)];
+
+/// Returns the largest difference between two images in grey levels.
+fn apart(a: &Frame, b: &Frame) -> u8 {
+    assert_eq!((a.width(), a.height()), (b.width(), b.height()));
+    a.data().iter().zip(b.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap()
+}
+
+fn numbers_of(s: &GreyStatistics) -> [f64; 5] {
+    [s.laplacian_variance, s.tenengrad, s.mean, s.std, s.clipped]
+}
+
+async fn compare(engine: &Engine, name: &str, frame: &Arc<Frame>) {
+    let (priority, limits) = (Priority::Interactive, Limits::default());
+    for canvas in [(640, 640), (320, 192)] {
+        let letterbox = Letterbox::fit((frame.width(), frame.height()), canvas);
+        let found = engine.canvas(frame.clone(), letterbox, priority).await.unwrap().output;
+        let worst = apart(&letterbox.draw(frame), &found);
+        assert!(worst <= 1, "{name}: the canvas is {worst} grey levels off");
+    }
+    let found = engine.statistics(frame.clone(), priority).await.unwrap().output;
+    let wanted = vision::quality::grey_statistics(frame);
+    for (a, b) in numbers_of(&wanted).into_iter().zip(numbers_of(&found)) {
+        assert!((a - b).abs() <= 1e-4 * a.max(1.0), "{name}: {wanted:?} {found:?}");
+    }
+    let found = engine.enhance(frame.clone(), limits, priority).await.unwrap().output;
+    let wanted = vision::enhance::enhance(frame, &limits);
+    assert_eq!(found.scale, wanted.scale, "{name}");
+    let worst = apart(&wanted.frame, &found.frame);
+    assert!(worst <= 4, "{name}: the enhanced image is {worst} grey levels off");
+    let sum: u64 =
+        wanted.frame.data().iter().zip(found.frame.data()).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
+    let mean = sum as f64 / wanted.frame.data().len() as f64;
+    assert!(mean <= 0.05, "{name}: the enhanced image is {mean} grey levels off on average");
+}
+
+#[testing::test]
+async fn pictures_of_every_size_are_treated_as_on_the_cpu() {
+    let engine = on_devices(&PIXELS, StandIn::Cpu);
+    for (width, height) in SIZES {
+        compare(&engine, &format!("{width}x{height}"), &drawn(width, height)).await;
+    }
+}
+
+#[testing::test]
+async fn drawn_people_are_treated_as_on_the_cpu() {
+    as_on_the_cpu(&drawings()).await;
+}
+
+#[testing::needs(shared)]
+#[testing::test]
+async fn photographs_are_treated_as_on_the_cpu() {
+    let photographs = photographs();
+    assert!(photographs.len() > 40);
+    as_on_the_cpu(&photographs).await;
+}
+
+async fn as_on_the_cpu(images: &[(String, Arc<Frame>)]) {
+    let engine = on_devices(&PIXELS, StandIn::Cpu);
+    join_all(images.iter().map(async |(name, frame)| {
+        compare(&engine, name, frame).await;
+        // Most images are too large to be enlarged.
+        compare(&engine, &format!("{name}, small"), &Arc::new(crop::thumbnail(frame, 120))).await;
+    }))
+    .await;
+}
+
+/// Returns whether the faces and their places are equal: scores within 0.001, edges and landmarks
+/// within 0.1 pixels.
+fn same_faces(a: &[Detection], b: &[Detection]) -> bool {
+    a.len() == b.len()
+        && a.iter().zip(b).all(|(a, b)| {
+            (a.det_score - b.det_score).abs() < 1e-3
+                && distance(&a.bbox, &b.bbox).0 < 0.1
+                && a.landmarks.iter().zip(&b.landmarks).all(|(p, q)| p.distance(*q) < 0.1)
+        })
+}
+
+#[testing::test]
+async fn a_picture_that_crosses_once_shows_the_same_faces() {
+    let operations = [Operation::FaceDetection, Operation::ImageProcessing];
+    let device = on_devices(&operations, StandIn::Cpu);
+    let ordinary = default_engine();
+    assert!(device.detects_frames() && !ordinary.detects_frames());
+    // One for each batch size (1 and 4) of the canvas and of the second canvas, and one for others.
+    let report = device.report();
+    let models = report.models.iter().filter(|model| model.operation == "face_detection");
+    assert!(
+        models.clone().count() == 2
+            && models.clone().all(|model| (model.sessions, model.max_batch) == (5, 4))
+    );
+    let images = drawings();
+    let found = |engine: &Engine| {
+        let engine = engine.clone();
+        let images = images.clone();
+        // All requests run at the same time, so that batches form.
+        async move {
+            join_all(images.iter().map(async |(_, frame)| {
+                let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
+                engine
+                    .faces()
+                    .detect(frame.clone(), letterbox, 0.6, Priority::Interactive)
+                    .await
+                    .unwrap()
+                    .output
+            }))
+            .await
+        }
+    };
+    let (once, drawn) = (found(&device).await, found(&ordinary).await);
+    let faces: usize = drawn.iter().map(Vec::len).sum();
+    assert!(faces > 100, "{faces} faces");
+    for ((name, frame), (once, drawn)) in images.iter().zip(once.iter().zip(&drawn)) {
+        assert!(same_faces(once, drawn), "{name}: {once:?} {drawn:?}");
+        let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
+        let canvas = Arc::new(letterbox.draw(frame));
+        let canvas = device.detect(canvas, 0.6, Priority::Interactive).await.unwrap().output;
+        assert!(same_faces(&canvas, drawn), "{name}: a canvas is sent as bytes too");
+    }
+}
+
+#[testing::test]
+async fn operations_on_different_devices_stay_apart() {
+    let engine = on_devices(&[Operation::FaceDetection], StandIn::Cpu);
+    assert!(!engine.detects_frames());
+    assert!(PIXELS.iter().all(|operation| !engine.on_device(*operation)));
+    let error = engine.statistics(drawn(8, 8), Priority::Interactive).await.unwrap_err();
+    assert!(error.to_string().contains("no device"), "{error}");
+}
+
+#[testing::test]
+async fn a_device_that_fails_is_an_error_that_the_caller_may_stand_in_for() {
+    let engine = on_devices(&PIXELS, StandIn::Failing);
+    engine.ready().unwrap();
+    let error = engine.statistics(drawn(8, 8), Priority::Interactive).await.unwrap_err();
+    assert!(error.to_string().contains("on purpose"), "{error}");
+    assert!(engine.may_fall_back_to_cpu(Operation::QualityChecks, &error));
+    assert!(!engine.may_fall_back_to_cpu(Operation::QualityChecks, &RunError::Stopped), "only for failures");
+
+    let config = Config {
+        gpu_operations: PIXELS.to_vec(),
+        stand_in: StandIn::Failing,
+        force_gpu_only: true,
+        ..config()
+    };
+    let forced = Engine::start(&config, &testing::pack()).unwrap();
+    let error = forced.enhance(drawn(8, 8), Limits::default(), Priority::Interactive).await.unwrap_err();
+    assert!(!forced.may_fall_back_to_cpu(Operation::ImageEnhancement, &error), "FORCE_GPU_ONLY forbids it");
+}
