@@ -1,6 +1,6 @@
 //! Opens the decoder of videos and of some images, and chooses the device for videos.
 use crate::config::Settings;
-use crate::private;
+use crate::output;
 use inference::{
     DeviceFailure, OperationReport, StartError, VIDEO_DECODING, no_video_decoding, place_video_decoding,
 };
@@ -68,7 +68,7 @@ pub(crate) fn video_tools_of(settings: &Settings, decoder: Decoder) -> Result<Vi
         if let Some(parent) = folder.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        private::create_folder(&folder)?;
+        output::create_private_folder(&folder)?;
         tempfile::tempfile_in(&folder)?;
         is_in_memory(&folder)
     };

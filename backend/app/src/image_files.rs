@@ -18,7 +18,7 @@ const EXTENSIONS: [&str; 17] = [
 const HEAD: u64 = 200;
 
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundFiles {
     /// The given folders and files as absolute paths.
     pub(crate) inputs: Vec<PathBuf>,
     /// Absolute paths of the images, ordered by name.
@@ -33,8 +33,8 @@ pub(crate) struct Found {
 
 /// Searches the inputs. Folders are walked recursively. Files that are specified directly are
 /// treated as images, unless they begin like a video.
-pub(crate) fn find(inputs: &[PathBuf]) -> io::Result<Found> {
-    let mut found = Found::default();
+pub(crate) fn find(inputs: &[PathBuf]) -> io::Result<FoundFiles> {
+    let mut found = FoundFiles::default();
     for input in inputs {
         let input = std::path::absolute(input)?;
         if input.is_dir() {
@@ -61,7 +61,7 @@ pub(crate) fn find_images(folder: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-fn walk(folder: &Path, found: &mut Found) {
+fn walk(folder: &Path, found: &mut FoundFiles) {
     // Links are followed. The walk detects loops and reports them instead of following them.
     let entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
     for entry in entries.filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry)) {

@@ -2,7 +2,7 @@
 //! It performs no I/O and depends on no other crate of the project.
 //!
 //! Each type has one code for the database, JSON, metrics and the command line. The test
-//! `backend/app/tests/it/codes.rs` checks that no other crate writes such a code as a string
+//! `backend/app/tests/it/sources.rs` checks that no other crate writes such a code as a string
 //! literal. Statements in SQL, and a few files in which the same word means something else, are
 //! exceptions.
 

@@ -1,7 +1,8 @@
+//! Defines the command line: the commands, and the flags that every command accepts. The arguments
+//! of a command are beside it.
 use crate::config::{Flag, Sources};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
-use time::Duration;
 
 const HELP: &str = "\
 {about}
@@ -89,7 +90,7 @@ pub enum Command {
     /// List, retry and cancel the jobs of the queue
     Jobs(super::jobs::JobsArgs),
     /// Delete blobs that no row references, and report missing blobs
-    Sweep(super::sweep::SweepArgs),
+    Sweep(crate::cli::maintenance::SweepArgs),
     /// Copy the database, the blobs and the deletion log into a folder
     ///
     /// The service may keep running. If the folder already contains a backup, the command updates
@@ -103,9 +104,9 @@ pub enum Command {
     /// collections that the deletion logs list, before the service can serve them. Suppressions
     /// remain in force, and revoked keys remain revoked. Only blobs that a row still references are
     /// copied. If the command was interrupted, continue with --without-database.
-    Restore(super::restore::RestoreArgs),
+    Restore(crate::cli::backup::RestoreArgs),
     /// Update the database schema
-    Migrate(super::migrate::MigrateArgs),
+    Migrate(crate::cli::maintenance::MigrateArgs),
     /// Show, build and verify the search index
     Index(super::index::IndexArgs),
     /// Recompute embeddings of other models with the current model, from the stored chips
@@ -113,11 +114,11 @@ pub enum Command {
     /// Search finds only faces whose embedding is of the current model (MODEL_PACK). The command
     /// replaces embeddings batch by batch. If it is interrupted, the next run processes the
     /// remaining faces. Faces without a chip keep their embedding and are listed.
-    Reembed(super::reembed::ReembedArgs),
+    Reembed(crate::cli::maintenance::ReembedArgs),
     /// Print the OpenAPI document
     Openapi,
     /// Check whether a running service is ready
-    Health(super::health::HealthArgs),
+    Health(crate::cli::up::HealthArgs),
 }
 
 /// Flags that set variables. Every command accepts them.
@@ -163,20 +164,6 @@ pub struct GlobalArgs {
     /// Log format: text or json [LOG_FORMAT]
     #[arg(long, global = true, value_name = "FORMAT")]
     log_format: Option<String>,
-}
-
-/// Parses a duration like `12h`, `90d` or `52w`.
-pub(super) fn span(text: &str) -> Result<Duration, String> {
-    const ALLOWED: &str = "a whole number with h, d or w, up to 100 years: 12h, 90d, 52w";
-    let unit = match text.chars().last() {
-        Some('h') => Duration::HOUR,
-        Some('d') => Duration::DAY,
-        Some('w') => Duration::WEEK,
-        _ => return Err(ALLOWED.into()),
-    };
-    let number = text[..text.len() - 1].parse::<i32>().ok().filter(|number| *number > 0);
-    let span = number.and_then(|number| unit.checked_mul(number));
-    span.filter(|span| *span <= Duration::DAY * 36_525).ok_or_else(|| ALLOWED.into())
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {

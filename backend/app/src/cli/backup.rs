@@ -1,23 +1,28 @@
-use super::Exit;
+//! Implements `backup` and `restore`, which copy the database, the blobs and the deletion log.
+use super::{Exit, UsageError};
 use crate::config::Settings;
-use crate::service::{Database, Sharing, open_blobs, postgres};
-use crate::{output, private};
-use anyhow::Context;
+use crate::output;
+use crate::service::{Database, Sharing, open_blobs, run_postgres_program};
+use anyhow::{Context, ensure};
 use clap::Args;
+use pipeline::erasures::reapply::{Reapplied, reapply};
+use queue::Queue;
 use serde::Serialize;
 use std::fs::{File, Permissions};
-use std::io::{BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use store::blobs::deletions::Copied;
+use store::db::schema::OlderPrograms;
+use store::erasures::deletion_log::Entry;
 use store::{Blobs, Store};
 
 /// Name of the file that `pg_dump` writes, in its custom format.
-pub(super) const DUMP: &str = "faces.dump";
+const DUMP: &str = "faces.dump";
 /// Folder of the crops, chips and thumbnails.
-pub(super) const BLOBS: &str = "blobs";
+const BLOBS: &str = "blobs";
 /// Log of the deletions and the suppressions, with one JSON document per line.
-pub(super) const DELETION_LOG: &str = "erasures.jsonl";
+const DELETION_LOG: &str = "erasures.jsonl";
 
 /// The arguments of `backup`.
 #[derive(Args, Debug)]
@@ -37,7 +42,7 @@ pub struct BackupArgs {
 }
 
 #[derive(Default, Serialize)]
-struct Report {
+struct BackupReport {
     /// Size of the dump in bytes; `None` if the database was not dumped.
     database_bytes: Option<u64>,
     /// `None` with --only-erasures.
@@ -48,16 +53,12 @@ struct Report {
 }
 
 /// Runs the command. The exit status is 3 if blobs are missing.
-pub(super) async fn run(settings: &Settings, args: BackupArgs) -> anyhow::Result<Exit> {
+pub(super) async fn backup(settings: &Settings, args: BackupArgs) -> anyhow::Result<Exit> {
     let database = Database::open(settings, Sharing::Shared).await?;
     let written = write(settings, &database, &args).await;
     database.close().await;
     let report = written?;
-    if args.json {
-        output::json(&report)?;
-    } else {
-        show(&report)?;
-    }
+    output::json_or(args.json, &report, || show(&report))?;
     let missing = report.blobs.as_ref().map_or(0, |blobs| blobs.missing);
     Ok(Exit::of(1, usize::try_from(missing).unwrap_or(usize::MAX)))
 }
@@ -65,12 +66,12 @@ pub(super) async fn run(settings: &Settings, args: BackupArgs) -> anyhow::Result
 /// Writes the backup. The database is copied first. Blobs are written before the rows that refer to
 /// them, so all blobs to which the dump refers exist by then. The deletion log is written last, so
 /// that it contains everything that was deleted in the meantime.
-async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> anyhow::Result<Report> {
+async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> anyhow::Result<BackupReport> {
     let _schema = database.store.check_schema().await?;
     let folder = &args.folder;
-    private::create_folder(folder)
+    output::create_private_folder(folder)
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
-    let mut report = Report::default();
+    let mut report = BackupReport::default();
     if !args.only_erasures && !args.without_database {
         report.database_bytes = Some(dump(settings, database, folder).await?);
     }
@@ -80,7 +81,7 @@ async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> a
         blobs.removed = database.store.prune_copies(&copies).await?;
         report.blobs = Some(blobs);
     }
-    report.deletion_log = deletion_log(&database.store, folder).await?;
+    report.deletion_log = write_deletion_log(&database.store, folder).await?;
     let whole = folder.clone();
     tokio::task::spawn_blocking(move || restrict_all(&whole)).await?;
     // A newer version may have migrated the database in the meantime, and refer to blobs in a way
@@ -94,13 +95,14 @@ async fn dump(settings: &Settings, database: &Database, folder: &Path) -> anyhow
     // The file is created here, so that no other user can read it. `pg_dump` writes into it.
     private_file(&draft)?;
     let file = format!("--file={}", draft.display());
-    postgres::run(settings, "pg_dump", &database.url, ["--format=custom", "--no-password", &file]).await?;
+    run_postgres_program(settings, "pg_dump", &database.url, ["--format=custom", "--no-password", &file])
+        .await?;
     let bytes = std::fs::metadata(&draft)?.len();
     std::fs::rename(&draft, &whole).with_context(|| whole.display().to_string())?;
     Ok(bytes)
 }
 
-async fn deletion_log(store: &Store, folder: &Path) -> anyhow::Result<u64> {
+async fn write_deletion_log(store: &Store, folder: &Path) -> anyhow::Result<u64> {
     let (draft, whole) = (folder.join(".erasures.jsonl.new"), folder.join(DELETION_LOG));
     let mut file = BufWriter::new(private_file(&draft)?);
     let mut written = 0;
@@ -149,10 +151,10 @@ fn restrict(path: &Path) {
 }
 
 fn private_file(path: &Path) -> anyhow::Result<File> {
-    private::create(path).with_context(|| path.display().to_string())
+    output::create_private_file(path).with_context(|| path.display().to_string())
 }
 
-fn show(report: &Report) -> anyhow::Result<()> {
+fn show(report: &BackupReport) -> anyhow::Result<()> {
     if let Some(bytes) = report.database_bytes {
         output::line(format!("database: {}", output::megabytes(bytes)))?;
     }
@@ -160,4 +162,107 @@ fn show(report: &Report) -> anyhow::Result<()> {
         output::copied(blobs)?;
     }
     output::line(format!("deletion log: {} lines", report.deletion_log))
+}
+
+/// The arguments of `restore`.
+#[derive(Args, Debug)]
+pub struct RestoreArgs {
+    /// Folder of the backup
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Additional deletion log, newer than that of the backup; can be repeated
+    #[arg(long, value_name = "FILE")]
+    erasures: Vec<PathBuf>,
+    /// Do not restore the database, because it is already restored
+    #[arg(long)]
+    without_database: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct RestoreReport {
+    erased_again: Reapplied,
+    blobs: Copied,
+}
+
+/// Runs the command. The exit status is 3 if blobs are missing.
+pub(super) async fn restore(settings: &Settings, args: RestoreArgs) -> anyhow::Result<Exit> {
+    let deletion_log = read_deletion_logs(&args)?;
+    let database = Database::open(settings, Sharing::Exclusive).await?;
+    let restored = restore_into(settings, &database, &args, deletion_log).await;
+    database.close().await;
+    let report = restored?;
+    if args.json {
+        output::json(&report)?;
+    } else {
+        let Reapplied { faces, images, subjects, videos, addresses, collections } = report.erased_again;
+        output::line(format!(
+            "deleted again: {faces} faces, {images} images, {subjects} people, {videos} videos, {addresses} addresses, {collections} collections"
+        ))?;
+        output::copied(&report.blobs)?;
+    }
+    Ok(Exit::of(1, usize::try_from(report.blobs.missing).unwrap_or(usize::MAX)))
+}
+
+async fn restore_into(
+    settings: &Settings,
+    database: &Database,
+    args: &RestoreArgs,
+    deletion_log: Vec<Entry>,
+) -> anyhow::Result<RestoreReport> {
+    let store = &database.store;
+    if !args.without_database {
+        ensure!(
+            !store.has_schema().await?,
+            "the database is not empty: restore into a new one (DATABASE_URL, or an empty DATA_DIR)"
+        );
+        let dump = args.folder.join(DUMP);
+        ensure!(dump.is_file(), "{} does not exist", dump.display());
+        // A single transaction restores all or nothing. The restoring user becomes the owner, and
+        // privileges are not restored.
+        let how =
+            ["--exit-on-error", "--single-transaction", "--no-owner", "--no-privileges", "--no-comments"];
+        let file = dump.to_string_lossy();
+        run_postgres_program(
+            settings,
+            "pg_restore",
+            &database.url,
+            how.into_iter().chain(["--no-password", &file]),
+        )
+        .await?;
+    }
+    database.migrate(OlderPrograms::Stop).await?;
+    // An index outside the database may lack faces that the backup brought back.
+    store.forget_index_sets().await?;
+    let queue = Queue::new(store.pool().clone(), queue::Config::default());
+    let erased_again = reapply(store, &queue, deletion_log).await.context("cannot apply the deletion log")?;
+    let blobs = open_blobs(settings)?;
+    let copies = Blobs::open(&args.folder.join(BLOBS).to_string_lossy())?;
+    let copied = store.copy_blobs(&copies, &blobs).await?;
+    store.delete_pending_blobs(&blobs).await?;
+    Ok(RestoreReport { erased_again, blobs: copied })
+}
+
+/// Reads the deletion log of the folder and those specified on the command line.
+fn read_deletion_logs(args: &RestoreArgs) -> anyhow::Result<Vec<Entry>> {
+    let own = args.folder.join(DELETION_LOG);
+    if !own.is_file() && args.erasures.is_empty() {
+        let text = format!(
+            "{} does not exist, and --erasures is not given; without a deletion log, deleted data would be restored",
+            own.display()
+        );
+        return Err(UsageError(text).into());
+    }
+    let mut entries = Vec::new();
+    for path in Some(own).filter(|path| path.is_file()).iter().chain(&args.erasures) {
+        entries.extend(read_log(path).with_context(|| path.display().to_string())?);
+    }
+    Ok(entries)
+}
+
+fn read_log(path: &Path) -> anyhow::Result<Vec<Entry>> {
+    let lines = BufReader::new(File::open(path)?).lines().enumerate();
+    lines.map(|(at, line)| serde_json::from_str(&line?).with_context(|| format!("line {}", at + 1))).collect()
 }

@@ -1,3 +1,4 @@
+//! Implements `config`, which prints the configuration.
 use super::Exit;
 use crate::config::{Loaded, env_example};
 use crate::output;

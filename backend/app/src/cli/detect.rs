@@ -1,14 +1,12 @@
-//! Implements `detect`, which prints the faces of files without a database.
-
-mod video;
-
-use self::video::VideoDetector;
-use super::video::VideoArgs;
-use super::{Exit, UsageError, draw};
+//! Implements `detect`, which prints or draws the faces of images, and prints who appears in
+//! videos and when. It needs no database.
+use super::{Exit, UsageError};
+use crate::cli::options::{TimeBar, VideoArgs, time};
 use crate::config::{Settings, cores};
+use crate::decoder::open_decoder;
 use crate::image_files::begins_like_video;
+use crate::output;
 use crate::service::start_engine;
-use crate::{output, private};
 use anyhow::Context;
 use clap::Args;
 use domain::Reason;
@@ -16,10 +14,14 @@ use futures::{StreamExt, TryStreamExt, stream};
 use inference::Priority;
 use pipeline::{
     Analysis, AnalyzeOptions, AnalyzedFace, Analyzer, Enhance, MAX_FACES, Passes, Rotate, VideoAnalysis,
+    VideoOptions, VideoRequest,
 };
 use serde_json::{Value, json};
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use vision::Detection;
+use tokio::sync::OnceCell;
+use video::Decoder;
+use vision::{Detection, Frame};
 
 /// The arguments of `detect`.
 #[derive(Args, Debug)]
@@ -97,7 +99,7 @@ struct Refusal {
 
 /// The result of one file, kept until all files are processed. It does not contain the pixels,
 /// because other files need their memory.
-enum Found {
+enum DetectedFile {
     Image { faces: Vec<AnalyzedFace>, document: Value },
     Video(Box<VideoAnalysis>),
 }
@@ -109,7 +111,7 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
     let (options, request) = (args.options(), args.video.request(args.rotate())?);
     let analyzer = Analyzer::new(start_engine(settings).await?, crate::decoder::pipeline_config(settings));
     let videos = VideoDetector::new(settings, &analyzer, request, args.min_score);
-    let answers: Vec<(PathBuf, Result<Found, Refusal>)> = stream::iter(&args.files)
+    let answers: Vec<(PathBuf, Result<DetectedFile, Refusal>)> = stream::iter(&args.files)
         .map(|file| one(&analyzer, &videos, file, &options, args.draw.as_deref()))
         // Results are in the order of the command line.
         .buffered(cores() + 1)
@@ -135,13 +137,13 @@ async fn one(
     file: &Path,
     options: &AnalyzeOptions,
     draw: Option<&Path>,
-) -> anyhow::Result<(PathBuf, Result<Found, Refusal>)> {
+) -> anyhow::Result<(PathBuf, Result<DetectedFile, Refusal>)> {
     let path = file.to_owned();
     if tokio::task::spawn_blocking(move || begins_like_video(&path)).await? {
         if draw.is_some() {
             return Err(UsageError("--draw accepts only an image".into()).into());
         }
-        let found = videos.analyze(file).await.map(|analysis| Found::Video(Box::new(analysis)));
+        let found = videos.analyze(file).await.map(|analysis| DetectedFile::Video(Box::new(analysis)));
         return Ok((file.to_owned(), found));
     }
     let analysis = match analyze(analyzer, file, options).await {
@@ -152,7 +154,7 @@ async fn one(
         draw_to(out, &analysis).await?;
     }
     let document = server::detect_answer(&analysis, analyzer.engine());
-    Ok((file.to_owned(), Ok(Found::Image { faces: analysis.faces, document })))
+    Ok((file.to_owned(), Ok(DetectedFile::Image { faces: analysis.faces, document })))
 }
 
 async fn analyze(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> Result<Analysis, Refusal> {
@@ -168,32 +170,34 @@ async fn analyze(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> 
 /// Returns the API's response or the error, with the name of the file added.
 fn document(
     file: &Path,
-    answer: &Result<Found, Refusal>,
+    answer: &Result<DetectedFile, Refusal>,
     analyzer: &Analyzer,
     with_embeddings: bool,
 ) -> Value {
     let mut document = match answer {
-        Ok(Found::Image { document, .. }) => document.clone(),
-        Ok(Found::Video(analysis)) => server::video_answer(analysis, analyzer.engine(), with_embeddings),
+        Ok(DetectedFile::Image { document, .. }) => document.clone(),
+        Ok(DetectedFile::Video(analysis)) => {
+            server::video_answer(analysis, analyzer.engine(), with_embeddings)
+        }
         Err(refusal) => json!({ "error": { "code": refusal.reason, "detail": refusal.detail } }),
     };
     document["file"] = json!(file);
     document
 }
 
-fn print(answers: &[(PathBuf, Result<Found, Refusal>)]) -> anyhow::Result<()> {
+fn print(answers: &[(PathBuf, Result<DetectedFile, Refusal>)]) -> anyhow::Result<()> {
     let mut table =
         output::table(["file", "face", "x", "y", "width", "height", "score", "quality", "reasons"]);
     let mut images = 0;
     for (file, answer) in answers {
         let name = file.display().to_string();
         match answer {
-            Ok(Found::Video(analysis)) => video::print(&name, analysis)?,
-            Ok(Found::Image { faces, .. }) if faces.is_empty() => {
+            Ok(DetectedFile::Video(analysis)) => print_video(&name, analysis)?,
+            Ok(DetectedFile::Image { faces, .. }) if faces.is_empty() => {
                 table.add_row([name.as_str(), "none"]);
                 images += 1;
             }
-            Ok(Found::Image { faces, .. }) => {
+            Ok(DetectedFile::Image { faces, .. }) => {
                 images += 1;
                 for (index, face) in faces.iter().enumerate() {
                     let bbox = face.detection.bbox;
@@ -222,11 +226,161 @@ async fn draw_to(out: &Path, analysis: &Analysis) -> anyhow::Result<()> {
     let mut frame = analysis.frame.as_ref().clone();
     let target = out.to_owned();
     tokio::task::spawn_blocking(move || {
-        draw::faces(&mut frame, &faces);
-        private::write(&target, &vision::encode::png(&frame))
+        draw_faces(&mut frame, &faces);
+        output::write_private_file(&target, &vision::encode::png(&frame))
     })
     .await?
     .with_context(|| format!("cannot write {}", out.display()))?;
     tracing::info!(file = %out.display(), "faces drawn");
     Ok(())
+}
+
+const BOX: [u8; 3] = [64, 255, 64];
+/// One colour per landmark: right eye, left eye, nose, right and left mouth corner.
+const POINTS: [[u8; 3]; 5] = [[255, 64, 64], [64, 64, 255], [255, 255, 64], [255, 64, 255], [64, 255, 255]];
+
+/// Draws every face onto the frame. The lines are thick enough to be visible at any image size.
+fn draw_faces(frame: &mut Frame, faces: &[Detection]) {
+    let thickness = (frame.width().max(frame.height()) / 400).max(2);
+    for face in faces {
+        let (x, y) = (face.bbox.x, face.bbox.y);
+        let (right, bottom) = (x + face.bbox.width, y + face.bbox.height);
+        let t = thickness as f32;
+        fill(frame, x, y, right, y + t, BOX);
+        fill(frame, x, bottom - t, right, bottom, BOX);
+        fill(frame, x, y, x + t, bottom, BOX);
+        fill(frame, right - t, y, right, bottom, BOX);
+        for (point, colour) in face.landmarks.iter().zip(POINTS) {
+            fill(frame, point.x - t, point.y - t, point.x + t, point.y + t, colour);
+        }
+    }
+}
+
+/// Fills the part of a rectangle that lies on the frame.
+fn fill(frame: &mut Frame, left: f32, top: f32, right: f32, bottom: f32, colour: [u8; 3]) {
+    let (width, height) = (frame.width(), frame.height());
+    // `as` saturates: values outside the frame end at its border, and NaN becomes 0.
+    let clamp = |value: f32, limit: u32| (value.round().max(0.0) as u32).min(limit);
+    let (left, right) = (clamp(left, width), clamp(right, width));
+    for y in clamp(top, height)..clamp(bottom, height) {
+        for x in left..right {
+            let at = (y as usize * width as usize + x as usize) * 3;
+            frame.data_mut()[at..at + 3].copy_from_slice(&colour);
+        }
+    }
+}
+
+struct VideoDetector<'a> {
+    settings: &'a Settings,
+    analyzer: &'a Analyzer,
+    options: VideoOptions,
+    /// Opened for the first video.
+    decoder: OnceCell<Result<Decoder, String>>,
+}
+
+impl<'a> VideoDetector<'a> {
+    fn new(
+        settings: &'a Settings,
+        analyzer: &'a Analyzer,
+        request: VideoRequest,
+        min_score: Option<f32>,
+    ) -> Self {
+        let options = VideoOptions {
+            match_threshold: settings.service.match_threshold,
+            min_score,
+            ..VideoOptions::from(request)
+        };
+        Self { settings, analyzer, options, decoder: OnceCell::new() }
+    }
+
+    async fn analyze(&self, path: &Path) -> Result<VideoAnalysis, Refusal> {
+        let open = async || {
+            let opened = tokio::task::block_in_place(|| open_decoder(self.settings));
+            opened.map_err(|error| error.to_string())?.decoder.map_err(|error| error.to_string())
+        };
+        let decoder = self.decoder.get_or_init(open).await.as_ref();
+        let decoder = decoder.map_err(|error| refusal(Reason::VideoUnavailable, error))?;
+        let file = File::open(path).map_err(|error| refusal(Reason::Unreadable, error))?;
+        let mut bar = TimeBar::start(path);
+        let analyzed =
+            self.analyzer.analyze_video(decoder, file, &self.options, Priority::Background, &mut bar).await;
+        bar.finish();
+        analyzed.map_err(|error| refusal(error.reason(), error))
+    }
+}
+
+fn refusal(reason: Reason, error: impl ToString) -> Refusal {
+    Refusal { reason, detail: error.to_string() }
+}
+
+/// Formats a number with the word for what is counted.
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Prints a line about a video, and a table of its tracks.
+fn print_video(name: &str, analysis: &VideoAnalysis) -> anyhow::Result<()> {
+    let mut table = output::table(["person", "from", "to", "frames", "face", "quality"]);
+    for track in &analysis.tracks {
+        let is_last = analysis.last_us == Some(track.ended_us);
+        let best = track.faces.first();
+        let size = best.map(|best| best.face.detection.bbox);
+        let quality = best.and_then(|best| best.face.quality.as_ref());
+        table.add_row([
+            track.person.map_or_else(|| "unknown".into(), |person| person.to_string()),
+            time(track.started_us),
+            if is_last { format!("{} (end)", time(track.ended_us)) } else { time(track.ended_us) },
+            track.samples.to_string(),
+            size.map(|size| format!("{:.0}x{:.0}", size.width, size.height)).unwrap_or_default(),
+            quality.map(|quality| format!("{:.2}", quality.overall)).unwrap_or_default(),
+        ]);
+    }
+    let index = &analysis.index;
+    let duration = index.duration_us.map(time).unwrap_or_else(|| "unknown duration".into());
+    let tolerance = analysis
+        .tolerance_us
+        .map_or_else(String::new, |us| format!("; times are exact to {:.2} s", us as f64 / 1e6));
+    output::line(format_args!(
+        "{name}: {} {}x{}, {duration}; {} analysed, {}, {}{tolerance}",
+        index.codec,
+        index.width,
+        index.height,
+        counted(analysis.frames, "frame", "frames"),
+        counted(analysis.people.into(), "person", "people"),
+        counted(analysis.tracks.len() as u64, "track", "tracks"),
+    ))?;
+    if let Some(damage) = &analysis.damage {
+        let what = if damage.truncated { "the end of the file is missing" } else { "the file is damaged" };
+        eprintln!("warning: {name}: {what}: {}", damage.message);
+    }
+    if analysis.tracks.is_empty() { Ok(()) } else { output::line(table) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vision::{Point, Rect};
+
+    #[test]
+    fn a_box_has_its_edges_and_leaves_its_middle() {
+        let mut frame = Frame::filled(60, 50, [0; 3]);
+        let landmarks = [Point { x: 30.0, y: 30.0 }; 5];
+        let bbox = Rect { x: 10.0, y: 10.0, width: 40.0, height: 30.0 };
+        draw_faces(&mut frame, &[Detection { bbox, det_score: 1.0, landmarks }]);
+        assert_eq!(frame.pixel(10, 10), BOX);
+        assert_eq!(frame.pixel(49, 39), BOX);
+        assert_eq!(frame.pixel(20, 20), [0; 3]);
+        assert_eq!(frame.pixel(9, 10), [0; 3]);
+        assert_eq!(frame.pixel(30, 30), POINTS[4]);
+    }
+
+    #[test]
+    fn what_lies_outside_is_cut_off() {
+        let mut frame = Frame::filled(20, 20, [0; 3]);
+        let landmarks = [Point { x: f32::NAN, y: -50.0 }; 5];
+        let bbox = Rect { x: -100.0, y: -100.0, width: 1e9, height: 105.0 };
+        draw_faces(&mut frame, &[Detection { bbox, det_score: 1.0, landmarks }]);
+        assert_eq!(frame.pixel(0, 4), BOX);
+        assert_eq!(frame.pixel(0, 6), [0; 3]);
+    }
 }

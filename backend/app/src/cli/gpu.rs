@@ -30,11 +30,7 @@ pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Ex
     // still not work.
     let mut report = start_engine(settings).await?.report();
     report.add_operation(tokio::task::block_in_place(|| open_decoder(settings))?.report);
-    if args.json {
-        output::json(&report)?;
-    } else {
-        print(&report)?;
-    }
+    output::json_or(args.json, &report, || print(&report))?;
     Ok(Exit::Success)
 }
 
@@ -139,11 +135,7 @@ async fn test(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
     let config = Config { dylib_path: settings.library(true), ..settings.inference() };
     let pack = prepare_models(settings).await?;
     let report = tokio::task::spawn_blocking(move || inference::self_test(&config, &pack)).await??;
-    if json {
-        output::json(&report)?;
-    } else {
-        print_tests(&report)?;
-    }
+    output::json_or(json, &report, || print_tests(&report))?;
     Ok(exit_of_tests(&report.tests, settings.gpu.backend))
 }
 

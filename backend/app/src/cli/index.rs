@@ -1,15 +1,12 @@
-//! Implements `index status|rebuild|verify|recall|drop`, with which operators manage the search
-//! index.
-mod drop;
+//! Implements `index status|rebuild|verify|drop`, with which operators manage the search index.
+//! `recall` measures it.
 mod recall;
-
 use super::{Exit, UsageError};
 use crate::config::{SearchIndex, Settings};
 use crate::output::{self, at};
-use crate::service::search_index;
-use crate::service::search_index::engines;
-use crate::service::{Database, Sharing, listen_for_signals};
-use clap::{Args, Subcommand, ValueEnum};
+use crate::service::{Database, Sharing, listen_for_signals, search_index};
+use anyhow::Context;
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::time::Duration;
 use store::db::schema::OlderPrograms;
@@ -42,7 +39,7 @@ enum IndexCommand {
     Rebuild {
         /// The index [default: SEARCH_INDEX]
         #[arg(long)]
-        index: Option<Index>,
+        index: Option<SearchIndex>,
     },
     /// Compare every face of the index outside Postgres (SEARCH_INDEX=qdrant) with its row; exit
     /// status 3 if they differ
@@ -59,7 +56,7 @@ enum IndexCommand {
     Drop {
         /// The index
         #[arg(long)]
-        index: Index,
+        index: SearchIndex,
         /// Delete only the records of the index qdrant in Postgres, because its server no longer
         /// exists
         #[arg(long)]
@@ -69,24 +66,6 @@ enum IndexCommand {
         #[arg(long, conflicts_with = "forget")]
         bulk_load: bool,
     },
-}
-
-/// An index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Index {
-    /// The HNSW indexes in Postgres
-    Pgvector,
-    /// The index in the server of QDRANT_URL
-    Qdrant,
-}
-
-impl Index {
-    fn setting(self) -> SearchIndex {
-        match self {
-            Self::Pgvector => SearchIndex::Pgvector,
-            Self::Qdrant => SearchIndex::Qdrant,
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -118,7 +97,7 @@ async fn dispatch(settings: &Settings, database: &Database, args: IndexArgs) -> 
     match args.command {
         IndexCommand::Status => status(settings, store, args.json).await,
         IndexCommand::Rebuild { index } => {
-            match index.map_or(settings.storage.search_index, Index::setting) {
+            match index.unwrap_or(settings.storage.search_index) {
                 SearchIndex::Pgvector => rebuild_pgvector(store).await?,
                 SearchIndex::Qdrant => rebuild_external(settings, store).await?,
             }
@@ -127,11 +106,11 @@ async fn dispatch(settings: &Settings, database: &Database, args: IndexArgs) -> 
         IndexCommand::Verify => verify(settings, store, args.json).await,
         IndexCommand::Recall(recall) => recall::run(settings, database, &recall, args.json).await,
         IndexCommand::Drop { index, bulk_load: true, .. } => {
-            drop::for_bulk_load(settings, store, index.setting()).await?;
+            drop_for_bulk_load(settings, store, index).await?;
             status(settings, store, args.json).await
         }
         IndexCommand::Drop { index, forget, .. } => {
-            drop::run(settings, store, index.setting(), forget).await?;
+            drop_indexes(settings, store, index, forget).await?;
             status(settings, store, args.json).await
         }
     }
@@ -145,7 +124,7 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
         search_index: settings.storage.search_index.name(),
         lag_seconds: lag.max(0.0),
         changes: store.count_index_changes().await?,
-        sets: sets(store).await?,
+        sets: search_index::sets(store).await?,
         pgvector: Pgvector::new(store.pool().clone()).indexes().await?,
     };
     if json {
@@ -202,11 +181,6 @@ fn checked(set: &IndexSet) -> Option<Checked> {
     serde_json::from_value(set.check_result.clone()?).ok()
 }
 
-async fn sets(store: &Store) -> anyhow::Result<Vec<IndexSet>> {
-    let mut conn = store.pool().acquire().await?;
-    Ok(store.index_sets(&mut conn).await?)
-}
-
 async fn rebuild_pgvector(store: &Store) -> anyhow::Result<()> {
     let pgvector = Pgvector::new(store.pool().clone());
     for index in pgvector.indexes().await? {
@@ -223,13 +197,6 @@ async fn rebuild_external(settings: &Settings, store: &Store) -> anyhow::Result<
     carry_out(&index, store, is_complete).await
 }
 
-/// Returns whether searches use a set of this index for the model.
-fn is_serving(sets: &[IndexSet], index: SearchIndex, model_id: i32) -> bool {
-    sets.iter().any(|set| {
-        (set.index_name.as_str(), set.model_id, set.state) == (index.name(), model_id, IndexSetState::Serving)
-    })
-}
-
 fn is_complete(sets: &[IndexSet]) -> bool {
     sets.iter().all(|set| set.state == IndexSetState::Serving)
 }
@@ -241,12 +208,12 @@ async fn verify(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
         carry_out(&index, store, is_complete).await?;
         store.request_index_check(index.name()).await?;
         carry_out(&index, store, |sets| sets.iter().all(|set| set.check_requested_at.is_none())).await?;
-        let sets = sets(store).await?;
+        let sets = search_index::sets(store).await?;
         if is_complete(&sets) && sets.iter().all(|set| set.check_result.is_some()) {
             break;
         }
     }
-    let sets = sets(store).await?;
+    let sets = search_index::sets(store).await?;
     let equal = |set: &IndexSet| checked(set).is_some_and(|checked| checked.is_equal());
     let different = sets.iter().filter(|set| set.state == IndexSetState::Serving && !equal(set)).count();
     if json {
@@ -270,7 +237,7 @@ async fn carry_out(
     let mut shown = String::new();
     let mut failures = 0;
     loop {
-        let sets = sets(store).await?;
+        let sets = search_index::sets(store).await?;
         // The first step creates the sets.
         anyhow::ensure!(
             !sets.is_empty() || is_first,
@@ -314,11 +281,79 @@ fn progress(sets: &[IndexSet]) -> String {
 }
 
 fn external(settings: &Settings, store: &Store) -> anyhow::Result<ExternalIndex> {
-    let engine = engines::open(settings)?.ok_or_else(|| {
+    let engine = search_index::open_engine(settings)?.ok_or_else(|| {
         UsageError(
             "SEARCH_INDEX=pgvector has no index outside the database; allowed: SEARCH_INDEX=qdrant, or `index rebuild --index pgvector`"
                 .into(),
         )
     })?;
     Ok(ExternalIndex::new(store.clone(), engine).with_config(settings.search_index()))
+}
+
+/// Drops the indexes of pgvector. Fails if the index outside Postgres is not complete. With
+/// `forget`, deletes only the records of the index `qdrant`.
+async fn drop_indexes(
+    settings: &Settings,
+    store: &Store,
+    index: SearchIndex,
+    forget: bool,
+) -> anyhow::Result<()> {
+    let name = index.name();
+    let used = settings.storage.search_index;
+    if index == used {
+        let other = if index == SearchIndex::Pgvector { ", or add --bulk-load" } else { "" };
+        return Err(
+            UsageError(format!("SEARCH_INDEX={name} uses the index {name}; change it first{other}")).into()
+        );
+    }
+    if forget {
+        if index != SearchIndex::Qdrant {
+            return Err(UsageError(format!("--forget is for --index qdrant, not for {name}")).into());
+        }
+        anyhow::ensure!(store.forget_index(name).await?, "the database has no record of the index qdrant");
+        return Ok(());
+    }
+    if index != SearchIndex::Pgvector {
+        return Err(UsageError(format!(
+            "the service deletes the index {name} when it starts with another SEARCH_INDEX"
+        ))
+        .into());
+    }
+    let pgvector = Pgvector::new(store.pool().clone());
+    let sets = search_index::sets(store).await?;
+    for index in pgvector.indexes().await?.into_iter().filter(|index| index.bytes.is_some()) {
+        anyhow::ensure!(
+            search_index::is_serving(&sets, used, index.model_id),
+            "the index {} of {} is not complete; run `facecrawl index status` to see its progress",
+            used.name(),
+            index.model
+        );
+        pgvector
+            .drop_index(index.model_id)
+            .await
+            .with_context(|| format!("cannot drop the index of {}", index.model))?;
+    }
+    Ok(())
+}
+
+/// Drops the indexes that searches use. Building them again after many faces were stored takes a
+/// small part of the time to add the faces one by one.
+async fn drop_for_bulk_load(settings: &Settings, store: &Store, index: SearchIndex) -> anyhow::Result<()> {
+    let used = settings.storage.search_index;
+    if index != SearchIndex::Pgvector || used != index {
+        let (index, used) = (index.name(), used.name());
+        return Err(UsageError(format!(
+            "--bulk-load is for --index pgvector with SEARCH_INDEX=pgvector, not for --index {index} with SEARCH_INDEX={used}"
+        ))
+        .into());
+    }
+    let pgvector = Pgvector::new(store.pool().clone());
+    for index in pgvector.indexes().await? {
+        pgvector
+            .drop_for_bulk_load(index.model_id)
+            .await
+            .with_context(|| format!("cannot drop the index of {}", index.model))?;
+        eprintln!("dropped the index of {}; `facecrawl index rebuild` builds it again", index.model);
+    }
+    Ok(())
 }

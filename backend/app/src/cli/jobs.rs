@@ -1,6 +1,6 @@
 //! Implements `jobs list|show|retry|cancel|purge|stats`, with which operators manage the queue. The
 //! commands need only the database.
-use super::args::span;
+use super::options::span;
 use super::{Exit, UsageError};
 use crate::config::Settings;
 use crate::output::{self, at};
@@ -150,11 +150,7 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
         }
         JobsCommand::Purge { older_than } => {
             let purged = queue.purge_discarded(older_than.unsigned_abs()).await?;
-            if json {
-                output::json(&json!({ "purged": purged }))?;
-            } else {
-                output::line(format!("{purged} purged"))?;
-            }
+            output::json_or(json, &json!({ "purged": purged }), || output::line(format!("{purged} purged")))?;
             Ok(Exit::Success)
         }
         JobsCommand::Stats { window } => stats(queue, Duration::from_secs(window), json).await,
@@ -248,11 +244,8 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
             "oldest_due_seconds": report.oldest_due_seconds,
         }));
     }
-    if json {
-        output::json(&json!({ "window_seconds": window.as_secs(), "kinds": kinds }))?;
-    } else {
-        output::line(table)?;
-    }
+    let report = json!({ "window_seconds": window.as_secs(), "kinds": kinds });
+    output::json_or(json, &report, || output::line(table))?;
     Ok(Exit::Success)
 }
 

@@ -1,4 +1,5 @@
-use super::args::span;
+//! Implements `keys create|list|revoke`, with which operators manage API keys.
+use super::options::span;
 use super::{Exit, UsageError};
 use crate::config::Settings;
 use crate::output::{self, at};
@@ -6,6 +7,7 @@ use crate::service::{Database, Sharing};
 use clap::builder::PossibleValue;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
+use std::sync::LazyLock;
 use store::collections::Collection;
 use store::db::schema::OlderPrograms;
 use store::keys::audit::{Action, AuditEntry};
@@ -76,15 +78,8 @@ struct ScopeArg(Scope);
 
 impl ValueEnum for ScopeArg {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [ScopeArg; Scope::ALL.len()] = {
-            let mut all = [ScopeArg(Scope::Read); Scope::ALL.len()];
-            let mut i = 0;
-            while i < all.len() {
-                all[i] = ScopeArg(Scope::ALL[i]);
-                i += 1;
-            }
-            all
-        };
+        static ALL: LazyLock<Vec<ScopeArg>> =
+            LazyLock::new(|| Scope::ALL.iter().copied().map(ScopeArg).collect());
         &ALL
     }
 
@@ -263,19 +258,4 @@ fn view(key: &ApiKey) -> Value {
         "revoked_at": key.revoked_at.map(at),
         "made_by": key.made_by,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_span_is_a_number_and_a_unit() {
-        assert_eq!(span("12h"), Ok(Duration::hours(12)));
-        assert_eq!(span("90d"), Ok(Duration::days(90)));
-        assert_eq!(span("52w"), Ok(Duration::days(364)));
-        for wrong in ["", "d", "90", "-1d", "0d", "1.5d", "90 d", "9999999999d", "50000d", "1ä", "90m"] {
-            assert!(span(wrong).is_err_and(|text| text.contains("90d")), "{wrong}");
-        }
-    }
 }

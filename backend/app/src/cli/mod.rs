@@ -5,31 +5,23 @@ mod backup;
 mod bench;
 mod config;
 mod detect;
-mod draw;
 mod gpu;
-mod health;
-mod image_folder;
 mod index;
 mod jobs;
 mod keys;
-mod migrate;
+mod maintenance;
 mod models;
-mod openapi;
-mod reembed;
-mod restore;
-mod samples;
+mod options;
 mod scan;
-mod sweep;
 mod up;
-mod video;
 
 pub use args::{Cli, Command};
 
 use crate::config::{ConfigErrors, Loaded, Log, Otlp, Settings, load};
 use crate::models::ModelError;
-use crate::otlp::Traces;
 use crate::service::exit_process;
-use crate::{profile, telemetry};
+use crate::telemetry::Traces;
+use crate::{output, profile, telemetry};
 use anyhow::Context;
 use listenfd::ListenFd;
 use std::path::Path;
@@ -157,16 +149,16 @@ async fn dispatch(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Resu
         Command::Models(args) => models::run(settings, args).await,
         Command::Gpu(args) => gpu::run(settings, args).await,
         Command::Config(args) => config::run(&loaded, args),
-        Command::Sweep(args) => sweep::run(settings, args).await,
-        Command::Backup(args) => backup::run(settings, args).await,
-        Command::Restore(args) => restore::run(settings, args).await,
-        Command::Migrate(args) => migrate::run(settings, args).await,
+        Command::Sweep(args) => maintenance::sweep(settings, args).await,
+        Command::Backup(args) => backup::backup(settings, args).await,
+        Command::Restore(args) => backup::restore(settings, args).await,
+        Command::Migrate(args) => maintenance::migrate(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Keys(args) => keys::run(settings, args).await,
         Command::Index(args) => index::run(settings, args).await,
-        Command::Reembed(args) => reembed::run(settings, args).await,
-        Command::Openapi => openapi::run(),
-        Command::Health(args) => health::run(settings, args).await,
+        Command::Reembed(args) => maintenance::reembed(settings, args).await,
+        Command::Openapi => output::json(&server::openapi()).map(|()| Exit::Success),
+        Command::Health(args) => up::health(settings, args).await,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Finds values that are individually allowed but contradict each other.
-use super::error::ConfigError;
 use super::{Loaded, SearchIndex, Settings};
+use crate::config::ConfigError;
 use inference::{GpuBackend, Manifest, Operation, VIDEO_DECODING};
 
 pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {

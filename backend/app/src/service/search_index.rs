@@ -1,14 +1,17 @@
-//! Opens the search index that `SEARCH_INDEX` selects, and applies the changes of faces to it.
-pub mod engines;
-mod unused;
-
-use crate::config::Settings;
+//! Opens the search index that `SEARCH_INDEX` selects, applies the changes of faces to it, and
+//! deletes the indexes that an earlier setting or version has left.
+use crate::config::{SearchIndex, Settings};
 use anyhow::Context;
+use qdrant_index::Server;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
+use store::index::changes::{IndexSet, IndexSetState};
+use store::index::engine::VectorEngine;
 use store::index::external::{ExternalIndex, Followed};
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 /// Number of changes that are applied in one step. A face becomes visible to the engine when its
 /// step ends.
@@ -39,9 +42,9 @@ pub async fn open(
     role: Role,
 ) -> anyhow::Result<Option<ExternalIndex>> {
     if role == Role::Searches {
-        unused::remove(settings, store).await?;
+        remove_unused(settings, store).await?;
     }
-    let Some(engine) = engines::open(settings)? else { return Ok(None) };
+    let Some(engine) = open_engine(settings)? else { return Ok(None) };
     let index = ExternalIndex::new(store.clone(), engine).with_config(settings.search_index());
     match role {
         Role::Searches => match index.take_over().await {
@@ -95,4 +98,104 @@ async fn follow_changes(index: ExternalIndex) {
         }
         tokio::time::sleep(wait).await;
     }
+}
+
+/// Opens the engine of `SEARCH_INDEX`; `None` with `pgvector`. The Qdrant server is not contacted
+/// yet.
+///
+/// # Errors
+/// With `qdrant`, fails if `QDRANT_URL` is missing or not valid.
+pub fn open_engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn VectorEngine>>> {
+    match settings.storage.search_index {
+        SearchIndex::Pgvector => Ok(None),
+        SearchIndex::Qdrant => {
+            Ok(Some(Arc::new(qdrant_server(settings)?.context("SEARCH_INDEX=qdrant needs QDRANT_URL")?)))
+        }
+    }
+}
+
+/// Returns the server of `QDRANT_URL`; `None` if it is not set.
+///
+/// # Errors
+/// Fails if an address is not valid.
+fn qdrant_server(settings: &Settings) -> anyhow::Result<Option<Server>> {
+    let server = settings.qdrant().map(Server::new).transpose();
+    server.context("QDRANT_URL is not valid")
+}
+
+/// Returns the sets of the search index outside Postgres.
+pub async fn sets(store: &Store) -> anyhow::Result<Vec<IndexSet>> {
+    let mut conn = store.pool().acquire().await?;
+    Ok(store.index_sets(&mut conn).await?)
+}
+
+/// Returns whether searches use a set of this index for the model.
+pub fn is_serving(sets: &[IndexSet], index: SearchIndex, model_id: i32) -> bool {
+    sets.iter().any(|set| {
+        (set.index_name.as_str(), set.model_id, set.state) == (index.name(), model_id, IndexSetState::Serving)
+    })
+}
+
+/// The name under which the database records the index in files of earlier versions.
+const IN_FILES: &str = "edge";
+
+/// Stops recording changes if no index needs them. Deletes the index in files of earlier versions,
+/// and the collections of `qdrant` if it is not the selected index.
+///
+/// # Errors
+/// Fails if the files or the collections cannot be deleted, or with the database's error.
+async fn remove_unused(settings: &Settings, store: &Store) -> anyhow::Result<()> {
+    let used = settings.storage.search_index;
+    // First, so that no process applies changes while recording stops.
+    let mut server_id = None;
+    ExternalIndex::release(store, IN_FILES).await?;
+    if used != SearchIndex::Qdrant {
+        server_id = ExternalIndex::release(store, SearchIndex::Qdrant.name()).await?;
+    }
+    if used == SearchIndex::Pgvector && store.records_index_changes().await? {
+        store.stop_index_changes().await.context("cannot stop recording the changes of faces")?;
+    }
+    remove_files(settings, store).await?;
+    if let Some(id) = server_id {
+        remove_collections(settings, store, id).await?;
+    }
+    Ok(())
+}
+
+async fn remove_files(settings: &Settings, store: &Store) -> anyhow::Result<()> {
+    store.forget_index(IN_FILES).await?;
+    let folder = settings.storage.data_dir.join("index");
+    if !folder.exists() {
+        return Ok(());
+    }
+    let removed = tokio::task::block_in_place(|| {
+        // A process of an earlier version holds this lock while it uses the files.
+        let lock = File::create(folder.join("lock"))?;
+        lock.try_lock()?;
+        std::fs::remove_dir_all(&folder)
+    });
+    removed.with_context(|| format!("cannot delete the unused search index {}", folder.display()))?;
+    tracing::info!(folder = %folder.display(), "deleted the unused search index");
+    Ok(())
+}
+
+/// Deletes the collections, and then the records, so that the next start repeats a failed deletion.
+async fn remove_collections(settings: &Settings, store: &Store, id: Uuid) -> anyhow::Result<()> {
+    const EXPLANATION: &str = "a Qdrant server still contains embeddings of faces from an earlier SEARCH_INDEX=qdrant, \
+        and the service must delete them; allowed: QDRANT_URL and QDRANT_PREFIX of this server, or, if it no longer exists, \
+        `facecrawl index drop --index qdrant --forget`";
+    let server = qdrant_server(settings)?.context(EXPLANATION)?;
+    // Another server or prefix belongs to another installation.
+    let ids = server.ids().await.context(EXPLANATION)?;
+    if !ids.contains(&id) {
+        let found = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        return Err(anyhow::anyhow!(
+            "QDRANT_URL and QDRANT_PREFIX lead to the index [{found}], and the one to delete is {id}"
+        ))
+        .context(EXPLANATION);
+    }
+    server.remove_all().await.context(EXPLANATION)?;
+    store.forget_index(SearchIndex::Qdrant.name()).await?;
+    tracing::info!("deleted the unused search index in the Qdrant server");
+    Ok(())
 }

@@ -93,11 +93,7 @@ fn places(kind: JobKind, pages: usize, images: usize) -> usize {
 /// Ends crawls and videos that wait for jobs that will never run, and crawls that have no row left.
 async fn reconcile(crawls: Crawls, videos: Videos, shutdown: CancellationToken) {
     let mut tick = tokio::time::interval(RECONCILE_INTERVAL);
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            _ = tick.tick() => {}
-        }
+    while shutdown.run_until_cancelled(tick.tick()).await.is_some() {
         if let Err(error) = crawls.reconcile().await {
             tracing::warn!(%error, "failed to reconcile crawls");
         }
@@ -116,17 +112,10 @@ async fn run_maintenance(maintenance: Maintenance, shutdown: CancellationToken) 
         Err(error) => tracing::warn!(%error, "failed to delete incomplete files"),
     }
     let mut tick = tokio::time::interval(MAINTENANCE_INTERVAL);
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            _ = tick.tick() => {}
-        }
-        tokio::select! {
-            // Each step of the maintenance can be cancelled at any time.
-            () = shutdown.cancelled() => return,
-            done = maintenance.run_due() => if let Err(error) = done {
-                tracing::warn!(%error, "storage maintenance failed");
-            }
+    while shutdown.run_until_cancelled(tick.tick()).await.is_some() {
+        // Each step of the maintenance can be cancelled at any time.
+        if let Some(Err(error)) = shutdown.run_until_cancelled(maintenance.run_due()).await {
+            tracing::warn!(%error, "storage maintenance failed");
         }
     }
 }

@@ -1,12 +1,16 @@
 //! Runs hostile callers, at least one for each entry point and each scope, and checks their
-//! responses.
-mod requests;
-pub(crate) mod sockets;
-
+//! responses. They send complete requests, or keep connections busy.
+use crate::common::service::client;
+use crate::common::sites::vast;
+use crate::site::{deep, grey, many_parts, many_values, truncated};
 use crate::world::World;
+use reqwest::{Client, Method, RequestBuilder};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -65,8 +69,8 @@ pub(crate) struct Report {
 /// Starts all attacks of this module, or those that `ATTACKS` selects.
 pub(crate) fn start(world: &World) -> Attacks {
     let mut attacks = Attacks::none();
-    requests::start(world, &mut attacks);
-    sockets::start(world, &mut attacks);
+    start_requests(world, &mut attacks);
+    start_sockets(world, &mut attacks);
     assert!(attacks.count > 0, "no attack has `{}` in its name", attacks.only);
     attacks
 }
@@ -125,4 +129,288 @@ impl Attacks {
         let surprises = std::mem::take(&mut *self.record.surprises.lock().unwrap());
         Report { lines, surprises }
     }
+}
+
+/// A request that is repeated: its name, the number of concurrent callers, the request, and the
+/// allowed responses.
+struct RequestAttack {
+    name: &'static str,
+    at_once: usize,
+    build: Box<dyn Fn(&Client) -> RequestBuilder + Send + Sync>,
+    allowed: &'static [u16],
+}
+
+/// Returns the requests that the hostile tenant sends. No response may contain data of the other
+/// tenant.
+fn request_attacks(world: &World) -> Vec<RequestAttack> {
+    let base = world.service.base.clone();
+    let mut attacks = Vec::new();
+    let mut add = |(scope, at_once): (&str, usize), name, request: &str, body: Sent, allowed| {
+        let (method, path) = request.split_once(' ').unwrap();
+        let (method, url) = (method.parse::<Method>().unwrap(), format!("{base}{path}"));
+        let key = world.hostile_key(scope);
+        let build = move |client: &Client| {
+            let request = client.request(method.clone(), &url).bearer_auth(&key);
+            match &body {
+                Sent::Nothing => request,
+                Sent::Json(value) => request.json(value),
+                Sent::Bytes(kind, bytes) => request.header("content-type", *kind).body(bytes.clone()),
+            }
+        };
+        attacks.push(RequestAttack { name, at_once, build: Box::new(build), allowed });
+    };
+    let face = &world.faces[0];
+    let (json, jpeg) =
+        (|bytes| Sent::Bytes("application/json", bytes), |bytes| Sent::Bytes("image/jpeg", bytes));
+    let url = |url: &str| Sent::Json(json!({ "url": url }));
+    // A caller with the scope `analyze` sends bodies and images.
+    let (once, twice) = (("analyze", 1), ("analyze", 2));
+    let thorough = |score| format!("POST /faces/detect?min_score={score}&passes=thorough");
+    let (detect, batch) = ("POST /faces/detect", "POST /faces/detect/batch");
+    add(twice, "json of many values", batch, json(many_values(40 << 20)), REFUSED);
+    add(once, "json in depth", batch, json(deep(1 << 20)), REFUSED);
+    add(once, "grey image, every score", &thorough("0"), jpeg(grey()), REFUSED);
+    add(once, "grey image, low score", &thorough("0.1"), jpeg(grey()), WORKED);
+    add(twice, "vast image", detect, Sent::Bytes("image/png", vast()), REFUSED);
+    add(twice, "half an image", detect, jpeg(truncated()), WORKED);
+    add(
+        twice,
+        "form of many parts",
+        batch,
+        Sent::Bytes("multipart/form-data; boundary=b", many_parts(50_000)),
+        REFUSED,
+    );
+    add(twice, "metadata address", detect, url("http://169.254.169.254/latest"), REFUSED);
+    add(twice, "slow address", detect, url(&format!("{}/drip.jpg", world.hostile_site)), REFUSED);
+    // A caller with the scope `read` or `search` requests data of other tenants, and endless lists.
+    let read = ("read", 2);
+    let of_face = || Sent::Json(json!({ "face_id": face }));
+    add(read, "a stranger's face", &format!("GET /faces/{face}"), Sent::Nothing, &[404, 429]);
+    add(read, "a stranger's crop", &format!("GET /faces/{face}/crop"), Sent::Nothing, &[404, 429]);
+    add(read, "a stranger's collection", "GET /faces?collection=normal", Sent::Nothing, &[403, 404, 429]);
+    add(read, "a list without an end", "GET /faces?limit=1000000", Sent::Nothing, REFUSED);
+    add(("search", 2), "a search with a stranger's face", "POST /faces/search", of_face(), &[404, 422, 429]);
+    // A caller with the scope `crawl` crawls hostile sites, and sends seeds that do not fit into a
+    // row.
+    let (crawl, crawls) = (("crawl", 1), "POST /crawls");
+    let seeds = |seeds: Vec<String>| Sent::Json(json!({"seeds": seeds, "delay_ms": 0, "max_pages": 200}));
+    let seed = |seed: String| seeds(vec![seed]);
+    add(crawl, "a crawl of the hostile site", crawls, seed(world.hostile_site.clone()), &[201, 409, 429]);
+    add(
+        crawl,
+        "a seed of 60 KB",
+        crawls,
+        seed(format!("http://a.example/{}", "a".repeat(60 << 10))),
+        REFUSED,
+    );
+    add(
+        crawl,
+        "a seed with a long host",
+        crawls,
+        seed(format!("http://{}.example/", "a".repeat(300))),
+        REFUSED,
+    );
+    add(crawl, "100,000 seeds", crawls, seeds(vec!["http://a.example/".into(); 100_000]), REFUSED);
+    // A caller with the scope `erase` tries to erase all data, all people, and data of other
+    // tenants.
+    let erase = ("erase", 1);
+    add(erase, "erase everybody", "POST /erasures?threshold=-1", jpeg(testing::picture("ada.jpg")), REFUSED);
+    add(erase, "erase a stranger", "POST /erasures", of_face(), REFUSED);
+    add(
+        erase,
+        "erase a stranger's image",
+        "POST /erasures?dry_run=true",
+        Sent::Json(json!({"image_url": world.image_url})),
+        WORKED,
+    );
+    add(erase, "delete a stranger's face", &format!("DELETE /faces/{face}"), Sent::Nothing, &[404, 429]);
+    // Callers with the scopes `admin` and `keys` use the names of other tenants, and request keys
+    // with more scopes.
+    add(
+        ("admin", 1),
+        "a stranger's name",
+        "POST /collections",
+        Sent::Json(json!({"name": "normal"})),
+        &[403, 429],
+    );
+    add(
+        ("keys", 1),
+        "a stronger key",
+        "POST /keys",
+        Sent::Json(json!({"name": "x", "collection": null, "scopes": ["read"]})),
+        &[403, 422, 429],
+    );
+    attacks
+}
+
+enum Sent {
+    Nothing,
+    Json(Value),
+    Bytes(&'static str, Vec<u8>),
+}
+
+/// Statuses of requests refused by limits, validation or missing scopes.
+const REFUSED: &[u16] = &[400, 403, 404, 408, 413, 415, 422, 429, 431, 503, 504];
+/// Statuses of legal requests, which may also be refused.
+const WORKED: &[u16] = &[200, 201, 400, 404, 408, 413, 415, 422, 429, 503, 504];
+
+fn start_requests(world: &World, all: &mut Attacks) {
+    for attack in request_attacks(world) {
+        let (name, at_once, client, attack) = (attack.name, attack.at_once, client(), Arc::new(attack));
+        all.add(name, at_once, move |record| {
+            let (attack, client) = (attack.clone(), client.clone());
+            async move { send_request(&attack, &client, &record).await }
+        });
+    }
+}
+
+async fn send_request(attack: &RequestAttack, client: &Client, record: &Record) {
+    match (attack.build)(client).send().await {
+        Ok(answer) => {
+            let status = answer.status().as_u16();
+            let text = answer.text().await.unwrap_or_default();
+            record.note(attack.name, Some(status), attack.allowed, &text);
+        }
+        // The service may close the connection when it refuses a request before the body has
+        // arrived.
+        Err(_) => record.note(attack.name, None, attack.allowed, ""),
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct SocketAttack {
+    pub(crate) name: &'static str,
+    pub(crate) at_once: usize,
+    /// Sent in one piece.
+    pub(crate) head: Vec<u8>,
+    /// Sent one byte at a time, with pauses.
+    pub(crate) drip: Vec<u8>,
+    /// Number of bytes read at a time, with pauses; 0 reads without pauses.
+    pub(crate) read_size: usize,
+    pub(crate) allowed: &'static [u16],
+}
+
+/// Number of bytes of a response that an attacker reads before it reconnects.
+const ENOUGH: usize = 200;
+
+pub(crate) fn request(address: &str, line: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("{line} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+fn socket_attacks(world: &World) -> Vec<SocketAttack> {
+    let address = world.address();
+    let bearer = |scope: &str| format!("authorization: Bearer {}\r\n", world.hostile_key(scope));
+    let plain =
+        SocketAttack { name: "", at_once: 1, head: Vec::new(), drip: Vec::new(), read_size: 0, allowed: &[] };
+    let json = format!("{}content-type: application/json\r\ncontent-length: 40000000\r\n", bearer("analyze"));
+    let picture = testing::picture("throng.jpg");
+    let image =
+        format!("{}content-type: image/jpeg\r\ncontent-length: {}\r\n", bearer("analyze"), picture.len());
+    let long = format!("{}x-filler: {}\r\n", bearer("read"), "f".repeat(400 << 10));
+    let foreign = format!(
+        "{}content-type: application/json\r\norigin: http://evil.example\r\nsec-fetch-site: cross-site\r\ncontent-length: 2\r\n",
+        bearer("erase")
+    );
+    let unknown = "authorization: Bearer fc_0000000000000000000000000000000000000000000\r\n";
+    let events = format!("GET /crawls/{}/events", world.hostile_crawl);
+    vec![
+        SocketAttack {
+            name: "event streams",
+            at_once: 30,
+            head: request(&address, &events, &bearer("read"), b""),
+            // An event stream ends only with the crawl or with the attack.
+            read_size: 1,
+            allowed: &[200, 429, 503],
+            ..plain.clone()
+        },
+        SocketAttack {
+            name: "a head a byte at a time",
+            at_once: 40,
+            drip: request(&address, "GET /faces", "", b""),
+            allowed: &[400, 401, 408],
+            ..plain.clone()
+        },
+        SocketAttack {
+            name: "a body a byte at a time",
+            at_once: 4,
+            head: request(&address, "POST /faces/detect", &json, b""),
+            drip: vec![b' '; 100],
+            allowed: &[400, 408, 413, 422, 429, 503],
+            ..plain.clone()
+        },
+        SocketAttack {
+            name: "a slow reader",
+            at_once: 6,
+            head: request(&address, "POST /images/enhance", &image, &picture),
+            read_size: 2,
+            allowed: &[200, 408, 413, 422, 429, 503],
+            ..plain.clone()
+        },
+        SocketAttack {
+            name: "unknown keys",
+            at_once: 8,
+            head: request(&address, "GET /faces", unknown, b""),
+            allowed: &[401, 429],
+            ..plain.clone()
+        },
+        SocketAttack {
+            name: "a header of 400 KB",
+            at_once: 2,
+            head: request(&address, "GET /faces", &long, b""),
+            allowed: &[400, 431],
+            ..plain.clone()
+        },
+        SocketAttack {
+            name: "a foreign page",
+            at_once: 1,
+            head: request(&address, "POST /erasures", &foreign, b"{}"),
+            allowed: &[400, 403, 404, 422, 429],
+            ..plain
+        },
+    ]
+}
+
+fn start_sockets(world: &World, all: &mut Attacks) {
+    for attack in socket_attacks(world) {
+        let (name, at_once, address, attack) =
+            (attack.name, attack.at_once, world.address(), Arc::new(attack));
+        all.add(name, at_once, move |record| {
+            let (attack, address) = (attack.clone(), address.clone());
+            async move { run_on_socket(&attack, &address, &record).await }
+        });
+    }
+}
+
+/// Runs an attack once and records the response.
+pub(crate) async fn run_on_socket(attack: &SocketAttack, address: &str, record: &Record) {
+    let answer = answer(attack, address).await;
+    let text = String::from_utf8_lossy(&answer);
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+    record.note(attack.name, status, attack.allowed, &text);
+}
+
+/// Returns the beginning of the response, or nothing if the connection ended without one.
+async fn answer(attack: &SocketAttack, address: &str) -> Vec<u8> {
+    let mut answer = Vec::new();
+    let Ok(mut stream) = TcpStream::connect(address).await else { return answer };
+    if stream.write_all(&attack.head).await.is_ok() {
+        for byte in &attack.drip {
+            if stream.write_all(&[*byte]).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    let mut buffer = vec![0; if attack.read_size == 0 { 64 << 10 } else { attack.read_size }];
+    while let Ok(read) = stream.read(&mut buffer).await
+        && read > 0
+        && answer.len() < ENOUGH
+    {
+        answer.extend_from_slice(&buffer[..read]);
+        if attack.read_size > 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    answer
 }

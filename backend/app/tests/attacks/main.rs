@@ -10,17 +10,14 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 mod attackers;
-mod bodies;
 #[path = "../common/mod.rs"]
 mod common;
-mod load;
 mod site;
 mod videos;
 mod world;
 
-use load::Load;
 use testing::MAX_WAIT;
-use world::World;
+use world::{Load, World};
 
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
@@ -32,7 +29,7 @@ async fn every_attack_at_once_costs_the_normal_load_no_request() {
 
     let load = Load::of(&world);
     let alone = load.run(requests).await;
-    let peak_alone = world.peak_memory();
+    let peak_alone = world.service.peak_memory();
     let attacks = attackers::start(&world);
     // The comparison starts when every attacker has received a response or its connection has
     // ended.
@@ -43,7 +40,7 @@ async fn every_attack_at_once_costs_the_normal_load_no_request() {
     println!("alone:  {alone}");
     println!("beside: {beside}");
     println!("p99 ratio: {:.2}", beside.p99().as_secs_f64() / alone.p99().as_secs_f64());
-    let peaks = [peak_alone, world.peak_memory()].map(|bytes| bytes >> 20);
+    let peaks = [peak_alone, world.service.peak_memory()].map(|bytes| bytes >> 20);
     println!("peak resident memory: alone {} MiB, beside {} MiB", peaks[0], peaks[1]);
     for line in &report.lines {
         println!("{line}");

@@ -1,18 +1,15 @@
-//! Serves a site that a tenant crawls every day, and a hostile one.
-use crate::common::hostile::{drip, gzip, huge, vast};
+//! Serves a site that a tenant crawls every day, and a hostile one. Creates bodies and images that
+//! are expensive to process and contain nothing useful.
+use crate::common::sites::{gzip, hostile_routes, serve};
 use axum::Router;
 use axum::extract::Path;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
+use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{Html, IntoResponse, Redirect};
 use axum::routing::get;
-
-async fn serve(router: Router) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-    url
-}
+use image::codecs::jpeg::JpegEncoder;
+use image::{ExtendedColorType, ImageEncoder};
+use std::sync::LazyLock;
 
 /// Starts a site with three drawn portraits on one page.
 pub(crate) async fn good() -> String {
@@ -77,7 +74,7 @@ const INDEX: &str = "<a href=/long>1</a><a href=/loop/0>2</a><a href=/drip>3</a>
 pub(crate) async fn hostile() -> String {
     let bomb = gzip(&vec![b' '; 8 << 20]).repeat(64);
     let picture = testing::picture("eve.jpg");
-    let router = Router::new()
+    let router = hostile_routes(bomb)
         .route("/", get(|| async { Html(INDEX) }))
         .route("/robots.txt", get(|| async { robots() }))
         .route("/long", get(|| async { long_redirect() }))
@@ -85,21 +82,46 @@ pub(crate) async fn hostile() -> String {
             "/loop/{n}",
             get(|Path(n): Path<u64>| async move { Redirect::to(&format!("/loop/{}", n + 1)) }),
         )
-        .route("/drip", get(|| async { ([(CONTENT_TYPE, "text/html")], drip()) }))
-        .route(
-            "/bomb",
-            get(|| async move { ([(CONTENT_TYPE, "text/html"), (CONTENT_ENCODING, "gzip")], bomb) }),
-        )
-        .route("/huge", get(|| async { ([(CONTENT_TYPE, "text/html")], huge()) }))
         .route("/farm/{page}", get(|Path(page): Path<u64>| async move { farm(page) }))
         .route("/copies", get(|| async { copies() }))
         .route("/copy/{name}", get(|| async move { picture }))
         .route("/base", get(|| async { long_base() }))
         .route("/headers", get(|| async { long_headers() }))
-        .route("/vast.png", get(|| async { vast() }))
-        .route("/grey.jpg", get(|| async { crate::bodies::grey() }))
-        .route("/cut.jpg", get(|| async { crate::bodies::truncated() }))
-        .route("/drip.jpg", get(|| async { drip() }))
-        .route("/huge.jpg", get(|| async { huge() }));
+        .route("/grey.jpg", get(|| async { grey() }))
+        .route("/cut.jpg", get(|| async { truncated() }));
     serve(router).await
+}
+
+/// Returns a flat grey image of 50 megapixels. A detector that accepts every score finds thousands
+/// of equal candidates in it.
+pub(crate) fn grey() -> Vec<u8> {
+    static GREY: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let (width, height) = (10_000, 5_000);
+        let mut jpeg = Vec::new();
+        let pixels = vec![128; width * height];
+        let encoder = JpegEncoder::new_with_quality(&mut jpeg, 30);
+        encoder.write_image(&pixels, width as u32, height as u32, ExtendedColorType::L8).unwrap();
+        jpeg
+    });
+    GREY.clone()
+}
+
+/// Returns an image without its second half.
+pub(crate) fn truncated() -> Vec<u8> {
+    let picture = testing::picture("ada.jpg");
+    picture[..picture.len() / 2].to_vec()
+}
+
+/// Returns JSON with millions of small values and a NUL at the end, which no text column accepts.
+pub(crate) fn many_values(bytes: usize) -> Vec<u8> {
+    [&b"{\"images\":["[..], &b"0,".repeat(bytes / 2), b"0],\"x\":\"\\u0000\"}"].concat()
+}
+
+pub(crate) fn deep(depth: usize) -> Vec<u8> {
+    [&b"{\"images\":"[..], &b"[".repeat(depth), &b"]".repeat(depth), b"}"].concat()
+}
+
+pub(crate) fn many_parts(count: usize) -> Vec<u8> {
+    let part = b"--b\r\ncontent-disposition: form-data; name=\"image\"\r\n\r\n0\r\n".repeat(count);
+    [&part[..], b"--b--\r\n"].concat()
 }

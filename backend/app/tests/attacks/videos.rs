@@ -7,16 +7,13 @@
 //! the time until a video of the other tenant is read, but makes no assertion about it.
 //! `ATTACK_ADDRESSES` sets the number of slow addresses (default 1,000).
 mod attackers;
-mod site;
-mod usage;
 mod world;
 
-use attackers::{Hostile, LARGE, padding};
+use attackers::{Hostile, LARGE, Site, padding};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use reqwest::Method;
 use serde_json::Value;
-use site::Site;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -162,7 +159,7 @@ async fn read_beside_the_attacks(normal: &Tenant, film: &Bytes) -> String {
 
 /// Requires that memory and disk space stayed within their limits.
 async fn check_usage(world: &World) {
-    let (peaks, unused) = (world.peaks(), world.unused_files().await);
+    let (peaks, unused) = (world.usage.peaks(), world.unused_files().await);
     let (memory, large) = (world::memory_limit(), LARGE as u64);
     // A process that is killed before it inserts the row of a file leaves the file to the sweep.
     let disk = world::disk_limit(large) + unused * large + SMALL_FILES;
@@ -202,7 +199,7 @@ async fn a_tenant_that_attacks_with_videos_stops_no_other_while_the_service_is_k
     let attacks = hostile.start();
     let kills = kill_repeatedly(&mut world, &hostile, &films.short).await;
     attacks.wait_until_each_has_run().await;
-    let suspects = world.number("select count(*) from jobs where crashes > 1").await;
+    let suspects = world.database.number("select count(*) from jobs where crashes > 1").await;
     for video in &kills.accepted {
         normal.until_read(video).await;
     }

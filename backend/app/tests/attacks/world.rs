@@ -1,11 +1,13 @@
-//! Starts the attacked service with its tenants and their keys.
-use crate::common::process::{Finished, TestFolder};
-use crate::common::service::{Caller, Service};
+//! Starts the attacked service with its tenants and their keys. Runs the normal load, which is the
+//! daily requests of a tenant, and measures the latency of each response.
+use crate::common::service::{Caller, Finished, Service, TestFolder, client};
 use crate::site;
-use reqwest::Method;
-use rustix::process::Signal;
+use futures::{StreamExt, stream};
+use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
 use testing::TestDatabase;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -18,7 +20,7 @@ pub(crate) struct NormalData {
 
 /// A running service with two tenants: a normal one, who has crawled a site, and a hostile one.
 pub(crate) struct World {
-    service: Service,
+    pub(crate) service: Service,
     _database: TestDatabase,
     _place: TestFolder,
     pub(crate) hostile_site: String,
@@ -40,9 +42,8 @@ impl World {
         let database = TestDatabase::create().await;
         let place = TestFolder::new();
         place.run(&["models", "fetch"]).expect(0);
-        let mut command = place.facecrawl(&["up", "--port", "0"]);
-        command.env("DATABASE_URL", database.url()).env("AUTH", "keys").env("LOG_LEVEL", "error");
-        command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
+        let mut command = place.on(&database, &["up", "--port", "0"]);
+        command.env("AUTH", "keys").env("LOG_LEVEL", "error");
         // These settings are for a machine with a gigabyte of free memory, which processes one
         // image of the largest size at a time.
         command.env("MAX_DECODED_MEGAPIXELS", "60").env("MAX_PENDING_BODY_MB", "64");
@@ -83,14 +84,8 @@ impl World {
     /// Crawls the normal tenant's site until the crawl ends.
     async fn crawl(&self, seed: &str) {
         let caller = self.caller(&self.normal);
-        let body = json!({"seeds": [seed], "delay_ms": 0});
-        let created = caller.ask(201, Method::POST, "/crawls", Some(&body)).await;
-        let path = format!("/crawls/{}", created["id"].as_str().unwrap());
+        let path = caller.crawl(&json!({"seeds": [seed], "delay_ms": 0})).await;
         caller.until(&path, |crawl| crawl["state"] == "completed").await;
-    }
-
-    pub(crate) fn base(&self) -> &str {
-        &self.service.base
     }
 
     /// Returns host and port.
@@ -121,21 +116,12 @@ impl World {
         }
     }
 
-    /// Returns the peak of the process's memory in bytes.
-    pub(crate) fn peak_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.service.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-    }
-
     /// Stops the service and requires a clean exit.
     pub(crate) async fn stop(mut self, limit: Duration) {
         let live = self.caller(&self.normal).send(Method::GET, "/health/live", None).await;
         assert_eq!(live.status(), 200);
-        self.service.signal(Signal::TERM);
-        let ended = tokio::task::spawn_blocking(move || self.service.ended());
-        let (status, log) = tokio::time::timeout(limit, ended).await.expect("it stops").unwrap();
-        assert_eq!(status, Some(0), "{log}");
+        let stopped = tokio::task::spawn_blocking(move || self.service.stop());
+        tokio::time::timeout(limit, stopped).await.expect("it stops").unwrap();
     }
 }
 
@@ -148,4 +134,104 @@ pub(crate) fn key(place: &TestFolder, database: &TestDatabase, of: &[&str], scop
 
 fn ids(rows: &Value) -> Vec<String> {
     rows.as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+}
+
+const CALLERS: usize = 3;
+
+/// The requests of the normal tenant.
+pub(crate) struct Load {
+    client: Client,
+    base: String,
+    key: String,
+    picture: Vec<u8>,
+    face: String,
+}
+
+pub(crate) struct Latencies {
+    sorted: Vec<Duration>,
+    /// Latencies of each kind of request, sorted.
+    kinds: BTreeMap<&'static str, Vec<Duration>>,
+    /// The requests that failed, with the reason.
+    pub(crate) failures: Vec<String>,
+}
+
+impl Load {
+    pub(crate) fn of(world: &World) -> Self {
+        Self {
+            client: client(),
+            base: world.service.base.clone(),
+            key: world.normal.clone(),
+            picture: testing::picture("ada.jpg"),
+            face: world.faces[0].clone(),
+        }
+    }
+
+    /// Returns request number `number`: health, lists, search and detection alternate.
+    fn request(&self, number: usize) -> (&'static str, RequestBuilder) {
+        let at = |path: &str| format!("{}{path}", self.base);
+        let (what, request) = match number % 5 {
+            0 => ("live", self.client.get(at("/health/live"))),
+            1 => ("faces", self.client.get(at("/faces?limit=20"))),
+            2 => {
+                let picture = self.client.post(at("/faces/detect")).body(self.picture.clone());
+                ("detect", picture.header("content-type", "image/jpeg"))
+            }
+            3 => ("search", self.client.post(at("/faces/search")).json(&json!({"face_id": self.face}))),
+            _ => ("face", self.client.get(at(&format!("/faces/{}", self.face)))),
+        };
+        (what, request.bearer_auth(&self.key))
+    }
+
+    pub(crate) async fn run(&self, requests: usize) -> Latencies {
+        let answers = stream::iter(0..requests).map(|number| async move {
+            let (what, request) = self.request(number);
+            let begun = Instant::now();
+            let failure = match request.send().await {
+                Ok(answer) if answer.status() == 200 => match answer.bytes().await {
+                    Ok(_) => None,
+                    Err(error) => Some(format!("{what}: {error}")),
+                },
+                Ok(answer) => {
+                    let status = answer.status();
+                    Some(format!("{what}: {status} {}", answer.text().await.unwrap_or_default()))
+                }
+                Err(error) => Some(format!("{what}: {error:?}")),
+            };
+            (what, begun.elapsed(), failure)
+        });
+        let answers: Vec<_> = answers.buffer_unordered(CALLERS).collect().await;
+        let mut kinds: BTreeMap<_, Vec<Duration>> = BTreeMap::new();
+        for (what, took, _) in &answers {
+            kinds.entry(*what).or_default().push(*took);
+        }
+        let mut sorted: Vec<Duration> = kinds.values().flatten().copied().collect();
+        sorted.sort_unstable();
+        kinds.values_mut().for_each(|kind| kind.sort_unstable());
+        let failures = answers.into_iter().filter_map(|(_, _, failure)| failure).collect();
+        Latencies { sorted, kinds, failures }
+    }
+}
+
+fn quantile(sorted: &[Duration], share: f64) -> Duration {
+    sorted[((sorted.len() - 1) as f64 * share).round() as usize]
+}
+
+impl Latencies {
+    pub(crate) fn p99(&self) -> Duration {
+        quantile(&self.sorted, 0.99)
+    }
+}
+
+impl fmt::Display for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |f: &mut fmt::Formatter<'_>, what: &str, sorted: &[Duration]| {
+            let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| quantile(sorted, share).as_millis());
+            write!(f, "{} {what}, p50 {p50} ms, p95 {p95} ms, p99 {p99} ms", sorted.len())
+        };
+        show(f, "requests", &self.sorted)?;
+        self.kinds.iter().try_for_each(|(kind, sorted)| {
+            f.write_str("\n        ")?;
+            show(f, kind, sorted)
+        })
+    }
 }

@@ -202,6 +202,13 @@ impl Browser {
         self.post(&format!("/element/{id}/value"), json!({"text": text})).await;
     }
 
+    /// Sets the value of a field or a list, as if a user had changed it.
+    pub async fn choose(&self, css: &str, value: &str) {
+        let change = "field.dispatchEvent(new Event('change'))";
+        let set = format!("const field = document.querySelector({css:?}); field.value = {value:?}; {change}");
+        self.run(&set).await;
+    }
+
     /// Presses keys one after the other in the focused element.
     pub async fn press(&self, keys: &[char]) {
         let actions: Vec<Value> = keys

@@ -1,21 +1,14 @@
 //! Tests the web page in a real browser, with the real service and real models. Screenshots are in
 //! `target/screenshots`.
-#![cfg(unix)]
 #![allow(clippy::unwrap_used, unreachable_pub)]
 #[path = "../common/mod.rs"]
 mod common;
 
-mod audit;
+mod administration;
 mod chrome;
-mod collections;
-mod crawl;
-mod detect;
-mod erasures;
-mod keys;
+mod crawls;
+mod faces;
 mod modules;
-mod people;
-mod site;
 mod stage;
-mod system;
 mod tour;
 mod videos;

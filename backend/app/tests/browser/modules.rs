@@ -2,8 +2,9 @@
 use crate::stage::Stage;
 use serde_json::{Value, json};
 
-async fn all(stage: &Stage, module: &str, cases: &[(&str, Value)]) {
-    for (expression, expected) in cases {
+/// Requires the value of each expression. `m` is the module that the first column names.
+async fn all(stage: &Stage, cases: &[(&str, &str, Value)]) {
+    for (module, expression, expected) in cases {
         let script = format!("const m = await import('/assets/js/{module}.js'); return {expression}");
         assert_eq!(stage.browser.run_async(&script).await, *expected, "{module}: {expression}");
     }
@@ -14,129 +15,81 @@ async fn all(stage: &Stage, module: &str, cases: &[(&str, Value)]) {
 async fn numbers_rectangles_tables_and_metrics_come_out_right() {
     let stage = Stage::start().await;
     stage.open("/detect", "Detect").await;
+    let text = r##""# HELP a b\na_total{kind=\"x\",path=\"q\\\"}\"} 3\na_total{kind=\"y\"} 4.5\nb 1e3\n""##;
     all(
         &stage,
-        "format",
         &[
-            ("m.count(1234567)", json!("1,234,567")),
-            ("m.count(NaN)", json!("–")),
-            ("m.plural(1, 'face') + ' ' + m.plural(2, 'face')", json!("1 face 2 faces")),
-            (
+            ("format", "m.count(1234567)", json!("1,234,567")),
+            ("format", "m.count(NaN)", json!("–")),
+            ("format", "m.plural(1, 'face') + ' ' + m.plural(2, 'face')", json!("1 face 2 faces")),
+            ("format", 
                 "[0, 0.01234, 4.5678, 78.94, 412.3, 12345].map(m.figure)",
                 json!(["0", "0.0123", "4.57", "78.9", "412", "12,345"]),
             ),
-            ("[412, 4200000, 999950].map(m.bytes)", json!(["412 B", "4.2 MB", "1.0 MB"])),
-            ("[8.412, 1250].map(m.milliseconds)", json!(["8.41 ms", "1.25 s"])),
-            (
+            ("format", "[412, 4200000, 999950].map(m.bytes)", json!(["412 B", "4.2 MB", "1.0 MB"])),
+            ("format", "[8.412, 1250].map(m.milliseconds)", json!(["8.41 ms", "1.25 s"])),
+            ("format", 
                 "[0, 42, 185, 7800, 273600].map(m.duration)",
                 json!(["0 s", "42 s", "3 min 5 s", "2 h 10 min", "3 d 4 h"]),
             ),
-            ("m.ago('2026-03-01T12:00:00Z', Date.parse('2026-03-01T12:05:09Z'))", json!("5 min ago")),
-            ("m.time('nonsense')", json!("–")),
-            ("m.shortUrl('https://example.org/')", json!("example.org")),
-            ("m.shortUrl('https://example.org/' + 'a'.repeat(90), 21).length", json!(21)),
-            (
+            ("format", "m.ago('2026-03-01T12:00:00Z', Date.parse('2026-03-01T12:05:09Z'))", json!("5 min ago")),
+            ("format", "m.time('nonsense')", json!("–")),
+            ("format", "m.shortUrl('https://example.org/')", json!("example.org")),
+            ("format", "m.shortUrl('https://example.org/' + 'a'.repeat(90), 21).length", json!(21)),
+            ("format", 
                 "[m.isWeb('https://a'), m.isWeb('javascript:alert(1)'), m.isWeb('file:///x')]",
                 json!([true, false, false]),
             ),
-        ],
-    )
-    .await;
-    all(
-        &stage,
-        "geometry",
-        &[
-            (
+            ("geometry", 
                 "m.square({x: 40, y: 40, width: 20, height: 20}, {width: 100, height: 100})",
                 json!({"x": 35, "y": 35, "side": 30}),
             ),
             // At an edge of the image, the square is moved inside. In a small image, the square is
             // the whole image.
-            (
+            ("geometry", 
                 "m.square({x: -10, y: 90, width: 20, height: 20}, {width: 100, height: 100})",
                 json!({"x": 0, "y": 70, "side": 30}),
             ),
-            (
+            ("geometry", 
                 "m.square({x: 0, y: 0, width: 90, height: 50}, {width: 100, height: 60})",
                 json!({"x": 15, "y": 0, "side": 60}),
             ),
-            ("m.shares([0, 0])", json!([0, 0])),
-            ("m.shares([3, 0, 1])", json!([75, 0, 25])),
-            ("m.shares([9999, 1])[1] > 1", json!(true)),
-            ("m.lines([0, 5, null, 10], 30, 10, 10)", json!([[[0, 10], [10, 5]], [[30, 0]]])),
-            ("[0, 0.7, 1, 3, 70].map(m.axisTop)", json!([1, 1, 1, 5, 100])),
-        ],
-    )
-    .await;
-    all(
-        &stage,
-        "csv",
-        &[
-            (
+            ("geometry", "m.shares([0, 0])", json!([0, 0])),
+            ("geometry", "m.shares([3, 0, 1])", json!([75, 0, 25])),
+            ("geometry", "m.shares([9999, 1])[1] > 1", json!(true)),
+            ("geometry", "m.lines([0, 5, null, 10], 30, 10, 10)", json!([[[0, 10], [10, 5]], [[30, 0]]])),
+            ("geometry", "[0, 0.7, 1, 3, 70].map(m.axisTop)", json!([1, 1, 1, 5, 100])),
+            ("csv", 
                 r#"m.csv([["a", 1, null], ["b,c", "d\"e", "f\ng"]])"#,
                 json!("a,1,\r\n\"b,c\",\"d\"\"e\",\"f\ng\"\r\n"),
             ),
             // Text that a spreadsheet would run as a formula is escaped. Numbers remain unchanged.
-            (r#"m.csv([["=1+1", "@x", -5]])"#, json!("'=1+1,'@x,-5\r\n")),
-        ],
-    )
-    .await;
-    let text = r##""# HELP a b\na_total{kind=\"x\",path=\"q\\\"}\"} 3\na_total{kind=\"y\"} 4.5\nb 1e3\n""##;
-    all(
-        &stage,
-        "metrics",
-        &[
-            (&format!("m.parse({text}).length"), json!(3)),
-            (&format!("m.parse({text})[0].labels"), json!({"kind": "x", "path": "q\"}"})),
-            (&format!("[m.sum(m.parse({text}), 'a_total'), m.sum(m.parse({text}), 'a_total', {{kind: ['y', 'z']}}), m.sum(m.parse({text}), 'b')]"), json!([7.5, 4.5, 1000])),
-            ("[m.rate(10, 30, 2), m.rate(10, 4, 2)]", json!([10, 2])),
-        ],
-    )
-    .await;
-    all(
-        &stage,
-        "events",
-        &[
-            (
+            ("csv", r#"m.csv([["=1+1", "@x", -5]])"#, json!("'=1+1,'@x,-5\r\n")),
+            ("metrics", &format!("m.parse({text}).length"), json!(3)),
+            ("metrics", &format!("m.parse({text})[0].labels"), json!({"kind": "x", "path": "q\"}"})),
+            ("metrics", &format!("[m.sum(m.parse({text}), 'a_total'), m.sum(m.parse({text}), 'a_total', {{kind: ['y', 'z']}}), m.sum(m.parse({text}), 'b')]"), json!([7.5, 4.5, 1000])),
+            ("metrics", "[m.rate(10, 30, 2), m.rate(10, 4, 2)]", json!([10, 2])),
+            ("events", 
                 r#"m.parse("event: done\ndata: {\"a\":\ndata: 1}")"#,
                 json!({"event": "done", "data": {"a": 1}}),
             ),
-            ("m.parse(': keep-alive')", json!(null)),
-        ],
-    )
-    .await;
-    all(
-        &stage,
-        "router",
-        &[
-            (
+            ("events", "m.parse(': keep-alive')", json!(null)),
+            ("router", 
                 "m.parse('#/faces/1%2F2?a=b&c=')",
                 json!({"segments": ["faces", "1/2"], "query": {"a": "b", "c": ""}}),
             ),
-            ("m.href('/faces', {a: 'x y', b: undefined})", json!("#/faces?a=x+y")),
-        ],
-    )
-    .await;
-    all(
-        &stage,
-        "videos",
-        &[
-            ("[0, 59999, 600000, 3723456].map(m.position)", json!(["0:00", "0:59", "10:00", "1:02:03"])),
-            (
+            ("router", "m.href('/faces', {a: 'x y', b: undefined})", json!("#/faces?a=x+y")),
+            ("videos", "[0, 59999, 600000, 3723456].map(m.position)", json!(["0:00", "0:59", "10:00", "1:02:03"])),
+            ("videos", 
                 "[[null, null], [null, 60000], [30000, 60000], [1000, null]]\
                 .map(([read_ms, duration_ms]) => m.progress({read_ms, duration_ms, state: 'running'}))",
                 json!(["Not read yet", "0:00 of 1:00 (0%)", "0:30 of 1:00 (50%)", "0:01 read"]),
             ),
-        ],
-    )
-    .await;
-    all(
-        &stage,
-        "labels",
-        &[(
+("labels", 
             "[m.outcome('http_503'), m.outcome('never_seen'), m.qualityReason('too_blurry')]",
             json!(["The server responded with HTTP 503", "Never seen", "Too blurry"]),
-        )],
+        ),
+        ],
     )
     .await;
     stage.stop().await;
@@ -153,12 +106,11 @@ async fn lists_that_are_cut_say_how_much_is_missing() {
         new AbortController().signal).querySelectorAll('li.quiet')].map((e) => e.textContent))";
     all(
         &stage,
-        "faces",
         &[
-            (&format!("{shown}(2, 2)"), json!([])),
-            (&format!("{shown}(3, 3)"), json!(["and 1 more"])),
-            (&format!("{shown}(100, 120)"), json!(["and 118 more"])),
-            (&format!("{shown}(100, 1000)"), json!(["1,000 or more in total"])),
+            ("faces", &format!("{shown}(2, 2)"), json!([])),
+            ("faces", &format!("{shown}(3, 3)"), json!(["and 1 more"])),
+            ("faces", &format!("{shown}(100, 120)"), json!(["and 118 more"])),
+            ("faces", &format!("{shown}(100, 1000)"), json!(["1,000 or more in total"])),
         ],
     )
     .await;

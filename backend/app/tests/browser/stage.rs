@@ -1,11 +1,12 @@
-//! Starts a service and a browser, and provides the checks for every view.
+//! Starts a service, a browser and a site with images of drawn people, and provides the checks for
+//! every view.
 use crate::chrome::Browser;
-use crate::common::files::FileServer;
-use crate::common::process::TestFolder;
-use crate::common::service::Service;
-use rustix::process::Signal;
+use crate::common::service::{Service, TestFolder};
+use crate::common::sites::FileServer;
 use serde_json::Value;
 use std::path::Path;
+use std::sync::OnceLock;
+pub use testing::people::portrait;
 use testing::{TestDatabase, root};
 
 pub struct Stage {
@@ -22,17 +23,23 @@ impl Stage {
         Self::with(&[]).await
     }
 
-    /// Works like [`Self::set`], with additional variables in the service's environment.
+    /// Works like [`Self::start`], with a decoder of videos. The test must declare
+    /// `#[needs(video)]`.
+    pub async fn with_videos() -> Self {
+        Self::with(&[("FFMPEG", testing::ffmpeg().to_str().unwrap())]).await
+    }
+
+    /// Works like [`Self::start`], with additional variables in the service's environment.
     pub async fn with(variables: &[(&str, &str)]) -> Self {
         let axe = std::fs::read_to_string(root().join(".runtime/axe/axe.min.js"))
             .expect("./scripts/browser-tools has installed axe-core");
         let browser = Browser::start().await;
         let database = TestDatabase::create().await;
         let place = TestFolder::new();
-        let mut command = place.facecrawl(&["up", "--port", "0"]);
-        command.env("DATABASE_URL", database.url()).envs(variables.iter().copied());
+        let mut command = place.on(&database, &["up", "--port", "0"]);
+        command.env_remove("CRAWL_DELAY_MS").envs(variables.iter().copied());
         // The log is not read while the test runs, so it must stay short.
-        command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("WORKERS", "2").env("LOG_LEVEL", "warn");
+        command.env("WORKERS", "2").env("LOG_LEVEL", "warn");
         let service = Service::start(&mut command);
         let stage = Self { browser, service, place, database, axe };
         stage.browser.set_appearance(1280, 860, false).await;
@@ -126,8 +133,46 @@ impl Stage {
     pub async fn stop(mut self) {
         self.expect_empty_console().await;
         self.browser.close().await;
-        self.service.signal(Signal::TERM);
-        let (status, log) = self.service.ended();
-        assert_eq!(status, Some(0), "{log}");
+        self.service.stop();
     }
+}
+
+/// Number of portraits on the site: three of each person.
+pub const PORTRAITS: usize = 15;
+
+/// Starts the site. The site also has a damaged image, a dead link and a folder that robots.txt
+/// disallows.
+pub async fn start_site() -> FileServer {
+    serve_site(None).await
+}
+
+/// Starts the site with another image in place of the last portrait.
+pub async fn site_with_last(image: Vec<u8>) -> FileServer {
+    serve_site(Some(image)).await
+}
+
+async fn serve_site(last: Option<Vec<u8>>) -> FileServer {
+    static PORTRAIT_FILES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    let portraits =
+        PORTRAIT_FILES.get_or_init(|| (0..15).map(|number| portrait(number / 3, number % 3)).collect());
+    let tags = |numbers: std::ops::Range<usize>| -> String {
+        numbers.map(|number| format!("<img src=\"/{number}.jpg\" alt=\"Portrait {number}\">")).collect()
+    };
+    let home = format!(
+        "<a href=\"/team.html\">Team</a> <a href=\"/archive.html\">Archive</a> <a href=\"/private/\">Private</a>{}",
+        tags(0..3)
+    );
+    let archive = format!("{}<img src=\"/damaged.jpg\"><img src=\"/missing.jpg\">", tags(6..PORTRAITS));
+    let mut files = vec![
+        ("/".to_owned(), home.into_bytes()),
+        ("/team.html".to_owned(), tags(0..9).into_bytes()),
+        ("/archive.html".to_owned(), archive.into_bytes()),
+        ("/robots.txt".to_owned(), b"User-agent: *\nDisallow: /private/\n".to_vec()),
+        ("/damaged.jpg".to_owned(), b"no picture at all".to_vec()),
+    ];
+    files.extend(portraits.iter().enumerate().map(|(number, file)| (format!("/{number}.jpg"), file.clone())));
+    if let (Some(image), Some((_, file))) = (last, files.last_mut()) {
+        *file = image;
+    }
+    FileServer::with(files).await
 }

@@ -1,10 +1,8 @@
 //! Follows a new user from the first command to the first search result, and prints the seconds of
 //! each step. `./scripts/tour` runs it.
 use crate::chrome::Browser;
-use crate::common::process::TestFolder;
-use crate::common::service::Service;
-use crate::site;
-use rustix::process::Signal;
+use crate::common::service::{Service, TestFolder};
+use crate::stage::start_site;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -32,7 +30,7 @@ impl Watch {
 async fn from_the_first_command_to_the_first_search_hit() {
     let browser = Browser::start().await;
     browser.set_appearance(1280, 860, false).await;
-    let site = site::start().await;
+    let site = start_site().await;
     let place = TestFolder::new();
     let binary =
         std::env::var_os("TOUR_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_facecrawl").into(), PathBuf::from);
@@ -65,7 +63,5 @@ async fn from_the_first_command_to_the_first_search_hit() {
     watch.step("a search with it shows the first hit");
 
     browser.close().await;
-    service.signal(Signal::TERM);
-    let (status, log) = service.ended();
-    assert_eq!(status, Some(0), "{log}");
+    service.stop();
 }

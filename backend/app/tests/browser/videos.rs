@@ -1,5 +1,5 @@
 //! Tests the views of videos: upload, live progress, a lane for each person, and deletion.
-use crate::common::files::FileServer;
+use crate::common::sites::FileServer;
 use crate::stage::Stage;
 use testing::film::{Codec, Container, Encoding, Film};
 
@@ -18,18 +18,10 @@ const HOLD_FAILED: &str = "const send = window.fetch; window.fetch = (url, init)
         answer(response); \
     }; }) : send(url, init)";
 
-fn choose_state(state: &str) -> String {
-    format!(
-        "const filter = document.querySelector('[aria-label=State]'); \
-         filter.value = '{state}'; filter.dispatchEvent(new Event('change'))"
-    )
-}
-
 #[testing::needs(browser, video, slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
-    let ffmpeg = testing::ffmpeg();
-    let stage = Stage::with(&[("FFMPEG", ffmpeg.to_str().unwrap())]).await;
+    let stage = Stage::with_videos().await;
     let browser = &stage.browser;
     let film = stage.place.path().join("film.mp4");
     let encoding = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Mp4) };
@@ -79,9 +71,9 @@ async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
     stage.check_view("videos").await;
     // The answer for an earlier filter arrives late. It is not shown.
     browser.run(HOLD_FAILED).await;
-    browser.run(&choose_state("failed")).await;
+    browser.choose("[aria-label=State]", "failed").await;
     browser.until("window.release").await;
-    browser.run(&choose_state("completed")).await;
+    browser.choose("[aria-label=State]", "completed").await;
     browser.until_text(".crawl .numbers", "7").await;
     browser.run("window.release()").await;
     browser.until("window.released").await;
@@ -99,11 +91,9 @@ async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
 #[testing::needs(browser, video)]
 #[testing::test(flavor = "multi_thread")]
 async fn the_videos_of_a_crawl_are_shown_with_their_origin() {
-    let ffmpeg = testing::ffmpeg();
-    let stage = Stage::with(&[("FFMPEG", ffmpeg.to_str().unwrap())]).await;
+    let stage = Stage::with_videos().await;
     let browser = &stage.browser;
-    let film = stage.place.path().join("film.mp4");
-    Film::short().encode(&Encoding::new(Codec::H264, Container::Mp4), &film).unwrap();
+    let film = stage.place.put_film("film.mp4", &Film::short());
     let page = b"<video src=\"/film.mp4\"></video><a href=\"/text.mp4\">text</a>".to_vec();
     let files = [
         ("/", page),
@@ -146,8 +136,7 @@ async fn the_videos_of_a_crawl_are_shown_with_their_origin() {
 #[testing::needs(browser, video)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_failed_video_is_retried_where_its_file_can_be_read_again() {
-    let ffmpeg = testing::ffmpeg();
-    let stage = Stage::with(&[("FFMPEG", ffmpeg.to_str().unwrap())]).await;
+    let stage = Stage::with_videos().await;
     let browser = &stage.browser;
     stage
         .database

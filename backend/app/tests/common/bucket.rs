@@ -1,5 +1,6 @@
 //! Runs a private S3 server (moto, in memory) with one bucket. The server checks signatures as S3
 //! does.
+use super::service::client;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -59,8 +60,7 @@ impl Bucket {
     /// Creates a user with a key for everything, and the bucket. The server does not authenticate
     /// its first four requests.
     async fn make(&mut self) {
-        let _already = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let client = client();
         let policy =
             r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:*","Resource":"*"}]}"#;
         let mut answers = Vec::new();

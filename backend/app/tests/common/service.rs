@@ -1,12 +1,143 @@
-//! Controls a running service by signals, and reads its log.
+//! Runs the binary in a separate folder with a separate environment. Controls a running service by
+//! signals, and calls it.
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use testing::MAX_WAIT;
+use testing::film::{Codec, Container, Encoding, Film};
+use testing::{FixturePack, MAX_WAIT, TestDatabase};
+
+pub struct TestFolder {
+    folder: tempfile::TempDir,
+}
+
+impl TestFolder {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Returns a command that runs the binary in this folder. Models come from the mirror. The
+    /// environment of the test process is not inherited.
+    pub fn facecrawl(&self, args: &[&str]) -> Command {
+        self.facecrawl_at(env!("CARGO_BIN_EXE_facecrawl"), args)
+    }
+
+    /// Returns the same command for another build of the binary.
+    pub fn facecrawl_at(&self, binary: impl AsRef<OsStr>, args: &[&str]) -> Command {
+        let mut command = Command::new(binary);
+        command.args(args).current_dir(self.path()).env_clear().stdin(Stdio::null());
+        command.env("ORT_DYLIB_PATH", testing::library());
+        command.env("FACE_MODEL_MIRROR", testing::models_dir());
+        command
+    }
+
+    /// Returns a command that uses a database, and that may crawl this machine without a delay.
+    pub fn on(&self, database: &TestDatabase, args: &[&str]) -> Command {
+        let mut command = self.facecrawl(args);
+        command.env("DATABASE_URL", database.url());
+        command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Finished {
+        Finished::of(&mut self.facecrawl(args))
+    }
+
+    /// Runs a command that uses a database.
+    pub fn run_on(&self, database: &TestDatabase, args: &[&str]) -> Finished {
+        Finished::of(&mut self.on(database, args))
+    }
+
+    /// Creates a folder with small models, which need no download, and their manifest.
+    pub fn with_small_models() -> (Self, FixturePack) {
+        let place = Self::new();
+        let models = place.path().join("models");
+        std::fs::create_dir(&models).unwrap();
+        let pack = testing::fixture_pack(&models);
+        place.put("models/packs.toml", pack.manifest());
+        (place, pack)
+    }
+
+    /// Writes an image that shows faces at these points, each with an identity, for the small
+    /// models.
+    pub fn put_drawing(&self, name: &str, faces: &[(u32, u32, u32)]) -> PathBuf {
+        let mut drawing = testing::fixture_models::Picture::new(640, 480);
+        faces.iter().for_each(|(x, y, identity)| testing::draw_face(&mut drawing, *x, *y, *identity));
+        self.put(name, vision::encode::png(&vision::Frame::new(640, 480, drawing.into_raw()).unwrap()))
+    }
+
+    /// Writes a film in H.264. Returns its path.
+    pub fn put_film(&self, name: &str, film: &Film) -> PathBuf {
+        let container = if name.ends_with(".mp4") { Container::Mp4 } else { Container::Mkv };
+        let path = self.path().join(name);
+        film.encode(&Encoding::new(Codec::H264, container), &path).unwrap();
+        path
+    }
+
+    pub fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+/// Returns a command that runs another command through a shell script, in which `"$0" "$@"` is that
+/// command.
+pub fn through_shell(script: &str, command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(command.get_program()).args(command.get_args());
+    shell.current_dir(command.get_current_dir().unwrap()).env_clear();
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell
+}
+
+#[derive(Debug)]
+pub struct Finished {
+    pub status: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Finished {
+    pub fn of(command: &mut Command) -> Self {
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        Self {
+            status: status.code().expect("the process exited without a signal"),
+            stdout: String::from_utf8(stdout).unwrap(),
+            stderr: String::from_utf8(stderr).unwrap(),
+        }
+    }
+
+    /// Panics with the whole output if the exit status is not `status`.
+    pub fn expect(self, status: i32) -> Self {
+        assert_eq!(self.status, status, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// Panics if a table on stdout is wider than 100 columns.
+    pub fn fits(&self) {
+        for line in self.stdout.lines().filter(|line| line.starts_with(['│', '┌', '├', '└', '╞'])) {
+            assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
+        }
+    }
+
+    /// Parses stdout, which must be one JSON document.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr))
+    }
+}
 
 pub struct Service {
     pub child: Child,
@@ -18,6 +149,15 @@ pub struct Service {
 impl Service {
     /// Starts the service and waits for the line that contains its address.
     pub fn start(command: &mut Command) -> Self {
+        let mut service = Self::spawn(command);
+        let ready = service.wait_for("facecrawl", "is ready");
+        let base = ready.split_whitespace().find(|word| word.starts_with("http://"));
+        service.base = base.unwrap_or_default().to_owned();
+        service
+    }
+
+    /// Starts the service, and reads its log in a thread. The address is not known yet.
+    pub fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, lines) = mpsc::channel();
@@ -27,11 +167,12 @@ impl Service {
                 let _closed = sender.send(line);
             }
         });
-        let mut service = Self { child, base: String::new(), lines, log: String::new() };
-        let ready = service.wait_for("facecrawl", "is ready");
-        let base = ready.split_whitespace().find(|word| word.starts_with("http://"));
-        service.base = base.unwrap_or_default().to_owned();
-        service
+        Self { child, base: String::new(), lines, log: String::new() }
+    }
+
+    /// Starts the API and a worker on any free port.
+    pub fn up(place: &TestFolder, database: &TestDatabase) -> Self {
+        Self::start(&mut place.on(database, &["up", "--port", "0"]))
     }
 
     /// Reads the log up to the line that starts with `start` and contains `part`.
@@ -48,11 +189,32 @@ impl Service {
 
     /// Returns a caller of a service that requires no keys.
     pub fn caller(&self) -> Caller {
-        Caller { base: self.base.clone(), key: "none".into() }
+        Caller::without_key(&self.base)
     }
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops the service and requires that it exits cleanly. Returns its log.
+    pub fn stop(&mut self) -> String {
+        self.signal(Signal::TERM);
+        let (status, log) = self.ended();
+        assert_eq!(status, Some(0), "{log}");
+        log
+    }
+
+    /// Kills the service and waits for the end of the process.
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        let _ = self.ended();
+    }
+
+    /// Returns the peak of the process's resident memory in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
     /// Waits for the end of the process. Returns its exit status and its log.
@@ -81,6 +243,18 @@ fn next_line(lines: &mpsc::Receiver<String>, deadline: Instant) -> Option<String
     }
 }
 
+/// Returns a body that shows an image of [`testing::picture`].
+pub fn showing(file: &str) -> Value {
+    json!({ "image_base64": BASE64_STANDARD.encode(testing::picture(file)) })
+}
+
+/// Requires that a text contains all parts.
+pub fn assert_says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "`{text}` does not contain `{part}`");
+    }
+}
+
 /// Returns a client with a time limit of one minute.
 pub fn client() -> reqwest::Client {
     let _already = rustls::crypto::ring::default_provider().install_default();
@@ -92,6 +266,24 @@ pub async fn get(url: &str) -> (u16, String) {
     (response.status().as_u16(), response.text().await.unwrap())
 }
 
+/// Ends the leases of the jobs of processes that were killed, so that a test does not wait for it.
+pub async fn expire_leases(database: &TestDatabase) {
+    let expire = "update jobs set lease_until = now() - interval '1 second' where state = 'running'";
+    database.execute(expire).await;
+}
+
+/// Runs a program of Postgres, and returns its output.
+pub fn postgres(program: &str, args: &[&str]) -> String {
+    let program = testing::server::programs().join(program);
+    Finished::of(Command::new(program).args(args)).expect(0).stdout
+}
+
+/// Runs a statement with psql, and returns the rows as text.
+pub fn psql(url: &str, statement: &str) -> String {
+    let form = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"];
+    postgres("psql", &[&form[..], &["--command", statement, url]].concat())
+}
+
 /// A caller of a service, with a key if the service requires one.
 pub struct Caller {
     pub base: String,
@@ -99,6 +291,11 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Returns a caller of a service that requires no keys.
+    pub fn without_key(base: &str) -> Self {
+        Self { base: base.to_owned(), key: "none".into() }
+    }
+
     pub async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> reqwest::Response {
         let mut request = client().request(method, format!("{}{path}", self.base)).bearer_auth(&self.key);
         if let Some(body) = body {
@@ -117,6 +314,30 @@ impl Caller {
 
     pub async fn get(&self, path: &str) -> Value {
         self.ask(200, Method::GET, path, None).await
+    }
+
+    /// Starts a crawl, and returns its path.
+    pub async fn crawl(&self, body: &Value) -> String {
+        let crawl = self.ask(201, Method::POST, "/crawls", Some(body)).await;
+        format!("/crawls/{}", crawl["id"].as_str().unwrap())
+    }
+
+    /// Waits until a crawl has ended, and returns it.
+    pub async fn ended_crawl(&self, path: &str) -> Value {
+        self.until(path, |crawl| crawl["state"] != "running").await
+    }
+
+    /// Sends a film to be stored. Returns the path of the video.
+    pub async fn send_video(&self, query: &str, film: &[u8]) -> String {
+        let request = client().post(format!("{}/videos?{query}", self.base)).bearer_auth(&self.key);
+        let answer = request
+            .header("content-type", "application/octet-stream")
+            .body(film.to_vec())
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), 202);
+        answer.headers()["location"].to_str().unwrap().to_owned()
     }
 
     pub async fn bytes(&self, path: &str) -> Vec<u8> {
@@ -138,9 +359,4 @@ impl Caller {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
-}
-
-/// Works like [`Caller::until`], without a key.
-pub async fn until(url: &str, right: impl Fn(&Value) -> bool) -> Value {
-    Caller { base: String::new(), key: "none".into() }.until(url, right).await
 }

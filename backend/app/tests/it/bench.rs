@@ -1,6 +1,6 @@
 //! Tests the command `bench` with the default pack. `backend/bench` tests the measurements.
 
-use crate::common::process::{Finished, TestFolder};
+use crate::common::service::{Finished, TestFolder};
 use serde_json::Value;
 use std::process::Command;
 
@@ -35,29 +35,10 @@ fn wrong_arguments_are_refused_with_what_is_allowed() {
 #[test]
 fn the_command_writes_report_trace_and_plot() {
     let place = TestFolder::new();
-    let printed = place
-        .run(&[
-            "bench",
-            "--operation",
-            "pipeline",
-            "--image-size",
-            "small",
-            "--no-gpu",
-            "--batch-size",
-            "2",
-            "--iterations",
-            "2",
-            "--json",
-            "-",
-            "--profile",
-            "trace.json",
-            "--plot",
-            "plot.svg",
-            "--auto-batch",
-            "--set",
-            "GPU_BATCH_SIZE=2",
-        ])
-        .expect(0);
+    let sizes = "--operation pipeline --image-size small --no-gpu --batch-size 2 --iterations 2";
+    let files = "--json - --profile trace.json --plot plot.svg --auto-batch --set GPU_BATCH_SIZE=2";
+    let args: Vec<&str> = ["bench"].into_iter().chain(sizes.split(' ')).chain(files.split(' ')).collect();
+    let printed = place.run(&args).expect(0);
     let report = printed.json();
     let result = &report["benchmark_results"]["pipeline"]["small"]["gpu_false"];
     assert_eq!((&result["success_rate"], &result["images"]), (&1.0.into(), &4.into()), "{report}");
@@ -142,18 +123,8 @@ fn everybody_is_found(pack: &str, facecrawl: impl Fn(&[&str]) -> Command) {
 #[test]
 fn a_gpu_that_is_not_there_is_an_error_when_asked_for_and_a_note_when_not() {
     let place = TestFolder::new();
-    let common = [
-        "--operation",
-        "face_detection",
-        "--image-size",
-        "small",
-        "--batch-size",
-        "1",
-        "--iterations",
-        "1",
-        "--warmup",
-        "0",
-    ];
+    let common = "--operation face_detection --image-size small --batch-size 1 --iterations 1 --warmup 0";
+    let common: Vec<&str> = common.split(' ').collect();
     let cpu_library = "was built for the CPU only";
     let both = place.run(&[&["bench", "--json", "report.json"], &common[..]].concat()).expect(0);
     let report: Value =

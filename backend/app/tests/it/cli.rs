@@ -1,6 +1,6 @@
 //! Tests the binary without a database.
 
-use crate::common::process::{Finished, TestFolder};
+use crate::common::service::{Finished, TestFolder, assert_says};
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
@@ -86,11 +86,7 @@ fn a_wrong_configuration_is_status_2_and_says_what_is_allowed() {
 
 #[test]
 fn a_pack_of_ones_own_is_used_like_any_other() {
-    let place = TestFolder::new();
-    let models = place.path().join("models");
-    std::fs::create_dir_all(&models).unwrap();
-    let pack = testing::fixture_pack(&models);
-    place.put("models/packs.toml", pack.manifest());
+    let (place, pack) = TestFolder::with_small_models();
     // The fixture's detector finds faces only at the scale of the whole image.
     let run = |args: &[&str]| {
         let mut command = place.facecrawl(args);
@@ -99,10 +95,7 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
     assert!(run(&["models", "list"]).expect(0).stdout.contains("fixture (ready, in use)"));
     run(&["models", "verify"]).expect(0);
 
-    let mut drawing = testing::fixture_models::Picture::new(640, 480);
-    testing::draw_face(&mut drawing, 4, 3, 0);
-    let drawing = vision::Frame::new(640, 480, drawing.into_raw()).unwrap();
-    place.put("one.png", vision::encode::png(&drawing));
+    place.put_drawing("one.png", &[(4, 3, 0)]);
     let found = run(&["detect", "one.png", "--json"]).expect(0).json();
     assert_eq!(found["results"][0]["faces"].as_array().unwrap().len(), 1, "{found}");
 
@@ -116,12 +109,8 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
         (&samples["canvases"][0]["faces"], &samples["embedder"]["dimensions"]),
         (&1.into(), &128.into())
     );
-    assert!(
-        run(&["models", "samples", "--images", "pictures", "--to", "shown"])
-            .expect(2)
-            .stderr
-            .contains("not empty")
-    );
+    let refused = run(&["models", "samples", "--images", "pictures", "--to", "shown"]).expect(2);
+    assert_says(&refused.stderr, &["not empty"]);
     place.put("pictures/two.png", "no picture");
     run(&["models", "samples", "--images", "pictures", "--to", "again"]).expect(3);
 
@@ -131,10 +120,7 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
     assert!(lost.stderr.contains("fixture_embedder.onnx") && lost.stderr.contains("packs.toml"), "{lost:?}");
     place.put("models/packs.toml", pack.manifest().replace("match_threshold = 0.6\n", ""));
     let wrong = run(&["config", "check"]).expect(2);
-    assert!(
-        wrong.stderr.contains("packs.toml: fixture_embedder.onnx: an embedder requires match_threshold"),
-        "{wrong:?}"
-    );
+    assert_says(&wrong.stderr, &["packs.toml: fixture_embedder.onnx: an embedder requires match_threshold"]);
     place.put("models/packs.toml", "");
     let unknown = run(&["config", "check"]).expect(2);
     assert!(unknown.stderr.contains("MODEL_PACK") && unknown.stderr.contains("compact"), "{unknown:?}");
@@ -179,10 +165,9 @@ fn a_pack_with_a_condition_is_fetched_when_that_is_accepted() {
 
 #[test]
 fn detect_takes_more_files_than_there_is_memory_for() {
-    let ada = testing::picture("ada.jpg");
     let place = TestFolder::new();
     let files: Vec<String> = (0..6).map(|number| format!("{number}.jpg")).collect();
-    files.iter().for_each(|file| drop(place.put(file, &ada)));
+    files.iter().for_each(|file| drop(place.put(file, testing::picture("ada.jpg"))));
     // The memory suffices for one of these images at a time.
     let room = ["-s", "MAX_IMAGE_MEGAPIXELS=2", "-s", "MAX_DECODED_MEGAPIXELS=2"];
     let args = ["detect", "--json"].into_iter().chain(room).chain(files.iter().map(String::as_str));
@@ -219,11 +204,7 @@ fn detect_answers_like_the_api_and_says_what_failed() {
     assert_eq!(mixed["results"][2]["error"]["code"], "unreadable");
     assert!(mixed["results"][1]["faces"][0].get("embedding").is_none());
     let failed = place.run(&["detect", "notes.jpg", "truncated.jpg"]).expect(1);
-    assert!(
-        failed.stderr.contains("notes.jpg") && failed.stderr.contains("not an image"),
-        "{}",
-        failed.stderr
-    );
+    assert_says(&failed.stderr, &["notes.jpg", "not an image"]);
     assert_eq!(failed.stdout, "", "no table without rows");
 }
 
@@ -263,11 +244,7 @@ fn gpu_says_what_runs_where() {
     // ffmpeg runs the last operation, and may be missing.
     assert!(operations[..5].iter().all(|operation| operation["effective"] == "cpu"), "{report}");
     let table = place.run(&["gpu"]).expect(0);
-    assert!(
-        table.stdout.contains("ONNX Runtime") && table.stdout.contains("face_detection"),
-        "{}",
-        table.stdout
-    );
+    assert_says(&table.stdout, &["ONNX Runtime", "face_detection"]);
 }
 
 #[testing::needs(slow)]
@@ -305,12 +282,8 @@ fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
 
 #[test]
 fn a_library_that_cannot_be_loaded_is_named() {
-    let place = TestFolder::new();
+    let (place, _) = TestFolder::with_small_models();
     let library = place.put("broken.so", "no library");
-    // Models that need no download.
-    let models = place.path().join("models");
-    std::fs::create_dir(&models).unwrap();
-    place.put("models/packs.toml", testing::fixture_pack(&models).manifest());
     let mut gpu = place.facecrawl(&["gpu"]);
     let failed = Finished::of(gpu.env("ORT_DYLIB_PATH", &library).env("MODEL_PACK", "fixture")).expect(1);
     assert!(failed.stderr.contains("broken.so"), "{}", failed.stderr);

@@ -1,10 +1,9 @@
-//! Tests the sources of values, and which values are rejected.
-
-mod devices;
-mod memory;
-
+//! Tests the sources of values, which values are rejected, and the settings of devices and memory.
+use crate::common::service::assert_says;
 use app::config::{ConfigError, ConfigErrors, Flag, Loaded, Sources, env_example, load, variables};
+use inference::{CpuBackend, GpuBackend, Operation, Precision};
 use std::path::Path;
+use std::time::Duration;
 
 /// Configuration layers in a separate folder. The environment of the test process is not used.
 struct Layers {
@@ -51,12 +50,6 @@ impl Layers {
         let errors = self.load().expect_err("the configuration is wrong").0;
         assert_eq!(errors.len(), 1, "{errors:?}");
         errors[0].to_string()
-    }
-}
-
-fn assert_says(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "`{text}` does not contain `{part}`");
     }
 }
 
@@ -348,5 +341,168 @@ fn recipes_come_from_the_file() {
         ("[[recipes]]\nhosts = []", &["unknown key `recipes`"]),
     ] {
         assert_says(&Layers::new().file(text).mistake(), parts);
+    }
+}
+
+#[test]
+fn all_gpu_sets_only_what_is_not_set_itself() {
+    let layers = Layers::new().env("ALL_GPU", "true").env("IMAGE_ENHANCEMENT_GPU", "false");
+    let operations = layers.ok().settings.gpu_operations();
+    assert_eq!(operations.len(), 4);
+    assert!(!operations.contains(&Operation::ImageEnhancement));
+    assert!(layers.ok().settings.video_decoding_gpu());
+    assert!(!layers.env("VIDEO_DECODING_GPU", "false").ok().settings.video_decoding_gpu());
+    let video = Layers::new().env("VIDEO_DECODING_GPU", "true").ok().settings;
+    assert!(video.video_decoding_gpu() && video.gpu_operations().is_empty());
+    let layers = Layers::new().env("QUALITY_CHECKS_GPU", "1").env("GPU_BACKEND", "CUDA");
+    let engine = layers.ok().settings.inference();
+    assert_eq!(engine.gpu_operations, [Operation::QualityChecks]);
+    assert_eq!(engine.backend, GpuBackend::Cuda);
+}
+
+#[test]
+fn what_computes_on_the_cpu_is_chosen_by_name() {
+    let backend = |name: &str| Layers::new().env("CPU_BACKEND", name).ok().settings.inference().cpu_backend;
+    assert_eq!(Layers::new().ok().settings.inference().cpu_backend, CpuBackend::Auto);
+    assert_eq!(backend("onnxruntime"), CpuBackend::OnnxRuntime);
+    assert_eq!(backend("onnxruntime-int8"), CpuBackend::OnnxRuntimeInt8);
+    assert_eq!(backend("openvino"), CpuBackend::OpenVino(Precision::Fp32));
+    assert_eq!(backend("openvino-bf16"), CpuBackend::OpenVino(Precision::Bf16));
+    let text = Layers::new().env("CPU_BACKEND", "bf16").mistake();
+    assert_says(
+        &text,
+        &["CPU_BACKEND", "bf16", "auto, onnxruntime, onnxruntime-int8, openvino, openvino-bf16"],
+    );
+}
+
+#[test]
+fn the_performance_mode_sets_delay_batch_and_sessions_unless_they_are_explicit() {
+    let cores = app::config::cores();
+    let engine = |layers: &Layers| {
+        let engine = layers.ok().settings.inference();
+        (engine.batch_max_delay, engine.gpu_batch_size, engine.cpu_sessions, engine.cpu_session_threads)
+    };
+    let throughput = Layers::new().env("PERFORMANCE_MODE", "throughput");
+    assert_eq!(engine(&throughput), (Duration::from_millis(2), 32, cores, 1));
+    let latency = || Layers::new().env("PERFORMANCE_MODE", "latency");
+    let threads = cores.min(4);
+    assert_eq!(engine(&latency()), (Duration::ZERO, 4, (cores / threads).max(1), threads));
+    let explicit = latency()
+        .env("BATCH_MAX_DELAY_MS", "7.5")
+        .env("GPU_BATCH_SIZE", "16")
+        .env("CPU_SESSIONS", "3")
+        .env("CPU_SESSION_THREADS", "2");
+    assert_eq!(engine(&explicit), (Duration::from_micros(7500), 16, 3, 2));
+    assert_eq!(
+        engine(&latency().env("CPU_SESSION_THREADS", "1")).2,
+        cores,
+        "sessions times threads equal the cores"
+    );
+
+    // Values from the mode are listed with the mode as their source.
+    let loaded = latency().env("GPU_BATCH_SIZE", "8").ok();
+    let listed = |name: &str| (loaded.value(name).unwrap(), loaded.source(name));
+    assert_eq!(listed("BATCH_MAX_DELAY_MS"), ("0", "PERFORMANCE_MODE"));
+    assert_eq!(listed("GPU_BATCH_SIZE"), ("8", "environment"));
+    assert_eq!(listed("CPU_SESSION_THREADS"), (threads.to_string().as_str(), "PERFORMANCE_MODE"));
+    assert_eq!(Layers::new().ok().value("GPU_BATCH_SIZE"), Some("32"));
+}
+
+#[test]
+fn tensorrt_is_configured_only_where_it_is_used_and_8_bits_need_a_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("faces.table");
+    let path = table.to_str().unwrap();
+    let with = |pairs: &[(&str, &str)]| {
+        pairs.iter().fold(Layers::new().env("GPU_BACKEND", "tensorrt"), |layers, (name, value)| {
+            layers.env(name, value)
+        })
+    };
+    for (name, value) in
+        [("TENSORRT_FP16", "false"), ("TENSORRT_WORKSPACE_GB", "4"), ("TENSORRT_CACHE_DIR", "/cache")]
+    {
+        let text = Layers::new().env(name, value).mistake();
+        assert_says(
+            &text,
+            &[&format!("{name}={value} (environment)"), "GPU_BACKEND=auto (default)", "tensorrt"],
+        );
+        with(&[(name, value)]).ok();
+    }
+    let text = with(&[("TENSORRT_INT8", "true")]).mistake();
+    assert_says(&text, &["TENSORRT_INT8=true (environment)", "TENSORRT_CALIBRATION_TABLE=FILE"]);
+    let text = with(&[("TENSORRT_CALIBRATION_TABLE", path)]).mistake();
+    assert_says(&text, &[path, "TENSORRT_INT8=false (default)", "TENSORRT_INT8=true"]);
+    let text = with(&[("TENSORRT_INT8", "true"), ("TENSORRT_CALIBRATION_TABLE", path)]).mistake();
+    assert_says(&text, &[path, "does not exist"]);
+
+    std::fs::write(&table, "TRT-100100-EntropyCalibration2\n").unwrap();
+    let engine = with(&[("TENSORRT_INT8", "true"), ("TENSORRT_CALIBRATION_TABLE", path)]).ok();
+    assert_eq!(engine.settings.inference().tensorrt.calibration.as_deref(), Some(table.as_path()));
+    let defaults = with(&[("DATA_DIR", "/srv/faces")]).ok().settings.inference().tensorrt;
+    assert_eq!(defaults.cache_dir, Path::new("/srv/faces/tensorrt"));
+    assert!(defaults.fp16 && defaults.calibration.is_none() && defaults.workspace_gb == 2.0);
+}
+
+/// Returns the limit of concurrently decoded images in millions of pixels.
+fn decoded(layers: &Layers) -> u64 {
+    layers.ok().settings.pipeline().decoded_bytes / 3_000_000
+}
+
+#[test]
+fn pixels_have_room_for_five_of_the_largest_images_or_what_was_said() {
+    let by_cores = 40 * app::config::cores() as u64;
+    assert_eq!(decoded(&Layers::new()), by_cores.max(250));
+    assert_eq!(decoded(&Layers::new().env("MAX_IMAGE_MEGAPIXELS", "1000")), by_cores.max(5000));
+    assert_eq!(decoded(&Layers::new().env("MAX_DECODED_MEGAPIXELS", "50")), 50);
+    let text = Layers::new().env("MAX_DECODED_MEGAPIXELS", "49").mistake();
+    assert_says(
+        &text,
+        &["MAX_DECODED_MEGAPIXELS=49 (environment)", "MAX_IMAGE_MEGAPIXELS=50 (default)", "50 or more"],
+    );
+    let text = Layers::new().env("MAX_DECODED_MEGAPIXELS", "0").mistake();
+    assert_says(&text, &["MAX_DECODED_MEGAPIXELS=0", "a number from 1 to 1000000"]);
+}
+
+#[test]
+fn bodies_have_half_a_gibibyte_or_what_was_said() {
+    let budget = |layers: Layers| layers.ok().settings.server().body_budget;
+    assert_eq!(budget(Layers::new()), server::Config::default().body_budget);
+    assert_eq!(budget(Layers::new().env("MAX_PENDING_BODY_MB", "64")), 64 << 20);
+    let text = Layers::new().env("MAX_PENDING_BODY_MB", "8").mistake();
+    assert_says(&text, &["MAX_PENDING_BODY_MB=8", "a number from 16 to 1048576"]);
+}
+
+/// The table in SIZING.md is computed from the settings: the defaults of a machine with two cores.
+#[test]
+fn the_documented_memory_is_that_of_the_settings() {
+    let layers = Layers::new().env("WORKERS", "8").env("MAX_DECODED_MEGAPIXELS", "250");
+    let limits = layers.ok().settings.memory_limits(2);
+    let mb = |bytes: u64| format!("{} MB", bytes / 1_000_000);
+    let row = |what: &str, rule: &str, bytes| format!("| {what} | {rule} | {} |", mb(bytes));
+    let mut expected: Vec<String> =
+        limits.iter().map(|limit| row(limit.what, limit.rule, limit.bytes)).collect();
+    expected.push(row("sum", "", limits.iter().map(|limit| limit.bytes).sum()).replace("|  |", "| |"));
+    let guide = std::fs::read_to_string(testing::root().join("docs/how-to/SIZING.md")).unwrap();
+    let table = guide.split("| item | maximum | default, 2 cores |\n|---|---|---|\n").nth(1).unwrap();
+    let rows: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn each_setting_of_memory_changes_the_sum() {
+    let sum = |layers: Layers| -> u64 {
+        layers.ok().settings.memory_limits(2).iter().map(|limit| limit.bytes).sum()
+    };
+    let usual = sum(Layers::new());
+    for (name, value) in [
+        ("MAX_DECODED_MEGAPIXELS", "5000"),
+        ("MAX_PENDING_BODY_MB", "600"),
+        ("MAX_CONNECTIONS", "10000"),
+        ("IMAGE_WORKERS", "100"),
+        ("MAX_IMAGE_MB", "60"),
+        ("PAGE_WORKERS", "100"),
+        ("VIDEO_MEMORY_MB", "2048"),
+    ] {
+        assert!(sum(Layers::new().env(name, value)) > usual, "{name}");
     }
 }

@@ -1,10 +1,9 @@
-//! Checks the files for containers and system services against the code. No container engine is
-//! needed.
+//! Checks the Dockerfiles, the systemd units and the configurations of proxies against the code. No
+//! container engine is needed.
 mod compose;
-mod dockerfiles;
-mod units;
 
 use app::cli::Cli;
+use app::config::variables;
 use clap::Parser;
 use testing::root;
 
@@ -17,4 +16,275 @@ pub(crate) fn read(path: &str) -> String {
 fn accepts<S: AsRef<str>>(arguments: &[S]) -> Result<(), String> {
     let words = std::iter::once("facecrawl").chain(arguments.iter().map(AsRef::as_ref));
     Cli::try_parse_from(words).map(|_| ()).map_err(|error| error.to_string())
+}
+
+const SERVICES: [&str; 2] = ["deploy/facecrawl.service", "deploy/facecrawl-worker@.service"];
+
+fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
+    unit.lines().filter_map(move |line| line.strip_prefix(key)?.strip_prefix('='))
+}
+
+#[test]
+fn services_start_commands_and_set_variables_that_the_program_has() {
+    let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
+    for service in SERVICES {
+        let unit = read(service);
+        let command: Vec<&str> = values(&unit, "ExecStart").next().unwrap().split(' ').collect();
+        assert!(command[0].ends_with("/facecrawl"), "{service}");
+        accepts(&command[1..]).unwrap();
+        for assignment in values(&unit, "Environment").flat_map(|line| line.split(' ')) {
+            let (name, _) = assignment.split_once('=').unwrap();
+            assert!(names.contains(&name), "{service}: {name}");
+        }
+        let drain = unit.split("DRAIN_SECONDS=").nth(1).unwrap().lines().next().unwrap();
+        let stop = values(&unit, "TimeoutStopSec").next().unwrap();
+        assert!(
+            drain.parse::<u32>().unwrap() < stop.parse::<u32>().unwrap(),
+            "{service}: stopped before it has drained"
+        );
+    }
+}
+
+#[test]
+fn services_are_unprivileged_and_see_little_of_the_system() {
+    for service in SERVICES {
+        let unit = read(service);
+        let lines = "DynamicUser=yes NoNewPrivileges=yes CapabilityBoundingSet= ProtectSystem=strict ProtectHome=yes \
+            PrivateTmp=yes PrivateDevices=yes SystemCallFilter=@system-service UMask=0077";
+        for line in lines.split(' ') {
+            assert!(unit.lines().any(|found| found == line), "{service} has no line {line}");
+        }
+    }
+    let port =
+        read(".env.example").lines().find_map(|line| line.strip_prefix("#PORT=").map(str::to_owned)).unwrap();
+    assert_eq!(
+        values(&read("deploy/facecrawl.socket"), "ListenStream").next(),
+        Some(format!("127.0.0.1:{port}").as_str())
+    );
+}
+
+#[test]
+fn proxies_let_the_largest_body_through_and_wait_longer_than_the_service_works() {
+    let number = |text: &str, before: &str| -> u64 {
+        let rest = text.split(before).nth(1).unwrap_or_else(|| panic!("{before} is missing")).trim_start();
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
+    };
+    let config = server::Config::default();
+    let largest = config.batch_limit.max(config.single_body_limit()) as u64;
+    let (answer, idle) = (config.request_timeout.as_secs(), config.connection_idle.as_secs());
+    let (caddy, nginx) = (read("deploy/Caddyfile"), read("deploy/nginx.conf"));
+    assert!(number(&caddy, "max_size") * 1_000_000 > largest);
+    assert!(number(&nginx, "client_max_body_size") << 20 > largest);
+    let of_videos = |text: &str, before: &str| text[text.find(before).unwrap()..].to_owned();
+    let video = server::Config::default().max_video_bytes;
+    assert!(number(&of_videos(&caddy, "request_body @videos"), "max_size") * 1_000_000 > video);
+    let nginx_videos = of_videos(&nginx, "location = /videos {");
+    assert!(number(&nginx_videos, "client_max_body_size") << 20 > video);
+    assert!(nginx_videos.contains("proxy_request_buffering off"));
+    assert!(
+        number(&caddy, "response_header_timeout") > answer && number(&nginx, "proxy_read_timeout") > answer
+    );
+    assert!(number(&caddy, "\t\t\tkeepalive") < idle && number(&nginx, "\n    keepalive_timeout") < idle);
+    // Proxies do not buffer events.
+    assert!(caddy.contains("flush_interval -1") && nginx.contains("proxy_buffering off"));
+}
+
+/// An instruction, with its continued lines joined.
+struct Instruction {
+    name: String,
+    rest: String,
+}
+
+/// A `FROM` and the instructions after it.
+struct Stage {
+    name: String,
+    base: String,
+    instructions: Vec<Instruction>,
+}
+
+impl Stage {
+    fn all(&self, name: &str) -> Vec<&str> {
+        self.instructions.iter().filter(|one| one.name == name).map(|one| one.rest.as_str()).collect()
+    }
+
+    fn last(&self, name: &str) -> Option<&str> {
+        self.all(name).pop()
+    }
+}
+
+fn stages(file: &str) -> Vec<Stage> {
+    let text = read(file);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
+    let joined = lines.join("\n").replace("\\\n", " ");
+    let mut stages: Vec<Stage> = Vec::new();
+    for line in joined.lines().filter(|line| !line.trim().is_empty()) {
+        let (name, rest) = line.split_once(' ').unwrap();
+        let rest = rest.split_whitespace().collect::<Vec<_>>().join(" ");
+        match name {
+            "FROM" => {
+                let (base, stage) = rest.split_once(" AS ").unwrap_or((&rest, ""));
+                let (name, base) = (stage.to_owned(), base.to_owned());
+                stages.push(Stage { name, base, instructions: Vec::new() });
+            }
+            _ => stages.last_mut().unwrap().instructions.push(Instruction { name: name.to_owned(), rest }),
+        }
+    }
+    stages
+}
+
+/// Returns the last stage and those that it starts from.
+fn image(stages: &[Stage]) -> Vec<&Stage> {
+    let base = |stage: &&Stage| stages.iter().find(|other| other.name == stage.base);
+    std::iter::successors(stages.last(), base).collect()
+}
+
+const FILES: [&str; 3] = ["Dockerfile", "Dockerfile.gpu", "deploy/Dockerfile.rocm"];
+
+/// Parses the words of `["a", "b"]`.
+fn words(exec_form: &str) -> Vec<String> {
+    serde_json::from_str(exec_form).unwrap_or_else(|_| panic!("not in exec form: {exec_form}"))
+}
+
+#[test]
+fn every_base_is_a_stage_or_pinned_to_a_version() {
+    for file in FILES {
+        let stages = stages(file);
+        for (at, stage) in stages.iter().enumerate() {
+            let known = stages[..at].iter().any(|other| other.name == stage.base);
+            let tag = stage.base.rsplit_once(':').map_or("", |(_, tag)| tag);
+            assert!(known || !tag.is_empty() && tag != "latest", "{file}: FROM {}", stage.base);
+        }
+    }
+    // The compiler is recent enough for the workspace.
+    let manifest = read("Cargo.toml");
+    let needed = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"1.")).unwrap();
+    let needed: u32 = needed.trim_matches('"').parse().unwrap();
+    for file in FILES {
+        let base = &stages(file)[0].base;
+        let minor = base.strip_prefix("rust:1.").and_then(|rest| rest.split('-').next());
+        assert!(minor.unwrap().parse::<u32>().unwrap() >= needed, "{base}, but rust-version is 1.{needed}");
+    }
+}
+
+#[test]
+fn the_image_for_nvidia_is_the_cpu_image_with_other_libraries() {
+    let [cpu, gpu] = ["Dockerfile", "Dockerfile.gpu"].map(|file| {
+        let text = read(file);
+        text[text.find("\nFROM ").unwrap()..].to_owned()
+    });
+    let added = gpu.strip_prefix(&cpu).expect("Dockerfile.gpu begins with the stages of Dockerfile");
+    assert!(added.contains("\nFROM cpu AS cuda\n"), "{added}");
+}
+
+/// Returns whether `.dockerignore` excludes the path.
+fn ignored(path: &str) -> bool {
+    let first = path.split('/').next().unwrap();
+    read(".dockerignore").lines().any(|line| line == first || line == path)
+}
+
+#[test]
+fn what_is_copied_is_in_the_context_or_in_a_stage_before() {
+    for file in FILES {
+        let stages = stages(file);
+        for (at, stage) in stages.iter().enumerate() {
+            for copy in stage.all("COPY") {
+                let mut words: Vec<&str> = copy.split(' ').collect();
+                words.pop();
+                if let Some(from) = words[0].strip_prefix("--from=") {
+                    assert!(stages[..at].iter().any(|other| other.name == from), "{file}: COPY {copy}");
+                    continue;
+                }
+                for source in words {
+                    assert!(root().join(source).exists() && !ignored(source), "{file}: COPY {copy}");
+                }
+            }
+        }
+    }
+    // Files that the build reads are not excluded.
+    for path in ["Cargo.toml", "Cargo.lock", "backend", "migrations", "models.toml", "scripts"] {
+        assert!(root().join(path).exists() && !ignored(path), "{path}");
+    }
+    assert!(ignored(".env") && ignored("data") && ignored(".git"), "images must not contain secrets or data");
+}
+
+#[test]
+fn what_is_fetched_is_checked_and_leaves_no_lists_behind() {
+    for file in FILES {
+        for stage in stages(file) {
+            assert_eq!(stage.all("ADD").len(), 0, "{file}: use COPY, which downloads nothing");
+            for run in stage.all("RUN") {
+                if run.contains("apt-get install") {
+                    let tidy = run.contains("--no-install-recommends")
+                        && run.contains("rm -rf /var/lib/apt/lists/*");
+                    assert!(run.starts_with("apt-get update && ") && tidy, "{file}: {run}");
+                }
+                assert!(
+                    !run.contains("cargo install") || run.contains("--locked --version "),
+                    "{file}: {run}"
+                );
+                assert!(
+                    !["curl", "wget", "pip install", "sudo", "http:", "https:"]
+                        .iter()
+                        .any(|bad| run.contains(bad)),
+                    "{file}: {run}"
+                );
+                if let Some(words) = run.strip_prefix("scripts/unpack-wheels ") {
+                    let mut words = words.split(' ');
+                    let (list, name) = (words.next().unwrap(), words.next().unwrap());
+                    let list = read(list);
+                    assert!(list.lines().any(|line| line.starts_with(name)), "{file}: {run}");
+                }
+            }
+        }
+    }
+    for list in ["scripts/runtime-wheels.txt", "scripts/gpu-wheels.txt", "scripts/openvino-wheels.txt"] {
+        let text = read(list);
+        for entry in text.split("\n").filter(|line| !line.starts_with(['#', ' ']) && !line.is_empty()) {
+            assert!(
+                entry.contains("==") && entry.ends_with('\\'),
+                "{list}: {entry} has no version or no hash"
+            );
+        }
+    }
+    assert!(read("scripts/unpack-wheels").contains("--require-hashes"));
+}
+
+#[test]
+fn images_run_the_program_unprivileged_with_a_health_check_that_it_has() {
+    let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
+    let loader = ["LD_LIBRARY_PATH", "HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"];
+    for file in FILES {
+        let stages = stages(file);
+        let image = image(&stages);
+        let last = |name: &str| {
+            let found = image.iter().find_map(|stage| stage.last(name));
+            found.unwrap_or_else(|| panic!("{file}: no {name}"))
+        };
+        let user = last("USER");
+        assert!(user.split(':').all(|id| id.parse::<u32>().is_ok_and(|id| id > 0)), "USER {user}");
+        assert!(
+            last("RUN").contains(&format!("--uid {}", user.split(':').next().unwrap())),
+            "USER {user} is made"
+        );
+        assert_eq!(words(last("ENTRYPOINT")), ["facecrawl"]);
+        accepts(&words(last("CMD"))).unwrap();
+        let (_, check) = last("HEALTHCHECK").split_once(" CMD ").unwrap();
+        assert_eq!(words(check)[0], "facecrawl");
+        accepts(&words(check)[1..]).unwrap();
+        assert_eq!(last("EXPOSE"), "8080");
+        let environment: Vec<&str> = image.iter().flat_map(|stage| stage.all("ENV")).collect();
+        let environment = environment.join(" ");
+        assert!(environment.contains("HOST=0.0.0.0"), "{file}: {environment}");
+        for assignment in environment.split(' ') {
+            let (name, _) = assignment.split_once('=').unwrap();
+            let known = names.contains(&name) || loader.contains(&name);
+            assert!(known, "{file}: {name} is not a variable of this program");
+        }
+        for folder in words(last("VOLUME")) {
+            assert!(
+                last("RUN").contains(&format!("chown facecrawl:facecrawl /models {folder}"))
+                    || folder == "/models"
+            );
+        }
+    }
 }

@@ -1,18 +1,19 @@
-//! Tests the crawl of a hostile site. The crawl must end within its limits and record reasons, and
-//! the service's memory usage must remain small.
+//! Tests hostile input. The crawl of a hostile site ends within its limits and with little memory.
+//! Each damaged video ends with a result or a documented reason, and leaves nothing behind.
 #![cfg(target_os = "linux")]
 
-use crate::common::hostile::{drip, gzip, huge, vast};
-use crate::common::process::TestFolder;
-use crate::common::service::{Service, get};
-use axum::Router;
-use axum::body::Body;
-use axum::extract::Path;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use axum::response::{Html, IntoResponse, Redirect};
+use crate::common::service::{Caller, Service, TestFolder, client};
+use crate::common::sites::{gzip, hostile_routes, huge, serve};
+use axum::extract::Path as UrlPath;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{Html, Redirect};
 use axum::routing::get as route;
+use reqwest::Method;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use testing::film::{DamagedFilms, Film};
 use testing::{MAX_WAIT, TestDatabase};
 
 const MAX_PAGES: i64 = 60;
@@ -27,54 +28,30 @@ fn bomb() -> Vec<u8> {
     gzip(&vec![b' '; 8 << 20]).repeat(128)
 }
 
-fn html(body: impl Into<Body>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/html")], body.into())
-}
-
 async fn site(good: Vec<u8>) -> String {
     let many: String = (0..100_000).map(|i| format!("<a href=/p/{i}>x</a>")).collect();
     // A sitemap that decompresses to more than the protocol allows.
     let map = [gzip(b"<urlset><url><loc>/from-map</loc></url>"), bomb()].concat();
-    let packed = bomb();
-    let router = Router::new()
+    let router = hostile_routes(bomb())
         .route("/", route(|| async { Html(INDEX) }))
         .route("/loop/a", route(|| async { Redirect::to("/loop/b") }))
         .route("/loop/b", route(|| async { Redirect::to("/loop/a") }))
-        .route("/huge", route(|| async { html(huge()) }))
         .route(
             "/announced",
             route(|| async {
                 ([(CONTENT_TYPE, "text/html"), ("content-length".parse().unwrap(), "10737418240")], huge())
             }),
         )
-        .route("/drip", route(|| async { html(drip()) }))
-        .route(
-            "/bomb",
-            route(|| async move { ([(CONTENT_TYPE, "text/html"), (CONTENT_ENCODING, "gzip")], packed) }),
-        )
         .route("/map.xml", route(|| async move { ([(CONTENT_TYPE, "application/xml")], map) }))
         .route("/many", route(|| async move { Html(many) }))
         .route(
             "/calendar/{month}",
-            route(|Path(month): Path<u64>| async move {
+            route(|UrlPath(month): UrlPath<u64>| async move {
                 Html(format!("<a href=/calendar/{}>next</a>", month + 1))
             }),
         )
-        .route("/good.jpg", route(|| async move { good }))
-        .route("/huge.jpg", route(|| async { huge() }))
-        .route("/drip.jpg", route(|| async { drip() }))
-        .route("/vast.png", route(|| async { vast() }));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-    url
-}
-
-/// Returns the peak of the process's memory in bytes.
-fn peak(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+        .route("/good.jpg", route(|| async move { good }));
+    serve(router).await
 }
 
 #[testing::needs(slow)]
@@ -82,30 +59,18 @@ fn peak(pid: u32) -> u64 {
 async fn a_hostile_site_ends_within_the_limits() {
     let good = testing::picture("ada.jpg");
     let seed = site(good).await;
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
-    let mut command = place.facecrawl(&["up", "--port", "0"]);
-    command.env("DATABASE_URL", database.url());
-    command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
-    let service = Service::start(&mut command);
-    assert_eq!(get(&format!("{}/health/live", service.base)).await.0, 200);
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let service = Service::up(&place, &database);
+    let caller = service.caller();
+    caller.ask(200, Method::GET, "/health/live", None).await;
     // This is the memory for the models, including the memory used to load them.
-    let before = peak(service.child.id());
-    let created = reqwest::Client::builder()
-        .no_proxy()
-        .build()
-        .unwrap()
-        .post(format!("{}/crawls", service.base))
-        .json(&json!({ "seeds": [seed], "max_pages": MAX_PAGES, "max_depth": 50, "delay_ms": 0 }))
-        .send()
-        .await
-        .unwrap();
-    let created: Value = created.json().await.unwrap();
-    let url = format!("{}/crawls/{}", service.base, created["id"].as_str().unwrap());
+    let before = service.peak_memory();
+    let body = json!({ "seeds": [seed], "max_pages": MAX_PAGES, "max_depth": 50, "delay_ms": 0 });
+    let path = caller.crawl(&body).await;
 
     let deadline = Instant::now() + MAX_WAIT;
     let answer = loop {
-        let answer: Value = serde_json::from_str(&get(&url).await.1).unwrap();
+        let answer = caller.get(&path).await;
         if answer["state"] != "running" {
             break answer;
         }
@@ -130,7 +95,138 @@ async fn a_hostile_site_ends_within_the_limits() {
     assert_eq!(reasons["timeout"], 2, "{answer:#}");
     assert_eq!(count("images", "skipped"), 2, "the huge and the vast image: {answer:#}");
     assert_eq!(count("images", "failed"), 1, "the slow image: {answer:#}");
-    let peak = peak(service.child.id());
+    let peak = service.peak_memory();
     println!("peak resident memory: {} MiB before, {} MiB after", before >> 20, peak >> 20);
     assert!(peak < before + MAX_GROWTH, "{} MiB before, {} MiB after", before >> 20, peak >> 20);
+}
+
+/// Number of files without `MUTATED_FILES`.
+const FILES: usize = 30;
+/// The reasons that docs/reference/REASONS.md documents for files that cannot be read.
+const REASONS: [&str; 4] = ["not_a_video", "unsupported_codec", "corrupt_video", "video_too_large"];
+
+/// Sends a file to be stored. Returns the result of its video, or the reason of the refusal.
+async fn store(base: &str, query: &str, film: &[u8]) -> String {
+    let answer = send(&format!("{base}/videos?{query}"), film).await;
+    let status = answer.status().as_u16();
+    if status >= 400 {
+        return code(answer).await;
+    }
+    assert!([200, 202].contains(&status), "{status}");
+    let location = answer.headers()["location"].to_str().unwrap().to_owned();
+    let video = Caller::without_key(base).until(&location, |video| video["finished_at"].is_string()).await;
+    let text = |field: &str| video[field].as_str().unwrap_or_default().to_owned();
+    match (text("state").as_str(), text("reason").as_str()) {
+        ("completed", "") => "completed".into(),
+        ("completed", "corrupt_video") => "completed with damage".into(),
+        ("failed", reason) => reason.to_owned(),
+        _ => panic!("{video:#}"),
+    }
+}
+
+/// Sends a file that is not stored. Returns `completed` or the reason of the refusal.
+async fn detect(base: &str, query: &str, film: &[u8]) -> String {
+    let answer = send(&format!("{base}/videos/detect?{query}"), film).await;
+    if answer.status() != 200 {
+        return code(answer).await;
+    }
+    let text = answer.text().await.unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert!(last["tracks"].is_array(), "{last}");
+    "completed".into()
+}
+
+async fn send(url: &str, film: &[u8]) -> reqwest::Response {
+    let request = client().post(url).header("content-type", "application/octet-stream");
+    request.body(film.to_vec()).send().await.unwrap()
+}
+
+async fn code(answer: reqwest::Response) -> String {
+    let text = answer.text().await.unwrap();
+    let problem: Value = serde_json::from_str(&text).unwrap();
+    problem["code"].as_str().unwrap_or_else(|| panic!("{text}")).to_owned()
+}
+
+/// Returns whether both operations agree about a file. `POST /videos/detect` accepts only short
+/// files.
+fn agree(stored: &str, detected: &str) -> bool {
+    match detected {
+        "completed" => ["completed", "completed with damage"].contains(&stored),
+        "video_too_large" => true,
+        reason => REASONS.contains(&reason) && stored == reason,
+    }
+}
+
+/// Returns the uploaded files that a folder of blobs contains.
+fn uploads(blobs: &Path) -> Vec<PathBuf> {
+    testing::files_below(&blobs.join("videos"))
+}
+
+fn children(process: u32) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect()
+}
+
+/// Returns the files below a folder that a process has open, including files without a name.
+fn open_files(process: u32, folder: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let paths = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+    paths.filter(|path| path.starts_with(folder)).collect()
+}
+
+async fn until_none<T: PartialEq + Default + std::fmt::Debug>(what: &str, find: impl Fn() -> T) {
+    let started = Instant::now();
+    loop {
+        let found = find();
+        if found == T::default() {
+            return;
+        }
+        assert!(started.elapsed() < MAX_WAIT, "{what} left: {found:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[testing::needs(video, slow)]
+#[testing::test(flavor = "multi_thread")]
+async fn damaged_files_end_with_a_documented_reason_and_leave_nothing_behind() {
+    let count = std::env::var("MUTATED_FILES").map_or(FILES, |count| count.parse().unwrap());
+    let place = TestFolder::new();
+    let (spool, blobs) = (place.path().join("spool"), place.path().join("blobs"));
+    std::fs::create_dir(&spool).unwrap();
+    let whole = std::fs::read(place.put_film("film.mkv", &Film::standard())).unwrap();
+    let database = TestDatabase::create().await;
+    let mut command = place.on(&database, &["up", "--port", "0"]);
+    command.env("FFMPEG", testing::ffmpeg());
+    command.env("VIDEO_SPOOL", &spool).env("BLOB_STORE_URL", &blobs);
+    let mut service = Service::start(&mut command);
+    let (base, process) = (service.base.clone(), service.child.id());
+
+    // The upload of a paused video remains as a file. This shows that the check at the end looks in
+    // the right folder.
+    let caller = service.caller();
+    let video = caller.send_video("sampling=fps=30", &whole).await;
+    caller.ask(200, Method::POST, &format!("{video}/pause"), None).await;
+    assert_eq!(uploads(&blobs).len(), 1);
+    caller.ask(200, Method::POST, &format!("{video}/cancel"), None).await;
+
+    let films = DamagedFilms::encode();
+    let mut found: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for number in 0..count {
+        let (film, query) = (films.file(number), format!("sampling={}", films.sampling(number)));
+        let (stored, detected) = tokio::join!(store(&base, &query, &film), detect(&base, &query, &film));
+        assert!(agree(&stored, &detected), "file {number}, {query}: {stored}, {detected}");
+        *found.entry((stored, detected)).or_default() += 1;
+    }
+    println!("{count} files: {found:#?}");
+    assert!(found.len() > 2, "{found:?}");
+
+    until_none("processes", || children(process)).await;
+    until_none("open files", || open_files(process, &spool)).await;
+    until_none("uploads", || uploads(&blobs)).await;
+    assert_eq!(testing::files_below(&spool), Vec::<PathBuf>::new());
+    // The service still reads videos.
+    assert_eq!(detect(&base, "", &whole).await, "completed");
+    assert_eq!(store(&base, "sampling=fps=5", &whole).await, "completed");
+    let log = service.stop();
+    assert!(!log.contains("panicked"), "{log}");
 }

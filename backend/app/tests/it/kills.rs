@@ -1,22 +1,114 @@
-//! Tests that long-running work survives a kill. Completed work is kept, the next run completes the
-//! remaining work, and nothing is done twice.
-#![cfg(unix)]
-
-use crate::common::process::{Finished, TestFolder};
-use crate::common::service::Service;
+//! Tests that work survives a kill of the service: completed work is kept, the next process
+//! completes the rest, and nothing is done twice.
+use crate::common::service::{Service, TestFolder, expire_leases, get};
+use crate::common::sites::serve;
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::response::{Html, IntoResponse};
+use axum::routing::get as route;
 use bytes::Bytes;
 use domain::ClusteringState;
+use reqwest::Method;
 use rustix::process::Signal;
-use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
-use std::process::{Command, Stdio};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use store::collections::DEFAULT_COLLECTION;
 use store::keys::audit::{Action, AuditFilter};
 use store::people::SubjectFilter;
 use store::{Blobs, Store};
+use testing::film::{Codec, Container, Encoding, Film, repeat};
 use testing::{Hold, MAX_WAIT, TestDatabase, files_below};
+use tokio::sync::watch;
 use uuid::Uuid;
+
+/// Number of images sent before the gate closes.
+const BEFORE_THE_GATE: usize = 6;
+
+/// A page with images. After `BEFORE_THE_GATE` images, the remaining ones are not sent until the
+/// gate opens.
+struct Site {
+    images: BTreeMap<String, Vec<u8>>,
+    asked: AtomicUsize,
+    open: watch::Sender<bool>,
+}
+
+async fn page(State(site): State<Arc<Site>>) -> Html<String> {
+    Html(site.images.keys().map(|name| format!("<img src=\"/i/{name}\">")).collect())
+}
+
+async fn image(State(site): State<Arc<Site>>, Path(name): Path<String>) -> impl IntoResponse {
+    if site.asked.fetch_add(1, Ordering::SeqCst) >= BEFORE_THE_GATE {
+        let _ = site.open.subscribe().wait_for(|open| *open).await;
+    }
+    site.images[&name].clone()
+}
+
+#[testing::needs(slow)]
+#[testing::test(flavor = "multi_thread")]
+async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() {
+    let images: BTreeMap<String, Vec<u8>> =
+        (testing::gallery::names().take(24)).map(|name| (name.to_owned(), testing::picture(name))).collect();
+    let total = images.len() as i64;
+    let site = Arc::new(Site { images, asked: AtomicUsize::new(0), open: watch::Sender::new(false) });
+    let router =
+        Router::new().route("/", route(page)).route("/i/{name}", route(image)).with_state(site.clone());
+    let seed = serve(router).await;
+
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let start = || Service::up(&place, &database);
+    let mut service = start();
+    assert_eq!(get(&format!("{}/health/live", service.base)).await.0, 200);
+    let path = service.caller().crawl(&json!({ "seeds": [seed] })).await;
+
+    // Some images are stored, others are being processed. Kill the service now.
+    let stored = |answer: &Value| {
+        let images = &answer["counts"]["images"];
+        images["processed"].as_i64().unwrap() + images["duplicate"].as_i64().unwrap()
+    };
+    service.caller().until(&path, |answer| stored(answer) == BEFORE_THE_GATE as i64).await;
+    service.kill();
+
+    expire_leases(&database).await;
+    site.open.send_replace(true);
+    let service = start();
+    let answer = service.caller().ended_crawl(&path).await;
+    assert_eq!(answer["state"], "completed", "{answer:#}");
+    assert_eq!(answer["counts"]["images"]["failed"], 0, "{answer:#}");
+    assert_eq!(stored(&answer), total, "every image is accounted for: {answer:#}");
+
+    let listed = service.caller().get("/images?limit=1000").await;
+    let listed = listed["images"].as_array().unwrap();
+    let different: HashSet<&str> = listed.iter().map(|image| image["sha256"].as_str().unwrap()).collect();
+    assert_eq!(different.len(), listed.len(), "no image is stored twice");
+    assert_eq!(listed.len() as i64, answer["counts"]["images"]["processed"].as_i64().unwrap());
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_collection_that_was_deleted_is_erased_also_when_the_service_was_killed() {
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    place.run_on(&database, &["scan", "album", "--collection", "press"]).expect(0);
+    let blobs = place.path().join("data/blobs");
+    assert!(!files_below(&blobs).is_empty());
+    let mut service = Service::up(&place, &database);
+    service.caller().get("/collections/press").await;
+    let deleted = service.caller().send(Method::DELETE, "/collections/press", None).await;
+    service.kill();
+    assert_eq!(deleted.status(), 202);
+    expire_leases(&database).await;
+
+    let service = Service::up(&place, &database);
+    let caller = service.caller();
+    caller.ask(404, Method::GET, "/collections/press", None).await;
+    let erased = "/audit?action=collection.erased";
+    caller.until(erased, |log| !log["records"].as_array().unwrap().is_empty()).await;
+    assert_eq!(files_below(&blobs), [] as [std::path::PathBuf; 0]);
+    assert_eq!(caller.get("/jobs?state=discarded").await["jobs"], json!([]));
+}
 
 /// Number of copies of one face, which is more than one transaction handles.
 const COPIES: i64 = 2_000;
@@ -25,13 +117,7 @@ const EXPIRED: usize = 2_000;
 /// Number of synthetic faces for a clustering, which handles 500 per step.
 const DRAWN: i64 = 3_000;
 
-fn on(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
-    let mut command = place.facecrawl(args);
-    command.env("DATABASE_URL", database.url());
-    command
-}
-
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + MAX_WAIT;
     while !is_so().await {
         assert!(Instant::now() < deadline, "timed out waiting for {what}");
@@ -46,13 +132,12 @@ async fn default_collection(store: &Store) -> Uuid {
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
-    let ada = testing::picture("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("album/ada.jpg", &ada);
-    Finished::of(&mut on(&place, &database, &["scan", "album"])).expect(0);
+    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    place.run_on(&database, &["scan", "album"]).expect(0);
     let store = database.store();
     let collection = default_collection(&store).await;
-    let nothing = Finished::of(&mut on(&place, &database, &["reembed", "--json"])).expect(0).json();
+    let nothing = place.run_on(&database, &["reembed", "--json"]).expect(0).json();
     assert_eq!((&nothing["reembedded"], &nothing["collections"]), (&json!(0), &json!({"default": 0})));
     // Simulates an earlier model with many faces.
     for statement in [
@@ -74,9 +159,9 @@ async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
     let begun =
         "exists (select from faces f join embedding_models m on m.id = f.model_id where m.name <> 'other')";
     let hold = Hold::at(&database, "update", "faces", begun).await;
-    let mut killed = on(&place, &database, &["reembed"]);
+    let mut killed = place.on(&database, &["reembed"]);
     let mut killed = killed.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    until("the first faces", async || left().await < COPIES).await;
+    wait_until("the first faces", async || left().await < COPIES).await;
     killed.kill().unwrap();
     killed.wait().unwrap();
     hold.release().await;
@@ -87,13 +172,12 @@ async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
     database
         .execute("update faces set chip_key = null where id = '00000000-0000-7000-8000-000000002000'")
         .await;
-    let done = Finished::of(&mut on(&place, &database, &["reembed", "--json"])).expect(3).json();
+    let done = place.run_on(&database, &["reembed", "--json"]).expect(3).json();
     assert_eq!(done["reembedded"], rest - 1, "completed faces are not reembedded again: {done}");
     assert_eq!(done["left"][0]["reason"], "no_chip");
-    let said =
-        Finished::of(&mut on(&place, &database, &["reembed", "--collection", "default"])).expect(1).stdout;
+    let said = place.run_on(&database, &["reembed", "--collection", "default"]).expect(1).stdout;
     assert!(said.contains("keeps its embedding of other: no_chip"), "{said}");
-    let refused = Finished::of(&mut on(&place, &database, &["reembed", "--collection", "nobodys"])).expect(2);
+    let refused = place.run_on(&database, &["reembed", "--collection", "nobodys"]).expect(2);
     assert!(refused.stderr.contains("nobodys"), "{}", refused.stderr);
     // All faces come from the same image, so all have the same embedding under the current model.
     let (_, first) = store.embedding("00000000-0000-7000-8000-000000000001".parse().unwrap()).await.unwrap();
@@ -136,7 +220,7 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
     let mut found = Vec::new();
     for kill in [false, true] {
         let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-        let start = || Service::start(&mut on(&place, &database, &["up", "--port", "0"]));
+        let start = || Service::up(&place, &database);
         let mut service = start();
         draw(&database).await;
         let store = database.store();
@@ -144,14 +228,11 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
         // The second step is blocked, so that the process is killed in the middle on any machine.
         let begun = "exists (select from clusterings where looked > 0)";
         let hold = if kill { Some(Hold::at(&database, "update", "clusterings", begun).await) } else { None };
-        service
-            .caller()
-            .ask(202, reqwest::Method::POST, "/collections/default/cluster", Some(&json!({})))
-            .await;
+        service.caller().ask(202, Method::POST, "/collections/default/cluster", Some(&json!({}))).await;
         if kill {
             let hold = hold.unwrap();
             let run = async || store.latest_clustering(collection).await.unwrap().unwrap();
-            until("a step", async || run().await.looked > 0).await;
+            wait_until("a step", async || run().await.looked > 0).await;
             service.signal(Signal::KILL);
             let _ = service.ended();
             hold.release().await;
@@ -160,9 +241,7 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
                 run().await.state == ClusteringState::Running && (1..DRAWN).contains(&looked),
                 "{looked}"
             );
-            database
-                .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")
-                .await;
+            expire_leases(&database).await;
             service = start();
         }
         let ended = |run: &serde_json::Value| run["state"] != "running" && run["state"] != "queued";
@@ -195,7 +274,7 @@ async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
     ] {
         database.execute(statement).await;
     }
-    let start = || Service::start(&mut on(&place, &database, &["up", "--port", "0"]));
+    let start = || Service::up(&place, &database);
     let store = database.store();
     let erased = async || {
         let filter = AuditFilter { action: Some(Action::Expire), ..AuditFilter::default() };
@@ -207,9 +286,8 @@ async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
     let begun = "exists (select from audit_log)";
     let hold = Hold::at(&database, "insert", "audit_log", begun).await;
     let mut service = start();
-    until("the first images", async || erased().await > 0).await;
-    service.signal(Signal::KILL);
-    let _ = service.ended();
+    wait_until("the first images", async || erased().await > 0).await;
+    service.kill();
     hold.release().await;
     let first = erased().await;
     assert!(first < EXPIRED as u64, "{first}");
@@ -217,18 +295,17 @@ async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
 
     database.execute("update upkeep set due_at = now()").await;
     let service = start();
-    until("the rest", async || erased().await == EXPIRED as u64).await;
-    until("the last blobs", async || files_below(&folder).is_empty()).await;
+    wait_until("the rest", async || erased().await == EXPIRED as u64).await;
+    wait_until("the last blobs", async || files_below(&folder).is_empty()).await;
     assert_eq!(service.caller().get("/images").await["images"], json!([]));
     assert_eq!(erased().await, EXPIRED as u64, "each image is counted once");
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn a_sweep_says_what_it_finds_and_how_it_went() {
-    let ada = testing::picture("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("album/ada.jpg", &ada);
-    Finished::of(&mut on(&place, &database, &["scan", "album"])).expect(0);
+    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    place.run_on(&database, &["scan", "album"]).expect(0);
     let folder = place.path().join("data/blobs");
     let blobs = Blobs::open(folder.to_str().unwrap()).unwrap();
     let old = blobs.put("crops", "jpg", Bytes::from_static(b"old")).await.unwrap();
@@ -237,7 +314,7 @@ async fn a_sweep_says_what_it_finds_and_how_it_went() {
     let new = blobs.put("crops", "jpg", Bytes::from_static(b"new")).await.unwrap();
     let sweep = |status: i32, args: &[&str]| {
         let all = [&["sweep"], args].concat();
-        Finished::of(&mut on(&place, &database, &all)).expect(status)
+        place.run_on(&database, &all).expect(status)
     };
     let counts = |status: i32, args: &[&str]| -> BTreeMap<String, u64> {
         let found = sweep(status, args).json();
@@ -257,4 +334,70 @@ async fn a_sweep_says_what_it_finds_and_how_it_went() {
     let said = sweep(3, &[]).stdout;
     assert!(said.contains("3 blobs; 0 unreferenced for an hour, 0 deleted; 1 missing"), "{said}");
     assert!(said.contains("missing: chips/"), "{said}");
+}
+
+/// Returns what must not depend on interruptions.
+fn summaries(tracks: &Value) -> Vec<Value> {
+    let without_ids = |track: &Value| {
+        let shots: Vec<Value> = track["faces"].as_array().unwrap().iter().map(shot).collect();
+        json!([track["person"], track["start_ms"], track["end_ms"], track["samples"], track["boxes"], shots])
+    };
+    assert_eq!(tracks["next_cursor"], Value::Null);
+    tracks["tracks"].as_array().unwrap().iter().map(without_ids).collect()
+}
+
+fn shot(face: &Value) -> Value {
+    json!([face["at_ms"], face["quality"]])
+}
+
+#[testing::needs(video, slow)]
+#[testing::test(flavor = "multi_thread")]
+async fn a_service_killed_twice_in_a_video_finds_the_same_tracks() {
+    let place = TestFolder::new();
+    let (once, path) = (place.path().join("once.mkv"), place.path().join("film.mkv"));
+    let encoding = Encoding::new(Codec::H264, Container::Mkv);
+    Film::standard().encode(&encoding, &once).unwrap();
+    repeat(&once, 5, &encoding, &path).unwrap();
+    let film = std::fs::read(&path).unwrap();
+    let database = TestDatabase::create().await;
+    let spool = place.path().join("spool");
+    std::fs::create_dir(&spool).unwrap();
+    let start = || {
+        let mut command = place.on(&database, &["up", "--port", "0"]);
+        command.env("FFMPEG", testing::ffmpeg()).env("VIDEO_SPOOL", &spool);
+        Service::start(&mut command)
+    };
+    let mut service = start();
+    let video = service.caller().send_video("sampling=fps=5", &film).await;
+    let mut stored_ms = 0;
+    for _ in 0..2 {
+        let read = service.caller().until(&video, |video| video["read_ms"].as_i64() > Some(stored_ms)).await;
+        assert_eq!(read["state"], "running");
+        service.kill();
+        stored_ms = read["read_ms"].as_i64().unwrap();
+        assert_eq!(std::fs::read_dir(&spool).unwrap().count(), 0, "the copy of the file has no name");
+        expire_leases(&database).await;
+        service = start();
+        let kept = service.caller().get(&video).await;
+        assert!(kept["read_ms"].as_i64() >= Some(stored_ms), "{kept}");
+    }
+    let ended = |video: &Value| video["finished_at"].is_string();
+    let caller = service.caller();
+    let interrupted = caller.until(&video, ended).await;
+    assert_eq!((&interrupted["state"], &interrupted["reason"]), (&json!("completed"), &Value::Null));
+    let found = summaries(&caller.get(&format!("{video}/tracks?limit=1000")).await);
+
+    caller.ask(201, Method::POST, "/collections", Some(&json!({"name": "undisturbed"}))).await;
+    let other = caller.send_video("sampling=fps=5&collection=undisturbed", &film).await;
+    let undisturbed = caller.until(&other, ended).await;
+    let expected = summaries(&caller.get(&format!("{other}/tracks?limit=1000")).await);
+    assert!(expected.len() > 40, "{}", expected.len());
+    assert_eq!(found, expected);
+    for same in ["people", "frames", "unidentified_tracks", "read_ms"] {
+        assert_eq!(interrupted[same], undisturbed[same], "{same}");
+    }
+    // Nothing is stored twice.
+    let faces = |collection: &str| format!("/faces?limit=1000&collection={collection}");
+    let count = async |collection| caller.get(&faces(collection)).await["faces"].as_array().unwrap().len();
+    assert_eq!(count("default").await, count("undisturbed").await);
 }

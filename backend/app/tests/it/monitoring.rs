@@ -1,17 +1,19 @@
-//! Checks the alerts and the dashboard against the metrics of a running service. Each expression
-//! must parse and use only existing metrics and labels.
-#![cfg(unix)]
-
-use crate::common::process::TestFolder;
-use crate::common::service::{Service, get};
+//! Checks alerts and dashboard against the metrics of a running service, and tests its log lines
+//! and traces.
+use crate::common::service::{Caller, Finished, Service, TestFolder, client, get};
+use crate::common::sites::{serve, serve_image};
 use crate::deployment::read;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
 use promql_parser::label::Matchers;
 use promql_parser::parser::{Expr, parse};
-use rustix::process::Signal;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use testing::{TestDatabase, root};
 
 #[derive(Deserialize)]
@@ -123,15 +125,11 @@ fn scraped(text: &str) -> Used {
     shown
 }
 
-/// Reads the sources of the crates without tests.
+/// Reads the sources of a crate without its tests.
 fn sources(folder: &Path, text: &mut String) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, text);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            text.push_str(&std::fs::read_to_string(path).unwrap());
-        }
+    let files = testing::files_below(folder);
+    for path in files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs")) {
+        text.push_str(&std::fs::read_to_string(path).unwrap());
     }
 }
 
@@ -162,16 +160,12 @@ const OF_PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
 #[testing::test(flavor = "multi_thread")]
 async fn alerts_and_dashboard_ask_for_metrics_and_labels_that_there_are() {
     let ada = testing::picture("ada.jpg");
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
-    let mut service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
-    let _installs_tls = get(&format!("{}/faces", service.base)).await;
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let detect = client.post(format!("{}/faces/detect", service.base)).header("content-type", "image/jpeg");
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let mut service = Service::start(&mut place.on(&database, &["--port", "0"]));
+    let detect = client().post(format!("{}/faces/detect", service.base)).header("content-type", "image/jpeg");
     assert_eq!(detect.body(ada).send().await.unwrap().status(), 200);
     let (_, metrics) = get(&format!("{}/metrics", service.base)).await;
-    service.signal(Signal::TERM);
-    assert_eq!(service.ended().0, Some(0));
+    service.stop();
 
     let mut shown = scraped(&metrics);
     shown.insert("up".into(), BTreeSet::new());
@@ -213,27 +207,13 @@ fn every_metric_of_the_program_is_on_the_dashboard_or_in_an_alert() {
     for crate_name in ["inference", "queue", "pipeline", "server", "app"] {
         sources(&root().join("backend").join(crate_name).join("src"), &mut source);
     }
+    let endings = "_total _seconds _size _depth _bytes _utilization \
+        _jobs _running _flight _connections _waiting";
     let known: BTreeSet<&str> = (source.split('"'))
         .filter(|text| {
             text.starts_with("facecrawl_") && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
         })
-        .filter(|text| {
-            [
-                "_total",
-                "_seconds",
-                "_size",
-                "_depth",
-                "_bytes",
-                "_utilization",
-                "_jobs",
-                "_running",
-                "_flight",
-                "_connections",
-                "_waiting",
-            ]
-            .iter()
-            .any(|end| text.ends_with(end))
-        })
+        .filter(|text| endings.split(' ').any(|end| text.ends_with(end)))
         .collect();
     assert!(known.len() > 20, "{known:?}");
     let text = format!("{}{}", read("docs/monitoring/dashboard.json"), read("docs/monitoring/alerts.yml"));
@@ -279,4 +259,147 @@ fn the_dashboard_uses_the_data_source_that_is_provisioned() {
         folder.contains("path: /etc/facecrawl/dashboards")
             && read("docker-compose.yml").contains(":/etc/facecrawl/dashboards/facecrawl.json:ro")
     );
+}
+
+/// Crawls a page with one image to the end.
+async fn crawl(base: &str, image: Vec<u8>) {
+    let caller = Caller::without_key(base);
+    let path = caller.crawl(&json!({"seeds": [serve_image(image).await], "delay_ms": 0})).await;
+    let crawl = caller.until(&path, |crawl| crawl["state"] == "completed").await;
+    assert_eq!(crawl["counts"]["images"]["processed"], 1, "{crawl:#}");
+}
+
+/// Returns the fields of the spans around a line, outermost first.
+fn spans(line: &Value) -> Vec<&Value> {
+    line["spans"].as_array().into_iter().flatten().collect()
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn json_lines_of_requests_and_jobs_carry_their_ids() {
+    let ada = testing::picture("ada.jpg");
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let mut command = place.on(&database, &["up", "--port", "0", "--log-format", "json"]);
+    command.env("LOG_LEVEL", "info,server=debug,pipeline=debug");
+    let mut service = Service::spawn(&mut command);
+    let ready: Value = serde_json::from_str(&service.wait_for("", "\"message\":\"ready\"")).unwrap();
+    let base = format!("http://{}", ready["address"].as_str().unwrap());
+    let detect = client().post(format!("{base}/faces/detect")).header("x-request-id", "from-the-caller");
+    let answer = detect.header("content-type", "image/jpeg").body(ada.clone()).send().await.unwrap();
+    assert_eq!(answer.headers()["x-request-id"], "from-the-caller");
+    crawl(&base, ada).await;
+    // Every line is one JSON object, including the first.
+    let log = service.stop();
+    let log: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+
+    let with =
+        |message: &str| -> Vec<&Value> { log.iter().filter(|line| line["message"] == message).collect() };
+    let answered = with("request completed");
+    assert!(answered.len() > 2, "{log:#?}");
+    for line in &answered {
+        let request = spans(line)
+            .iter()
+            .any(|span| span["name"] == "http" && !span["request_id"].as_str().unwrap().is_empty());
+        assert!(request, "{line:#}");
+    }
+    assert!(answered.iter().any(|line| line["span"]["request_id"] == "from-the-caller"), "{answered:#?}");
+    // These are all lines between the claim of a job and the end of that job.
+    let of_jobs: Vec<&Value> = log
+        .iter()
+        .filter(|line| line["target"].as_str().is_some_and(|target| target.starts_with("pipeline::worker")))
+        .collect();
+    assert!(with("page read").len() == 1 && with("image done").len() == 1, "{log:#?}");
+    for line in of_jobs {
+        let job = spans(line)
+            .iter()
+            .any(|span| span["name"] == "job" && span["job_id"].is_string() && span["kind"].is_string());
+        assert!(job, "{line:#}");
+    }
+    for line in &log {
+        assert!(
+            line["timestamp"].is_string() && line["level"].is_string() && line["target"].is_string(),
+            "{line:#}"
+        );
+    }
+}
+
+/// The requests to a collector: path, headers, body.
+type Sent = Arc<Mutex<Vec<(String, HeaderMap, Bytes)>>>;
+
+async fn collector() -> (String, Sent) {
+    let sent = Sent::default();
+    let take = |State(sent): State<Sent>, uri: Uri, headers: HeaderMap, body: Bytes| async move {
+        sent.lock().unwrap().push((uri.path().to_owned(), headers, body));
+    };
+    (serve(Router::new().fallback(take).with_state(sent.clone())).await, sent)
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
+    let ada = testing::picture("ada.jpg");
+    let database = TestDatabase::create().await;
+    let (endpoint, sent) = collector().await;
+    let place = TestFolder::new();
+    let mut command = place.on(&database, &["up", "--port", "0"]);
+    command
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)
+        .env("OTEL_EXPORTER_OTLP_HEADERS", "x-team=archive")
+        .env("OTEL_SERVICE_NAME", "faces-of-the-archive");
+    let mut service = Service::start(&mut command);
+    let detect = client().post(format!("{}/faces/detect", service.base)).header("x-request-id", "followed");
+    detect.header("content-type", "image/jpeg").body(ada.clone()).send().await.unwrap();
+    crawl(&service.base, ada).await;
+    let log = tokio::task::spawn_blocking(move || service.stop()).await.unwrap();
+
+    let sent = sent.lock().unwrap();
+    assert!(!sent.is_empty(), "{log}");
+    for (path, headers, _) in sent.iter() {
+        assert_eq!(path, "/v1/traces");
+        assert_eq!(headers["content-type"], "application/x-protobuf");
+        assert_eq!(headers["x-team"], "archive");
+    }
+    // Protobuf encodes strings as plain bytes.
+    let bodies: Vec<u8> = sent.iter().flat_map(|(_, _, body)| body.iter().copied()).collect();
+    let has = |text: &str| testing::holds(&bodies, text.as_bytes());
+    let sent_texts = "faces-of-the-archive followed /faces/detect scan_page scan_image analyze detect embed";
+    for text in sent_texts.split(' ') {
+        assert!(has(text), "{text} was not sent");
+    }
+    assert!(!has("request completed") && !has("ada.jpg"), "log lines and their details are not exported");
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_collector_that_is_not_there_changes_nothing_but_a_warning() {
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let mut command = place.on(&database, &["serve", "--port", "0"]);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
+    let mut service = Service::start(&mut command);
+    assert_eq!(get(&format!("{}/health/ready", service.base)).await.0, 200);
+    service.stop();
+}
+
+#[test]
+fn a_protocol_that_is_not_built_in_is_wrong_configuration() {
+    let place = TestFolder::new();
+    let mut command = place.facecrawl(&["serve"]);
+    command
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
+        .env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
+    let said = Finished::of(&mut command).expect(2).stderr;
+    assert!(said.contains("OTEL_EXPORTER_OTLP_PROTOCOL") && said.contains("http/protobuf"), "{said}");
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_worker_shows_health_and_metrics_on_a_port_of_its_own() {
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    // The port was free when it was selected. If it is now in use, the worker reports that
+    // immediately.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let mut service = Service::start(place.on(&database, &["worker"]).env("WORKER_PORT", &port));
+    assert_eq!(service.base, format!("http://127.0.0.1:{port}"));
+    place.run(&["health", "--timeout", "60", "--url", &service.base]).expect(0);
+    let (status, metrics) = get(&format!("{}/metrics", service.base)).await;
+    assert!(status == 200 && metrics.contains("facecrawl_queue_oldest_due_seconds"), "{metrics}");
+    let (status, body) = get(&format!("{}/faces", service.base)).await;
+    assert!(status == 404 && body.contains("/health/ready"), "a worker is no API: {body}");
+    service.stop();
 }

@@ -1,36 +1,32 @@
-//! Tests `scan` with real folders, a real site and a real database.
-
-use crate::common::files::FileServer;
-use crate::common::process::{Finished, TestFolder};
-use domain::ImageState;
-use serde_json::Value;
-use testing::TestDatabase;
+//! Tests `scan` with real folders, a real site and a real database: images in every format, and
+//! videos.
+use crate::common::service::{Finished, Service, TestFolder, client};
+use crate::common::sites::FileServer;
+use domain::{ImageState, Reason, VideoState};
+use reqwest::Method;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use store::videos::tracks::{Track, TrackFilter};
+use store::videos::{Video, VideoFilter};
+use testing::film::{Codec, Container, Encoding, Film, repeat};
+use testing::{MAX_WAIT, TestDatabase};
 
 fn scan(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Finished {
-    let mut all = vec!["scan", "--json"];
-    all.extend(args);
-    Finished::of(
-        place
-            .facecrawl(&all)
-            .env("DATABASE_URL", database.url())
-            .env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8")
-            .env("CRAWL_DELAY_MS", "0"),
-    )
+    place.run_on(database, &[&["scan", "--json"], args].concat())
 }
 
 fn outcome<'a>(document: &'a Value, name: &str) -> &'a Value {
-    let files = document["files"].as_array().unwrap();
-    files
-        .iter()
-        .find(|file| file["path"].as_str().unwrap().ends_with(name))
-        .unwrap_or_else(|| panic!("{document}"))
+    let mut files = document["files"].as_array().unwrap().iter();
+    let found = files.find(|file| file["path"].as_str().unwrap().ends_with(name));
+    found.unwrap_or_else(|| panic!("{document}"))
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn every_file_of_a_folder_is_accounted_for() {
     let ada = testing::picture("ada.jpg");
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("photos/ada.jpg", &ada);
     place.put("photos/again/copy.jpg", &ada);
     place.put("photos/two", testing::picture("two_people.jpg"));
@@ -72,8 +68,7 @@ async fn every_file_of_a_folder_is_accounted_for() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn a_scan_in_which_nothing_can_be_used_fails() {
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let notes = place.put("notes.txt", "text");
     let failed = scan(&place, &database, &[notes.to_str().unwrap()]).expect(1).json();
     assert_eq!(outcome(&failed, "notes.txt")["reason"], "not_an_image");
@@ -84,12 +79,9 @@ async fn a_scan_in_which_nothing_can_be_used_fails() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn the_table_is_for_people_and_alone_on_stdout() {
-    let ada = testing::picture("ada.jpg");
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
-    place.put("ada.jpg", ada);
-    let finished =
-        Finished::of(place.facecrawl(&["scan", "ada.jpg"]).env("DATABASE_URL", database.url())).expect(0);
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    place.put("ada.jpg", testing::picture("ada.jpg"));
+    let finished = place.run_on(&database, &["scan", "ada.jpg"]).expect(0);
     assert!(finished.stdout.contains("Images/s") && finished.stdout.contains("Faces"), "{}", finished.stdout);
     assert!(!finished.stdout.contains("INFO"), "{}", finished.stdout);
 }
@@ -97,8 +89,7 @@ async fn the_table_is_for_people_and_alone_on_stdout() {
 #[testing::test(flavor = "multi_thread")]
 async fn a_url_is_crawled_to_its_end() {
     let ada = testing::picture("ada.jpg");
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let page = r#"<html><img src="/ada.jpg"><img src="/gone.jpg"><a href="/next">next</a></html>"#;
     let server = FileServer::start([
         ("/", page.into()),
@@ -118,19 +109,17 @@ async fn a_url_is_crawled_to_its_end() {
     assert!(refused.stderr.contains("max_pages"), "{}", refused.stderr);
 }
 
-#[cfg(unix)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_scan_that_is_broken_off_says_how_far_it_came() {
     use rustix::process::{Pid, Signal, kill_process};
     let crowd = testing::picture("crowd.jpg");
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     for i in 0..400u32 {
         // Trailing bytes make each file different without changing its image.
         place.put(&format!("photos/{i:03}.jpg"), [crowd.as_slice(), i.to_le_bytes().as_slice()].concat());
     }
-    let mut command = place.facecrawl(&["scan", "photos", "--json", "--dedupe", "exact"]);
-    command.env("DATABASE_URL", database.url()).stdout(std::process::Stdio::piped());
+    let mut command = place.on(&database, &["scan", "photos", "--json", "--dedupe", "exact"]);
+    command.stdout(std::process::Stdio::piped());
     let child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
 
     let store = database.store();
@@ -162,4 +151,276 @@ async fn a_scan_that_is_broken_off_says_how_far_it_came() {
     let processed = summary["images"]["processed"].as_i64().unwrap();
     assert!(processed > 0 && processed < 400);
     assert_eq!(summary["files"].as_array().unwrap().len() as i64, processed);
+}
+
+fn video_command(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
+    let mut command = place.facecrawl(&["scan", "--json", "--sampling", "fps=5"]);
+    command.args(args).env("DATABASE_URL", database.url()).env("FFMPEG", testing::ffmpeg());
+    command
+}
+
+fn scan_videos(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Finished {
+    Finished::of(&mut video_command(place, database, args))
+}
+
+/// Writes a folder with an image and the standard film several times in a row.
+fn media_folder(place: &TestFolder, times: u32) {
+    place.put("media/ada.jpg", testing::picture("ada.jpg"));
+    let (once, film) = (place.path().join("once.mkv"), place.path().join("media/film"));
+    let encoding = Encoding::new(Codec::H264, Container::Mkv);
+    Film::standard().encode(&encoding, &once).unwrap();
+    let whole = place.path().join("whole.mkv");
+    repeat(&once, times, &encoding, &whole).unwrap();
+    // Videos are found by content.
+    std::fs::rename(whole, film).unwrap();
+}
+
+async fn videos(database: &TestDatabase, collection: &str) -> Vec<Video> {
+    let filter = VideoFilter { collection: collection.into(), state: None, crawl_id: None };
+    database.store().videos(&filter, None, 10).await.unwrap_or_default()
+}
+
+async fn tracks(database: &TestDatabase, video: &Video) -> Vec<Track> {
+    database.store().tracks(video.id, &TrackFilter::default(), None, 1_000).await.unwrap().tracks
+}
+
+async fn count_of_faces(database: &TestDatabase, collection: &str) -> usize {
+    let filter = store::faces::FaceListQuery { collection: collection.into(), ..Default::default() };
+    database.store().faces(&filter, None, 1_000).await.unwrap().len()
+}
+
+/// Returns what must not depend on interruptions.
+fn summaries(tracks: &[Track]) -> Vec<Value> {
+    let of = |track: &Track| {
+        let shots: Vec<_> = track.faces.iter().map(|shot| (shot.at_us, shot.quality)).collect();
+        let times = (track.started_us, track.ended_us, track.samples);
+        json!([track.number, track.person, times, track.boxes, shots])
+    };
+    tracks.iter().map(of).collect()
+}
+
+/// Waits until more of the only video is stored than `after_us`.
+async fn stored_more(database: &TestDatabase, after_us: Option<i64>, child: &mut Child) -> Video {
+    let deadline = Instant::now() + MAX_WAIT;
+    loop {
+        if let [video] = videos(database, "default").await.as_slice()
+            && video.checkpoint_us > after_us
+        {
+            return video.clone();
+        }
+        assert!(child.try_wait().unwrap().is_none() && Instant::now() < deadline, "no part was stored");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[testing::needs(video)]
+#[testing::test(flavor = "multi_thread")]
+async fn a_video_of_a_folder_is_stored_and_its_faces_have_appearances() {
+    let (database, place) = (TestDatabase::create().await, TestFolder::new());
+    media_folder(&place, 1);
+    let film = std::fs::read(place.path().join("media/film")).unwrap();
+    place.put("media/cut.mkv", &film[..film.len() / 2]);
+    place.put("media/header.mkv", &film[..200]);
+    place.put("media/notes.txt", "text");
+
+    let summary = scan_videos(&place, &database, &["media"]).expect(0).json();
+    assert_eq!((&summary["images"]["processed"], &summary["ignored_files"]), (&json!(1), &json!(1)));
+    let counted = |state: &str| summary["videos"][state].as_i64().unwrap();
+    assert_eq!((counted("total"), counted("processed"), counted("skipped")), (3, 2, 1), "{summary}");
+    let reasons = json!({"corrupt_video": 1, "not_a_video": 1});
+    assert_eq!(summary["videos"]["reasons"], reasons, "{summary}");
+    let files = summary["video_files"].as_array().unwrap();
+    let named =
+        |name: &str| files.iter().find(|file| file["path"].as_str().unwrap().ends_with(name)).unwrap();
+    let film = named("media/film");
+    assert_eq!(
+        (&film["outcome"], &film["reason"], &film["frames"]),
+        (&json!("processed"), &Value::Null, &json!(126))
+    );
+    assert_eq!(film["duration_ms"], 25_000);
+    assert!(named("cut.mkv")["detail"].is_string());
+
+    let found = videos(&database, "default").await;
+    let video = found.iter().find(|video| film["video_id"] == json!(video.id)).unwrap();
+    assert_eq!((video.state, &video.source_key), (VideoState::Completed, &None));
+    assert_eq!(json!(video.people), film["people"]);
+    let stored = tracks(&database, video).await;
+    assert_eq!(json!(stored.len()), film["tracks"]);
+    let shots: Vec<uuid::Uuid> =
+        stored.iter().flat_map(|track| &track.faces).map(|shot| shot.face_id).collect();
+    assert_eq!(json!(shots.len()), film["faces"]);
+    assert_eq!(database.store().appearances(&shots).await.unwrap().len(), shots.len());
+
+    let faces = count_of_faces(&database, "default").await;
+    let again = scan_videos(&place, &database, &["media/film"]).expect(0).json();
+    assert_eq!((&again["videos"]["duplicate"], &again["images"]["total"]), (&json!(1), &json!(0)));
+    assert_eq!(again["video_files"][0]["video_id"], film["video_id"]);
+    assert_eq!(count_of_faces(&database, "default").await, faces);
+}
+
+#[testing::needs(video, slow)]
+#[testing::test(flavor = "multi_thread")]
+async fn an_interrupted_video_continues_and_has_the_same_tracks() {
+    let (database, place) = (TestDatabase::create().await, TestFolder::new());
+    media_folder(&place, 6);
+    let start = || {
+        let mut command = video_command(&place, &database, &["media"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut child = start();
+    stored_more(&database, None, &mut child).await;
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&summary["interrupted"], &summary["videos"]["skipped"]), (&json!(true), &json!(1)));
+    assert_eq!(summary["videos"]["reasons"], json!({"not_scanned": 1}));
+    let [first] = videos(&database, "default").await.try_into().unwrap();
+    assert_eq!((first.state, first.reason), (VideoState::Cancelled, Some(Reason::NotScanned)));
+
+    let mut child = start();
+    let second = stored_more(&database, first.checkpoint_us, &mut child).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!((second.id, second.state), (first.id, VideoState::Running));
+    // The lease of the dead command need not run out.
+    database.execute("update crawls set lease_until = now() where state = 'running'").await;
+    let last = scan_videos(&place, &database, &["media"]).expect(0).json();
+    assert_eq!((&last["videos"]["processed"], &last["images"]["duplicate"]), (&json!(1), &json!(1)));
+    let [third] = videos(&database, "default").await.try_into().unwrap();
+    assert_eq!((third.id, third.state, &third.reason), (first.id, VideoState::Completed, &None));
+
+    scan_videos(&place, &database, &["media", "-c", "undisturbed"]).expect(0);
+    let [undisturbed] = videos(&database, "undisturbed").await.try_into().unwrap();
+    let expected = tracks(&database, &undisturbed).await;
+    assert!(expected.len() > 40, "{}", expected.len());
+    assert_eq!(summaries(&tracks(&database, &third).await), summaries(&expected));
+    let facts = |video: &Video| (video.people, video.frames, video.unidentified, video.checkpoint_us);
+    assert_eq!(facts(&third), facts(&undisturbed));
+    assert_eq!(count_of_faces(&database, "default").await, count_of_faces(&database, "undisturbed").await);
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn without_ffmpeg_the_images_are_scanned_and_a_line_says_why() {
+    let (database, place) = (TestDatabase::create().await, TestFolder::new());
+    place.put("media/ada.jpg", testing::picture("ada.jpg"));
+    place.put("media/film.mp4", b"\0\0\0\x10ftypisom\0\0\0\0");
+    let without = |path: &str| {
+        let mut command = place.on(&database, &["scan", "--json", path]);
+        command.env("FFMPEG", "/no/such/ffmpeg");
+        Finished::of(&mut command)
+    };
+    let finished = without("media").expect(0);
+    let lines: Vec<&str> =
+        finished.stderr.lines().filter(|line| line.contains("videos are not scanned")).collect();
+    assert!(matches!(lines.as_slice(), [line] if line.contains("/no/such/ffmpeg")), "{}", finished.stderr);
+    let summary = finished.json();
+    assert_eq!(summary["images"]["processed"], 1);
+    assert_eq!(summary["videos"]["reasons"], json!({"video_unavailable": 1}), "{summary}");
+    assert!(videos(&database, "default").await.is_empty());
+    without("media/film.mp4").expect(1);
+}
+
+#[testing::needs(video)]
+#[testing::test(flavor = "multi_thread")]
+async fn the_videos_of_a_web_site_are_scanned_on_request() {
+    let (database, place) = (TestDatabase::create().await, TestFolder::new());
+    let film = place.put_film("film.mp4", &Film::short());
+    let page = "<video src=/film.mp4></video><img src=/ada.jpg>".as_bytes().to_vec();
+    let (film, picture) = (std::fs::read(film).unwrap(), testing::picture("ada.jpg"));
+    let site = FileServer::start([("/index.html", page), ("/film.mp4", film), ("/ada.jpg", picture)]).await;
+    let crawl = |url: String, options: &[&str]| {
+        let mut command = place.facecrawl(&["scan", "--json", url.as_str(), "--delay-ms", "0"]);
+        command.env("DATABASE_URL", database.url()).env("FFMPEG", testing::ffmpeg());
+        command.args(options).env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8");
+        tokio::task::block_in_place(|| Finished::of(&mut command))
+    };
+    let without = crawl(site.url("/index.html"), &[]).expect(0).json();
+    assert_eq!((&without["videos"]["total"], &without["images"]["processed"]), (&json!(0), &json!(1)));
+
+    let with = crawl(site.url("/index.html"), &["--videos", "--max-videos", "1"]).expect(0).json();
+    let (sums, stored) = (&with["videos"], videos(&database, "default").await);
+    assert_eq!((&sums["processed"], &sums["people"]), (&json!(1), &json!(stored[0].people)), "{with}");
+    assert_eq!(sums["tracks"], tracks(&database, &stored[0]).await.len());
+    assert!(sums["faces"].as_i64() > Some(0) && with["faces"] == without["faces"], "{with}");
+
+    // The address of a video file.
+    let again = crawl(site.url("/film.mp4"), &["--videos"]).expect(0).json();
+    assert_eq!((&again["videos"]["duplicate"], &again["videos"]["total"]), (&json!(1), &json!(1)), "{again}");
+    let refused = crawl(site.url("/film.mp4"), &[]).expect(1).json();
+    assert_eq!(refused["reasons"], json!({"is_a_video": 1}), "{refused}");
+    crawl(site.url("/film.mp4"), &["--max-videos", "1"]).expect(2);
+    // The options of files do not apply to crawls.
+    for option in ["--sampling=keyframes", "--max-gap=1", "--refine"] {
+        let refused = crawl(site.url("/film.mp4"), &["--videos", option]).expect(2);
+        assert!(refused.stderr.contains("do not apply"), "{}", refused.stderr);
+    }
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn videos_of_a_web_site_need_ffmpeg() {
+    let (database, place) = (TestDatabase::create().await, TestFolder::new());
+    let mut command = place.on(&database, &["scan", "http://127.0.0.1:9/", "--videos"]);
+    command.env("FFMPEG", "/no/such/ffmpeg");
+    let refused = Finished::of(&mut command).expect(2);
+    assert!(refused.stderr.contains("--videos needs ffmpeg"), "{}", refused.stderr);
+}
+
+/// The portrait as JPEG, and in the other formats.
+const FORMATS: [&str; 6] = ["ada.jpg", "ada.avif", "ada.heic", "ada.jxl", "ada.tiff", "ada.jp2"];
+
+fn portraits() -> Vec<(String, Vec<u8>)> {
+    let jpeg = testing::picture("ada.jpg");
+    let frame = vision::decode(&jpeg, &vision::Limits::default()).unwrap().frame;
+    let others = testing::still::of_each_format(&frame);
+    let others = others.into_iter().map(|(format, file)| (format!("ada.{format}"), file));
+    std::iter::once(("ada.jpg".to_owned(), jpeg)).chain(others).collect()
+}
+
+#[testing::needs(video)]
+#[testing::test(flavor = "multi_thread")]
+async fn scans_crawls_and_enrolments_find_the_face_of_the_jpeg_in_every_format() {
+    let (database, place) = (TestDatabase::create().await, TestFolder::new());
+    let files = portraits();
+    assert_eq!(files.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), FORMATS);
+    for (name, file) in &files {
+        place.put(&format!("photos/{name}"), file);
+    }
+    let page: String = FORMATS.map(|name| format!("<img src=/{name}>")).concat();
+    let served = files.iter().map(|(name, file)| (format!("/{name}"), file.clone()));
+    let site = FileServer::with(served.chain([("/".to_owned(), page.into_bytes())]).collect()).await;
+    let program = |args: &[&str]| {
+        let mut command = place.on(&database, args);
+        command.env("FFMPEG", testing::ffmpeg());
+        command
+    };
+    for (source, collection) in [("photos", "scanned"), (&site.url("/"), "crawled")] {
+        let args = ["scan", "--json", "--dedupe", "exact", "--collection", collection, source];
+        let summary = Finished::of(&mut program(&args)).expect(0).json();
+        let counts = (&summary["images"]["processed"], &summary["faces"]);
+        assert_eq!(counts, (&json!(FORMATS.len()), &json!(FORMATS.len())), "{summary}");
+    }
+    let mut service = Service::start(&mut program(&["up", "--port", "0"]));
+    let caller = service.caller();
+    let send = async |path: String, file: &[u8]| -> Value {
+        let request = client().request(Method::POST, format!("{}{path}", service.base));
+        let answer = request.header("content-type", "image/*").body(file.to_vec()).send().await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        assert!(status.is_success(), "{path}: {text}");
+        serde_json::from_str(&text).unwrap()
+    };
+    for collection in ["scanned", "crawled"] {
+        let path = format!("/faces/search?collection={collection}&threshold=0.98&limit=20");
+        let found = send(path, &files[0].1).await;
+        assert_eq!(found["matches"].as_array().unwrap().len(), FORMATS.len(), "{found}");
+    }
+    let person = json!({"name": "Ada", "collection": "enrolled"});
+    caller.ask(201, Method::POST, "/collections", Some(&json!({"name": "enrolled"}))).await;
+    let id = caller.ask(201, Method::POST, "/subjects", Some(&person)).await["id"].clone();
+    for (_, file) in &files {
+        send(format!("/subjects/{}/faces", id.as_str().unwrap()), file).await;
+    }
+    let enrolled = caller.get(&format!("/subjects/{}", id.as_str().unwrap())).await;
+    assert_eq!(enrolled["face_count"], FORMATS.len(), "{enrolled}");
+    service.stop();
 }

@@ -1,18 +1,28 @@
 //! Tests the search indexes with the program: beside a running service, and while the service and
 //! its database are killed.
 #![cfg(target_os = "linux")]
-mod failures;
-mod in_files;
+
 mod world;
 
-use crate::common::process::{Finished, TestFolder};
+use crate::common::service::{Finished, TestFolder, client};
+use embedded_postgres::Cluster;
 use reqwest::Method;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::fs;
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use store::index::Pgvector;
 use store::index::external::ExternalIndex;
+use store::{Store, StoreError};
+use testing::embeddings::{DIMENSIONS, Random};
+use testing::server::programs;
 use testing::{MAX_WAIT, TestDatabase, needs};
-use world::{FACES_PER_IMAGE, Program, Writer, found, search, with_faces};
+use uuid::Uuid;
+use world::{FACES_PER_IMAGE, Program, Writer, ask, found, search, with_faces};
 
 /// Checks a report of `index recall`. An external index compares all faces of so small a
 /// collection. pgvector searches a graph that it builds at random. In this graph, a face can be
@@ -47,7 +57,7 @@ async fn an_index_in_a_server_is_built_verified_and_removed_beside_the_service()
     let api = service.caller();
     let (_, faces) = writer.images.first_key_value().unwrap();
     let (face, embedding) = (faces[3].id, faces[3].embedding.clone());
-    let answer = api.ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
+    let answer = ask(&api, &embedding).await;
     assert_eq!((found(&answer)[0], &answer["exact"]), (face, &json!(false)));
     let status = || run("qdrant", &["index", "status", "--json"]).expect(0).json();
     let deadline = Instant::now() + MAX_WAIT;
@@ -79,7 +89,7 @@ async fn an_index_in_a_server_is_built_verified_and_removed_beside_the_service()
         assert!(answer["index_lag_seconds"].as_f64().unwrap() < 60.0);
     }
     api.ask(204, Method::DELETE, &format!("/faces/{}", new.id), None).await;
-    let answer = api.ask(200, Method::POST, "/faces/search", Some(&search(&new.embedding))).await;
+    let answer = ask(&api, &new.embedding).await;
     assert!(!found(&answer).contains(&new.id));
     let metrics = api.send(Method::GET, "/metrics", None).await.text().await.unwrap();
     assert!(metrics.contains("facecrawl_search_index_lag_seconds"), "{metrics}");
@@ -98,8 +108,7 @@ async fn an_index_in_a_server_is_built_verified_and_removed_beside_the_service()
     // Back to pgvector: its index is built first, so that no search has to wait.
     let built = run("qdrant", &["index", "rebuild", "--index", "pgvector", "--json"]).expect(0).json();
     assert_eq!(built["pgvector"][0]["complete"], true);
-    service.signal(Signal::TERM);
-    assert_eq!(service.ended().0, Some(0));
+    service.stop();
     assert!(run("qdrant", &["index", "verify"]).expect(0).stdout.contains("309 faces, equal"));
     is_measured("qdrant", &run("qdrant", &["index", "recall", "--json"]).expect(0).json());
     let mut without_address = program.command("pgvector", &["up", "--port", "0"]);
@@ -109,7 +118,7 @@ async fn an_index_in_a_server_is_built_verified_and_removed_beside_the_service()
     let refused = Finished::of(other_prefix.env("QDRANT_PREFIX", "other")).expect(1);
     assert!(refused.stderr.contains("the one to delete is"), "{}", refused.stderr);
     let service = program.start("pgvector");
-    let answer = service.caller().ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
+    let answer = ask(&service.caller(), &embedding).await;
     assert_eq!(found(&answer)[0], face);
     assert!(!database.store().records_index_changes().await.unwrap());
     assert_eq!(run("pgvector", &["index", "status", "--json"]).expect(0).json()["sets"], json!([]));
@@ -129,7 +138,7 @@ async fn the_index_of_pgvector_is_dropped_and_built_again_beside_the_service() {
     let service = program.start("pgvector");
     let api = service.caller();
     let best = async || {
-        let answer = api.ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
+        let answer = ask(&api, &embedding).await;
         (found(&answer)[0], answer["exact"].clone())
     };
     assert_eq!(best().await, (face, json!(false)));
@@ -168,13 +177,11 @@ async fn a_service_works_without_its_qdrant_server_and_can_leave_it() {
     let mut writer = Writer::new(database.store(), 1).await;
     writer.add().await.unwrap();
     let (_, faces) = writer.images.first_key_value().unwrap();
-    let answer =
-        service.caller().ask(200, Method::POST, "/faces/search", Some(&search(&faces[2].embedding))).await;
+    let answer = ask(&service.caller(), &faces[2].embedding).await;
     assert_eq!((found(&answer)[0], &answer["exact"]), (faces[2].id, &json!(true)));
     let status = program.run("qdrant", &["index", "status", "--json"]).expect(0).json();
     assert_eq!(status["changes"], FACES_PER_IMAGE, "the changes wait for the server");
-    service.signal(Signal::TERM);
-    assert_eq!(service.ended().0, Some(0));
+    service.stop();
 
     // The server had an index once, and no longer exists.
     sqlx::query("insert into index_folders (index_name, folder_id) values ('qdrant', gen_random_uuid())")
@@ -189,4 +196,220 @@ async fn a_service_works_without_its_qdrant_server_and_can_leave_it() {
     program.run("pgvector", &["index", "drop", "--index", "qdrant", "--forget"]).expect(0);
     drop(program.start("pgvector"));
     program.run("pgvector", &["index", "drop", "--index", "qdrant", "--forget"]).expect(1);
+}
+
+/// Number of changes of the test with failures, unless `INDEX_CHANGES` is set.
+const CHANGES: usize = 6_000;
+
+#[derive(Default)]
+struct Shared {
+    base: Mutex<String>,
+    /// Faces whose deletion was committed.
+    deleted: Mutex<HashSet<Uuid>>,
+    changes: AtomicUsize,
+    answers: AtomicUsize,
+    done: AtomicBool,
+}
+
+/// Deletes an image. An earlier attempt may have deleted it although its answer was lost.
+async fn delete(store: &Store, image: Uuid) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    match store.delete_image(tx.conn(), image).await {
+        Err(StoreError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => tx.commit().await,
+    }
+}
+
+async fn wait_for_database(error: &StoreError, waited: &mut Duration) {
+    assert!(*waited < MAX_WAIT, "{error}");
+    let pause = Duration::from_millis(50);
+    tokio::time::sleep(pause).await;
+    *waited += pause;
+}
+
+/// Stores and deletes faces until there were `changes` of them.
+async fn write(mut writer: Writer, shared: Arc<Shared>, changes: usize) {
+    let mut waited = Duration::ZERO;
+    while shared.changes.load(Ordering::SeqCst) < changes {
+        let image = match writer.random.below(4) {
+            0 => writer.any_image(),
+            1 => {
+                while let Err(error) = writer.turn().await {
+                    wait_for_database(&error, &mut waited).await;
+                }
+                shared.changes.fetch_add(1, Ordering::SeqCst);
+                continue;
+            }
+            _ => None,
+        };
+        let Some(image) = image else {
+            while let Err(error) = writer.add().await {
+                wait_for_database(&error, &mut waited).await;
+            }
+            shared.changes.fetch_add(FACES_PER_IMAGE, Ordering::SeqCst);
+            continue;
+        };
+        let faces: Vec<Uuid> = writer.images[&image].iter().map(|face| face.id).collect();
+        while let Err(error) = delete(&writer.store, image).await {
+            wait_for_database(&error, &mut waited).await;
+        }
+        writer.images.remove(&image);
+        shared.changes.fetch_add(faces.len(), Ordering::SeqCst);
+        shared.deleted.lock().unwrap().extend(faces);
+    }
+}
+
+/// Searches until the end. No answer may contain a face that was deleted before the request.
+async fn read(shared: Arc<Shared>) {
+    let (client, mut random) = (client(), Random(77));
+    while !shared.done.load(Ordering::SeqCst) {
+        let before = shared.deleted.lock().unwrap().clone();
+        let url = format!("{}/faces/search", shared.base.lock().unwrap());
+        let sent = client.post(url).json(&search(&random.direction(DIMENSIONS))).send().await;
+        let Ok(response) = sent else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        if response.status() != 200 {
+            continue;
+        }
+        let Ok(answer) = response.json::<Value>().await else { continue };
+        assert!(found(&answer).iter().all(|face| !before.contains(face)), "a deleted face is found");
+        shared.answers.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[needs(qdrant)]
+#[testing::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_index_in_a_server_equals_the_rows_after_kills_of_service_and_database() {
+    let changes = std::env::var("INDEX_CHANGES").map_or(CHANGES, |number| number.parse().unwrap());
+    let place = TestFolder::new();
+    place.run(&["models", "fetch"]).expect(0);
+    // The machine continues to run when the server crashes, so data need not reach the disk.
+    let server =
+        embedded_postgres::Config::new(programs(), place.path().join("postgres")).with_setting("fsync=off");
+    let mut cluster = Cluster::start(&server).await.unwrap();
+    let url = cluster.default_url();
+    let program = Program::with_qdrant(&place, url.clone());
+    let mut service = program.start("qdrant");
+    let shared = Arc::new(Shared::default());
+    *shared.base.lock().unwrap() = service.base.clone();
+    let config = store::Config { url: url.clone(), max_connections: 4, ..store::Config::default() };
+    let store = Store::connect(&config).await.unwrap();
+    let mut writers = tokio::task::JoinSet::new();
+    for seed in 1..=2 {
+        let writer = Writer::new(store.clone(), seed).await;
+        writers.spawn(write(writer, shared.clone(), changes));
+    }
+    let reader = tokio::spawn(read(shared.clone()));
+
+    // The service is killed after each eighth of the changes, and the database crashes in the
+    // middle.
+    for part in 1..8 {
+        while shared.changes.load(Ordering::SeqCst) < changes * part / 8 {
+            assert!(!reader.is_finished(), "the reader failed");
+            if let Some(ended) = writers.try_join_next() {
+                ended.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        if part == 4 {
+            let pid = Pid::from_raw(cluster.pid().unwrap() as i32).unwrap();
+            kill_process(pid, Signal::QUIT).unwrap();
+            cluster.exited().await;
+            drop(cluster);
+            cluster = Cluster::start(&server).await.unwrap();
+            continue;
+        }
+        service.kill();
+        service = program.start("qdrant");
+        *shared.base.lock().unwrap() = service.base.clone();
+    }
+    while let Some(ended) = writers.join_next().await {
+        ended.unwrap();
+    }
+    let verify = || program.run("qdrant", &["index", "verify", "--json"]);
+    let sets = verify().expect(0).json();
+    let rows: i64 = sqlx::query_scalar("select count(*) from faces").fetch_one(store.pool()).await.unwrap();
+    assert_eq!(sets[0]["check_result"]["rows"], rows);
+    let deadline = Instant::now() + MAX_WAIT;
+    while store.oldest_index_change().await.unwrap().is_some() {
+        assert!(Instant::now() < deadline, "the index does not follow the changes");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let checked = verify().expect(0).json()[0]["check_result"].clone();
+    assert_eq!((&checked["rows"], &checked["faces"]), (&json!(rows), &json!(rows)), "{checked:#}");
+    shared.done.store(true, Ordering::SeqCst);
+    reader.await.unwrap();
+    assert!(shared.answers.load(Ordering::SeqCst) > 20, "the reader got hardly any answer");
+    assert!(!shared.deleted.lock().unwrap().is_empty());
+    // Deletes the index.
+    drop(service);
+    drop(program.start("pgvector"));
+    cluster.stop().await;
+}
+
+/// Writes the records of an index in files, as an earlier version had them.
+const RECORDS: &str = "
+    select start_index_changes();
+    insert into index_folders (index_name, folder_id) values ('edge', gen_random_uuid());
+    insert into index_sets (index_name, model_id, state, copied, served_at, faces, in_graph, bytes)
+        values ('edge', 1, 'serving', true, now(), 300, 0, 1000000);
+    insert into index_sets (index_name, model_id) values ('edge', 1)";
+
+#[testing::test(flavor = "multi_thread")]
+async fn an_index_in_files_is_refused_and_deleted_and_no_face_is_lost() {
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    place.run(&["models", "fetch"]).expect(0);
+    let program = Program::new(&place, database.url());
+    let mut writer = with_faces(&program, &database, 30).await;
+    // The operator had dropped the index of pgvector.
+    Pgvector::new(database.pool().clone()).drop_index(1).await.unwrap();
+    sqlx::raw_sql(RECORDS).execute(database.pool()).await.unwrap();
+    writer.add().await.unwrap();
+    let store = database.store();
+    assert_eq!(store.count_index_changes().await.unwrap(), FACES_PER_IMAGE as i64);
+    let folder = place.path().join("data/index");
+    let set = folder.join("3f8e7a52-94a5-4d0c-b9f7-1f7e6ad2b6a1");
+    fs::create_dir_all(set.join("segments")).unwrap();
+    for file in ["lock", "id", "3f8e7a52-94a5-4d0c-b9f7-1f7e6ad2b6a1/segments/vectors"] {
+        fs::write(folder.join(file), file).unwrap();
+    }
+
+    for args in [&["up", "--port", "0"][..], &["index", "status"]] {
+        let refused = program.run("edge", args).expect(2);
+        let reason = "SEARCH_INDEX=edge (from environment) is no longer supported; set SEARCH_INDEX=pgvector";
+        assert!(refused.stderr.contains(reason), "{}", refused.stderr);
+    }
+    // A process of the earlier version still uses the files.
+    let lock = File::open(folder.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let refused = program.run("pgvector", &["up", "--port", "0"]).expect(1);
+    assert!(refused.stderr.contains("cannot delete the unused search index"), "{}", refused.stderr);
+    assert!(set.exists());
+    drop(lock);
+
+    let service = program.start("pgvector");
+    assert!(!folder.exists(), "the files contain embeddings of faces");
+    assert_eq!(ExternalIndex::release(&store, "edge").await.unwrap(), None, "a record is left");
+    assert!(!store.records_index_changes().await.unwrap());
+    assert_eq!(store.count_index_changes().await.unwrap(), 0);
+    let status = || program.run("pgvector", &["index", "status", "--json"]).expect(0).json();
+    assert_eq!(status()["sets"], json!([]));
+    // Faces from before and after the last update of the index are found.
+    let api = service.caller();
+    for exact in [true, false] {
+        for faces in [writer.images.first_key_value(), writer.images.last_key_value()] {
+            let face = &faces.unwrap().1[3];
+            let answer = ask(&api, &face.embedding).await;
+            assert_eq!((found(&answer)[0], &answer["exact"]), (face.id, &json!(exact)));
+        }
+        if exact {
+            assert_eq!(status()["pgvector"][0]["bytes"], Value::Null);
+            let rebuild = ["index", "rebuild", "--index", "pgvector", "--json"];
+            let built = program.run("pgvector", &rebuild).expect(0).json();
+            assert_eq!(built["pgvector"][0]["complete"], true);
+        }
+    }
 }

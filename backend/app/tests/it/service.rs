@@ -1,26 +1,28 @@
-//! Tests the service from start to stop, through its signals and over HTTP.
-#![cfg(unix)]
-
-use crate::common::process::{Finished, TestFolder};
-use crate::common::service::{Service, get};
+//! Tests the service from start to stop, through its signals and over HTTP. A stop or a restart
+//! under load answers every accepted request.
+use crate::common::service::{Finished, Service, TestFolder, assert_says, client, get, through_shell};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use testing::TestDatabase;
+use tokio::task::JoinSet;
 
 #[testing::test(flavor = "multi_thread")]
 async fn up_is_ready_answers_and_stops_when_asked() {
     let ada = testing::picture("ada.jpg");
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
-    let mut service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let mut service = Service::start(&mut place.on(&database, &["--port", "0"]));
     let (status, body) = get(&format!("{}/health/ready", service.base)).await;
     assert_eq!(status, 200, "{body}");
     place.run(&["health", "--timeout", "60", "--url", &service.base]).expect(0);
 
     let detect = format!("{}/faces/detect", service.base);
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = client();
     let answer = client.post(detect).header("content-type", "image/jpeg").body(ada).send().await.unwrap();
     let answer: serde_json::Value = answer.json().await.unwrap();
     assert_eq!(answer["faces"].as_array().unwrap().len(), 1);
@@ -30,16 +32,13 @@ async fn up_is_ready_answers_and_stops_when_asked() {
     for name in ["process_resident_memory_bytes", "process_cpu_seconds_total", "process_threads", "_bucket"] {
         assert!(metrics.contains(name), "{name} is missing:\n{metrics}");
     }
-    service.signal(Signal::TERM);
-    let (status, log) = service.ended();
-    assert_eq!(status, Some(0), "{log}");
+    service.stop();
 }
 
 #[cfg(target_os = "linux")]
 #[testing::test(flavor = "multi_thread")]
 async fn a_service_that_is_started_directly_has_the_settings_of_the_allocator() {
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let variables = |service: &Service, name: &str| -> Vec<String> {
         let environment = std::fs::read(format!("/proc/{}/environ", service.child.id())).unwrap();
         let environment = String::from_utf8(environment).unwrap();
@@ -73,8 +72,7 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
     assert!(second.stderr.contains("in use by another facecrawl"), "{}", second.stderr);
 
     // A scan that runs alongside the service stores into the same database.
-    let ada = testing::picture("ada.jpg");
-    place.put("album/ada.jpg", ada);
+    place.put("album/ada.jpg", testing::picture("ada.jpg"));
     let mut scan = place.facecrawl(&["scan", "album", "--json"]);
     Finished::of(scan.env("POSTGRES_BIN_DIR", &bin)).expect(0);
     let (_, faces) = get(&format!("{}/faces", service.base)).await;
@@ -90,23 +88,19 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
     // The service starts again on the same data.
     let mut service = Service::start(&mut up(&place));
     assert_eq!(get(&format!("{}/collections", service.base)).await.0, 200);
-    service.signal(Signal::TERM);
-    assert_eq!(service.ended().0, Some(0));
+    service.stop();
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn serve_and_worker_share_a_database() {
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.run(&["models", "fetch"]).expect(0);
-    let start = |args: &[&str]| Service::start(place.facecrawl(args).env("DATABASE_URL", database.url()));
+    let start = |args: &[&str]| Service::start(&mut place.on(&database, args));
     let (api, worker) = (start(&["serve", "--port", "0"]), start(&["worker"]));
     assert_eq!(get(&format!("{}/health/ready", api.base)).await.0, 200);
     assert_eq!(worker.base, "");
     for mut service in [api, worker] {
-        service.signal(Signal::TERM);
-        let (status, log) = service.ended();
-        assert_eq!(status, Some(0), "{log}");
+        service.stop();
     }
 }
 
@@ -131,9 +125,8 @@ async fn a_database_that_is_not_there_is_named_without_its_password() {
 
 #[testing::test]
 async fn migrate_says_what_it_did() {
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
-    let migrate = Finished::of(place.facecrawl(&["migrate", "--json"]).env("DATABASE_URL", database.url()));
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let migrate = place.run_on(&database, &["migrate", "--json"]);
     assert_eq!(migrate.expect(0).json()["migrations_run"], 0);
 }
 
@@ -159,13 +152,9 @@ fn half_a_request(base: &str, body: &[u8]) -> TcpStream {
 #[testing::test(flavor = "multi_thread")]
 async fn an_accepted_request_is_answered_after_the_signal() {
     let ada = testing::picture("ada.jpg");
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
-    let mut service = Service::start(
-        place
-            .facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=60"])
-            .env("DATABASE_URL", database.url()),
-    );
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let mut service =
+        Service::start(&mut place.on(&database, &["serve", "--port", "0", "-s", "DRAIN_SECONDS=60"]));
     let mut request = half_a_request(&service.base, &ada);
     service.signal(Signal::TERM);
     service.wait_for("", "shutting down;");
@@ -180,13 +169,9 @@ async fn an_accepted_request_is_answered_after_the_signal() {
 #[testing::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_it_at_once() {
     let ada = testing::picture("ada.jpg");
-    let database = TestDatabase::create().await;
-    let place = TestFolder::new();
-    let mut service = Service::start(
-        place
-            .facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=600"])
-            .env("DATABASE_URL", database.url()),
-    );
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let mut service =
+        Service::start(&mut place.on(&database, &["serve", "--port", "0", "-s", "DRAIN_SECONDS=600"]));
     let _held = half_a_request(&service.base, &ada);
     service.signal(Signal::TERM);
     service.wait_for("", "shutting down;");
@@ -213,4 +198,160 @@ fn a_failed_start_names_the_setting_and_repeats_no_cause() {
         assert_eq!(error.matches("os error").count(), 1, "{name}: {error}");
         assert!(!error.contains("s3cret"), "{error}");
     }
+}
+
+/// Number of connections. Each sends the next request as soon as the last one is answered.
+const CONNECTIONS: usize = 16;
+
+/// Number of responses before the service is stopped or restarted.
+const BEFORE: usize = 64;
+
+#[derive(Default)]
+struct Seen {
+    answered: AtomicUsize,
+    /// Number of refused connections. The request was not accepted, and its caller receives an
+    /// error.
+    refused: AtomicUsize,
+    over: AtomicBool,
+}
+
+/// Sends detection requests on `CONNECTIONS` keep-alive connections until `over` is set or the port
+/// is closed. Any response other than 200 fails the test, and so does any request that is neither
+/// answered nor refused.
+fn load(base: &str, picture: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
+    let mut callers = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let (url, picture, seen) = (format!("{base}/faces/detect"), picture.to_vec(), Arc::clone(seen));
+        callers.spawn(async move {
+            // The client does not retry, so that every failure is visible.
+            let client = reqwest::Client::builder()
+                .no_proxy()
+                .retry(reqwest::retry::never())
+                .timeout(Duration::from_secs(120))
+                .build()
+                .unwrap();
+            while !seen.over.load(Ordering::SeqCst) {
+                let request = client.post(&url).header("content-type", "image/jpeg").body(picture.clone());
+                match request.send().await {
+                    Ok(answer) => {
+                        let status = answer.status().as_u16();
+                        let text = answer.text().await.expect("a response that has begun is completed");
+                        assert_eq!(status, 200, "{text}");
+                        assert!(text.contains("\"faces\""), "{text}");
+                        seen.answered.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Err(error) if error.is_connect() => {
+                        seen.refused.fetch_add(1, Ordering::SeqCst);
+                        return;
+                    }
+                    Err(error) => panic!("accepted but not answered: {error:?}"),
+                }
+            }
+        });
+    }
+    callers
+}
+
+async fn answered(seen: &Seen, callers: &mut JoinSet<()>, count: usize) {
+    while seen.answered.load(Ordering::SeqCst) < count {
+        tokio::select! {
+            Some(ended) = callers.join_next() => panic!("a caller ended early: {ended:?}"),
+            () = tokio::time::sleep(Duration::from_millis(5)) => {}
+        }
+    }
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_stop_under_load_answers_every_accepted_request() {
+    let picture = testing::picture("ada.jpg");
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let mut command = place.facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=120"]);
+    let mut service = Service::start(command.env("DATABASE_URL", database.url()));
+    let seen = Arc::new(Seen::default());
+    let mut callers = load(&service.base, &picture, &seen);
+    answered(&seen, &mut callers, BEFORE).await;
+    service.signal(Signal::TERM);
+    while let Some(ended) = callers.join_next().await {
+        ended.unwrap();
+    }
+    let (status, log) = tokio::task::spawn_blocking(move || service.ended()).await.unwrap();
+    assert_eq!(status, Some(0), "{log}");
+    assert_eq!(
+        seen.refused.load(Ordering::SeqCst),
+        CONNECTIONS,
+        "every connection was used until the port closed"
+    );
+    assert!(!log.contains("cut off"), "{log}");
+}
+
+/// Passes standard input as the socket, as systemd does.
+const WITH_SOCKET: &str = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 </dev/null";
+
+/// Starts the service on a socket that stays open after the service exits, as systemd passes it.
+fn start_on(place: &TestFolder, socket: &std::net::TcpListener, database: &TestDatabase) -> Service {
+    let facecrawl = place.on(database, &["serve", "-s", "DRAIN_SECONDS=120"]);
+    let mut shell = through_shell(WITH_SOCKET, &facecrawl);
+    shell.stdin(Stdio::from(OwnedFd::from(socket.try_clone().unwrap())));
+    Service::start(&mut shell)
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_restart_on_an_inherited_socket_fails_no_request() {
+    let picture = testing::picture("ada.jpg");
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let mut service = start_on(&place, &socket, &database);
+    assert_eq!(service.base, format!("http://{address}"), "the socket goes before HOST and PORT");
+
+    let seen = Arc::new(Seen::default());
+    let mut callers = load(&service.base, &picture, &seen);
+    for round in 1..=2 {
+        answered(&seen, &mut callers, round * BEFORE).await;
+        tokio::task::spawn_blocking(move || service.stop()).await.unwrap();
+        service = start_on(&place, &socket, &database);
+    }
+    let so_far = seen.answered.load(Ordering::SeqCst);
+    answered(&seen, &mut callers, so_far + BEFORE).await;
+    seen.over.store(true, Ordering::SeqCst);
+    while let Some(ended) = callers.join_next().await {
+        ended.unwrap();
+    }
+    assert_eq!(seen.refused.load(Ordering::SeqCst), 0);
+    service.stop();
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn an_inherited_socket_that_others_can_reach_needs_auth_too() {
+    let place = TestFolder::new();
+    let socket = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let facecrawl = place.facecrawl(&["serve"]);
+    let mut shell = through_shell(WITH_SOCKET, &facecrawl);
+    let refused = Finished::of(shell.stdin(Stdio::from(OwnedFd::from(socket)))).expect(2).stderr;
+    assert_says(&refused, &["HOST=0.0.0.0", "AUTH"]);
+}
+
+/// Another process upgrades the database to a schema that this version does not know.
+#[testing::test(flavor = "multi_thread")]
+async fn a_version_that_is_too_old_for_the_schema_ends_and_does_not_start_again() {
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let start = || place.on(&database, &["up", "--port", "0"]);
+    let mut service = Service::start(&mut start());
+    sqlx::raw_sql(
+        "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+             values (9001, 'next', true, '', 0);
+         update required_schema set version = 9001",
+    )
+    .execute(database.pool())
+    .await
+    .unwrap();
+    let (status, log) = tokio::task::spawn_blocking(move || service.ended()).await.unwrap();
+    let reason = "upgraded the database to schema 9001";
+    assert_eq!(status, Some(1), "{log}");
+    assert!(log.contains(reason) && log.contains("start the newer one"), "{log}");
+    let again = Finished::of(&mut start()).expect(1);
+    assert!(again.stderr.contains(reason), "{}", again.stderr);
 }

@@ -51,7 +51,7 @@ pub struct BenchArgs {
     pub(super) auto_batch: bool,
     /// Write a trace of stages and device runs for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE.json")]
-    pub(super) profile: Option<PathBuf>,
+    profile: Option<PathBuf>,
     /// Write a chart of the throughput
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,

@@ -3,7 +3,7 @@ use super::super::{Exit, UsageError};
 use crate::config::{SearchIndex, Settings};
 use crate::output;
 use crate::service::Database;
-use crate::service::search_index::engines;
+use crate::service::search_index;
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
@@ -131,7 +131,7 @@ fn settings_to_measure(args: &RecallArgs, configured: Option<usize>, pgvector: b
 
 /// Returns the engine of the settings; `None` with pgvector.
 async fn engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn VectorEngine>>> {
-    let Some(engine) = engines::open(settings)? else { return Ok(None) };
+    let Some(engine) = search_index::open_engine(settings)? else { return Ok(None) };
     engine.sets().await.with_context(|| format!("the index {} did not answer", engine.name()))?;
     Ok(Some(engine))
 }
@@ -139,12 +139,12 @@ async fn engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn VectorEngi
 /// Fails unless searches can use the index of each model.
 async fn check_indexes(settings: &Settings, store: &Store, indexes: &[HnswIndex]) -> anyhow::Result<()> {
     let used = settings.storage.search_index;
-    let sets = super::sets(store).await?;
+    let sets = search_index::sets(store).await?;
     for index in indexes {
         let (complete, advice) = match used {
             SearchIndex::Pgvector => (index.complete, "`facecrawl index rebuild` builds it"),
             SearchIndex::Qdrant => (
-                super::is_serving(&sets, used, index.model_id),
+                search_index::is_serving(&sets, used, index.model_id),
                 "start the service, and wait until `facecrawl index status` prints the state `serving`",
             ),
         };

@@ -1,24 +1,28 @@
 //! Scans local files: images, several concurrently, and then videos.
 use super::ScanArgs;
-use super::summary::FileOutcome;
-use super::video;
-use super::video_summary::VideoOutcome;
+use super::summary::{FileOutcome, VideoOutcome};
+use crate::cli::options::TimeBar;
 use crate::config::{Settings, cores};
-use crate::image_files::Found;
-use crate::progress;
+use crate::decoder::open_decoder;
+use crate::image_files::FoundFiles;
+use crate::output;
 use crate::service::Foundation;
 use anyhow::Context;
 use bytes::Bytes;
 use domain::{Reason, Unprocessed};
 use futures::{StreamExt, TryStreamExt, stream};
-use pipeline::images::ingest::{IngestError, Scan};
+use pipeline::images::ingest::{IngestError, Scan, ScannedVideo, VideoFile};
 use pipeline::{AnalyzeOptions, Ingested};
-use std::path::PathBuf;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use store::crawls::Crawl;
 use store::crawls::pages::Admitted;
 use tokio_util::sync::CancellationToken;
 use url::Url;
+use video::Decoder;
 use vision::DecodeError;
 
 /// Number of files that one statement inserts into the ledger.
@@ -36,7 +40,7 @@ pub(super) async fn run(
     settings: &Settings,
     foundation: &Foundation,
     args: &ScanArgs,
-    found: Found,
+    found: FoundFiles,
     signal: &CancellationToken,
 ) -> anyhow::Result<LocalScan> {
     let seeds: Vec<String> = found.inputs.iter().map(|path| path.to_string_lossy().into_owned()).collect();
@@ -47,7 +51,7 @@ pub(super) async fn run(
     let result = async {
         let files = feed(settings, &scan, &found, signal).await?;
         let started = Instant::now();
-        let videos = video::run(settings, &scan, args, &found.videos, signal).await?;
+        let videos = scan_videos(settings, &scan, args, &found.videos, signal).await?;
         video_time = started.elapsed();
         anyhow::Ok((files, videos))
     };
@@ -62,11 +66,11 @@ pub(super) async fn run(
 async fn feed(
     settings: &Settings,
     scan: &Scan,
-    found: &Found,
+    found: &FoundFiles,
     signal: &CancellationToken,
 ) -> anyhow::Result<Vec<FileOutcome>> {
     let limit = settings.limits().max_bytes;
-    let bar = progress::images((found.images.len() + found.unreadable.len()) as u64);
+    let bar = output::image_bar((found.images.len() + found.unreadable.len()) as u64);
     let mut tally = Tally::new(&bar);
     for (path, reason) in &found.unreadable {
         for row in scan.add(std::slice::from_ref(path)).await? {
@@ -84,7 +88,7 @@ async fn feed(
         .try_flatten()
         // After a stop signal no new file starts. Files in progress are finished and counted.
         .try_take_while(|_| std::future::ready(Ok(!signal.is_cancelled())))
-        .map_ok(|row| one(scan, row, limit))
+        .map_ok(|row| one_image(scan, row, limit))
         .try_buffer_unordered(concurrency)
         .boxed();
     while let Some(outcome) = outcomes.try_next().await? {
@@ -97,10 +101,10 @@ async fn feed(
 
 /// Processes one file and settles its row. Fails only with errors that affect all files, such as
 /// those of the database.
-async fn one(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOutcome> {
+async fn one_image(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOutcome> {
     let path = Url::parse(&row.url).ok().and_then(|url| url.to_file_path().ok());
     let path = path.with_context(|| format!("the ledger contains {}, which is not a file", row.url))?;
-    let bytes = match read(path.clone(), limit).await {
+    let bytes = match read_image(path.clone(), limit).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(too_long)) => {
             let (reason, detail) = (too_long.reason(), too_long.to_string());
@@ -127,7 +131,7 @@ async fn one(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOut
 }
 
 /// Reads the file. If it is longer than `limit`, reads nothing and returns the inner error.
-async fn read(path: PathBuf, limit: usize) -> std::io::Result<Result<Bytes, DecodeError>> {
+async fn read_image(path: PathBuf, limit: usize) -> std::io::Result<Result<Bytes, DecodeError>> {
     tokio::task::spawn_blocking(move || {
         let bytes = std::fs::metadata(&path)?.len();
         if bytes > limit as u64 {
@@ -160,5 +164,100 @@ impl<'a> Tally<'a> {
         self.bar.inc(1);
         let rate = self.files.len() as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
         self.bar.set_message(format!("{rate:.1} images/s, {} faces, {} failed", self.faces, self.failed));
+    }
+}
+
+/// Number of bytes of a file that are read and hashed at a time.
+const BLOCK: usize = 1 << 20;
+
+/// Scans the videos. After a stop signal, the current video is left where it is: its last part is
+/// stored, and a later scan continues after it.
+async fn scan_videos(
+    settings: &Settings,
+    scan: &Scan,
+    args: &ScanArgs,
+    videos: &[PathBuf],
+    signal: &CancellationToken,
+) -> anyhow::Result<Vec<VideoOutcome>> {
+    if videos.is_empty() || signal.is_cancelled() {
+        return Ok(not_reached(videos));
+    }
+    let decoder = match tokio::task::block_in_place(|| open_decoder(settings))?.decoder {
+        Ok(decoder) => decoder,
+        Err(error) => {
+            tracing::warn!(videos = videos.len(), "videos are not scanned: {error}");
+            let (state, reason) = (Unprocessed::Skipped, Reason::VideoUnavailable);
+            let skipped = |path: &PathBuf| {
+                VideoOutcome::unprocessed(path.clone(), state, reason.clone(), error.to_string())
+            };
+            return Ok(videos.iter().map(skipped).collect());
+        }
+    };
+    let mut outcomes = Vec::with_capacity(videos.len());
+    for path in videos {
+        let mut bar = TimeBar::start(path);
+        let outcome = tokio::select! {
+            outcome = one_video(scan, args, &decoder, path, &mut bar) => Some(outcome),
+            () = signal.cancelled() => None,
+        };
+        bar.finish();
+        let Some(outcome) = outcome else { break };
+        outcomes.push(outcome?);
+    }
+    outcomes.extend(not_reached(&videos[outcomes.len()..]));
+    Ok(outcomes)
+}
+
+fn not_reached(videos: &[PathBuf]) -> Vec<VideoOutcome> {
+    let detail = "the scan was interrupted; scan the file again with the same options to continue";
+    let outcome = |path: &PathBuf| {
+        VideoOutcome::unprocessed(path.clone(), Unprocessed::Skipped, Reason::NotScanned, detail.into())
+    };
+    videos.iter().map(outcome).collect()
+}
+
+/// Scans one video. Fails only with errors that affect all files, such as those of the database.
+async fn one_video(
+    scan: &Scan,
+    args: &ScanArgs,
+    decoder: &Decoder,
+    path: &Path,
+    bar: &mut TimeBar,
+) -> anyhow::Result<VideoOutcome> {
+    let to_open = path.to_owned();
+    let path = path.to_owned();
+    let file = match tokio::task::spawn_blocking(move || open_video(&to_open)).await? {
+        Ok(file) => file,
+        Err(error) => {
+            let (state, reason) = (Unprocessed::Failed, Reason::Unreadable);
+            return Ok(VideoOutcome::unprocessed(path, state, reason, error.to_string()));
+        }
+    };
+    let request = args.video.request(args.rotate())?;
+    Ok(match scan.video(decoder, &path, file, request, bar).await? {
+        ScannedVideo::Stored { video, counts } => VideoOutcome::processed(path, &video, counts),
+        ScannedVideo::Duplicate(video) => VideoOutcome::duplicate(path, video),
+        ScannedVideo::Suppressed => VideoOutcome::suppressed(path),
+        ScannedVideo::Unprocessed { video, state, reason, detail } => {
+            tracing::debug!(path = %path.display(), %reason, "video not read to its end");
+            VideoOutcome::unprocessed(path, state, reason, detail).of(video)
+        }
+    })
+}
+
+/// Opens a file and computes its SHA-256.
+fn open_video(path: &Path) -> io::Result<VideoFile> {
+    let mut file = File::open(path)?;
+    let (mut digest, mut bytes, mut block) = (Sha256::new(), 0, vec![0; BLOCK]);
+    loop {
+        match file.read(&mut block) {
+            Ok(0) => return Ok(VideoFile { file, sha256: digest.finalize().into(), bytes }),
+            Ok(read) => {
+                digest.update(&block[..read]);
+                bytes += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }

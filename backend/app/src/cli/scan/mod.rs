@@ -1,25 +1,23 @@
-//! Implements `scan`, which finds and stores the faces of folders, files and web pages.
-
+//! Implements `scan`, which finds and stores the faces of folders, files and web pages. A worker in
+//! this process crawls URLs; `local` scans files.
 mod local;
 mod summary;
-mod video;
-mod video_summary;
-mod web;
-
-use super::video::VideoArgs;
 use super::{Exit, UsageError};
+use crate::cli::options::VideoArgs;
 use crate::config::Settings;
 use crate::decoder::{open_decoder, video_tools_of};
-use crate::image_files::{self, Found};
-use crate::output;
+use crate::image_files::FoundFiles;
 use crate::service::search_index::Role;
-use crate::service::{Foundation, Sharing, listen_for_signals};
+use crate::service::{Foundation, Sharing, listen_for_signals, start_runner};
+use crate::{image_files, output};
 use clap::{Args, ValueEnum};
 use crawler::Scope;
+use domain::{ImageState, PageState};
 use pipeline::worker::VideoTools;
-use pipeline::{CrawlOptions, Dedupe, Rotate, VideoRequest};
+use pipeline::{CrawlError, CrawlOptions, Dedupe, Rotate, VideoRequest};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use store::crawls::Crawl;
 use summary::Summary;
 use tokio_util::sync::CancellationToken;
 
@@ -178,11 +176,7 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
     };
     foundation.database.close().await;
     let summary = result?;
-    if args.json {
-        output::json(&summary)?;
-    } else {
-        output::line(summary.table())?;
-    }
+    output::json_or(args.json, &summary, || output::line(summary.table()))?;
     Ok(summary.exit())
 }
 
@@ -196,7 +190,7 @@ async fn scan(
     settings: &Settings,
     foundation: &Foundation,
     args: &ScanArgs,
-    found: Found,
+    found: FoundFiles,
     urls: Vec<String>,
     signal: &CancellationToken,
 ) -> anyhow::Result<Summary> {
@@ -212,10 +206,72 @@ async fn scan(
         video_time = scan.video_time;
     }
     if !urls.is_empty() && !signal.is_cancelled() {
-        let crawl = web::run(settings, foundation, args, &urls, signal).await?;
+        let crawl = crawl_urls(settings, foundation, args, &urls, signal).await?;
         summary.add_videos_of_crawl(foundation.store(), crawl.id).await?;
         summary.add(foundation.store(), crawl).await?;
     }
     summary.finish(started.elapsed(), video_time, signal.is_cancelled());
     Ok(summary)
+}
+
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+async fn crawl_urls(
+    settings: &Settings,
+    foundation: &Foundation,
+    args: &ScanArgs,
+    urls: &[String],
+    signal: &CancellationToken,
+) -> anyhow::Result<Crawl> {
+    let crawl = match foundation.crawls.create(&args.collection, urls, args.crawl_options()).await {
+        Ok(crawl) => crawl,
+        Err(error @ CrawlError::Invalid { .. }) => return Err(UsageError(error.to_string()).into()),
+        Err(error) => return Err(error.into()),
+    };
+    let stop = CancellationToken::new();
+    let runner = start_runner(foundation, settings, stop.clone());
+    let followed = follow(foundation, crawl, signal).await;
+    stop.cancel();
+    runner.stopped().await;
+    followed
+}
+
+/// Shows progress until the crawl ends. A signal cancels the crawl.
+async fn follow(
+    foundation: &Foundation,
+    mut crawl: Crawl,
+    signal: &CancellationToken,
+) -> anyhow::Result<Crawl> {
+    let bar = output::crawl_bar();
+    let started = Instant::now();
+    while crawl.state.is_live() {
+        tokio::select! {
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+            () = signal.cancelled() => {
+                crawl = match foundation.crawls.cancel(crawl.id).await {
+                    // The crawl ended at the same time.
+                    Err(CrawlError::Store(store::StoreError::Conflict(_))) => foundation.store().crawl(crawl.id).await?,
+                    cancelled => cancelled?,
+                };
+                break;
+            }
+        }
+        let progress = foundation.store().crawl_progress(crawl.id).await?;
+        let page = |state| progress.pages.get(&state).copied().unwrap_or_default();
+        let image = |state| progress.images.get(&state).copied().unwrap_or_default();
+        let settled = progress.images.values().sum::<i64>() - image(ImageState::Queued);
+        let videos = progress.videos.iter().filter(|(state, _)| state.is_live()).map(|(_, n)| n).sum::<i64>();
+        let rate = settled as f64 / started.elapsed().as_secs_f64().max(1e-3);
+        bar.set_position(settled.unsigned_abs());
+        bar.set_message(format!(
+            "{rate:.1} images/s, {} faces, {} failed; {} pages, {} waiting",
+            progress.faces,
+            image(ImageState::Failed),
+            page(PageState::Fetched),
+            page(PageState::Queued) + image(ImageState::Queued) + videos,
+        ));
+        crawl = foundation.store().crawl(crawl.id).await?;
+    }
+    bar.finish_and_clear();
+    Ok(crawl)
 }

@@ -1,15 +1,16 @@
-//! Summarises a scan as a table for users or a JSON document for programs.
-use super::video_summary::{VideoOutcome, VideoSums, state_rows};
+//! Summarises a scan and its files as a table for users or a JSON document for programs.
 use crate::cli::Exit;
+use crate::cli::options::time;
 use crate::output;
-use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, Unprocessed};
+use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, Unprocessed, VideoState};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use store::Store;
 use store::crawls::{Crawl, OverLimit};
-use store::videos::VideoFilter;
+use store::videos::crawled::VideoCounts;
+use store::videos::{Video, VideoFilter};
 use uuid::Uuid;
 
 /// Number of videos of a crawl that are read at a time.
@@ -27,46 +28,26 @@ pub(super) struct FileOutcome {
 }
 
 impl FileOutcome {
+    fn new(path: PathBuf, outcome: ImageState, reason: Option<Reason>) -> Self {
+        Self { path, outcome, reason, detail: None, image_id: None, faces: 0 }
+    }
+
     pub(super) fn processed(path: PathBuf, image: Uuid, faces: usize) -> Self {
-        Self {
-            path,
-            outcome: ImageState::Processed,
-            reason: None,
-            detail: None,
-            image_id: Some(image),
-            faces,
-        }
+        Self { image_id: Some(image), faces, ..Self::new(path, ImageState::Processed, None) }
     }
+
     pub(super) fn duplicate(path: PathBuf, image: Uuid, reason: Reason) -> Self {
-        Self {
-            path,
-            outcome: ImageState::Duplicate,
-            reason: Some(reason),
-            detail: None,
-            image_id: Some(image),
-            faces: 0,
-        }
+        Self { image_id: Some(image), ..Self::new(path, ImageState::Duplicate, Some(reason)) }
     }
+
     pub(super) fn suppressed(path: PathBuf, reason: Reason) -> Self {
-        Self {
-            path,
-            outcome: ImageState::Suppressed,
-            reason: Some(reason),
-            detail: None,
-            image_id: None,
-            faces: 0,
-        }
+        Self::new(path, ImageState::Suppressed, Some(reason))
     }
+
     pub(super) fn unprocessed(path: PathBuf, state: Unprocessed, reason: Reason, detail: String) -> Self {
-        Self {
-            path,
-            outcome: state.into(),
-            reason: Some(reason),
-            detail: Some(detail),
-            image_id: None,
-            faces: 0,
-        }
+        Self { detail: Some(detail), ..Self::new(path, state.into(), Some(reason)) }
     }
+
     pub(super) fn is_failure(&self) -> bool {
         self.outcome == ImageState::Failed
     }
@@ -79,19 +60,25 @@ struct CrawlLine {
     state: CrawlState,
 }
 
-/// Number of images by state, with their total.
+/// Number of images or videos by state, with their total.
 #[derive(Debug, Serialize)]
-struct ImageCounts {
+struct StateCounts {
     total: i64,
     #[serde(flatten)]
     states: BTreeMap<ImageState, i64>,
 }
 
-impl Default for ImageCounts {
-    /// The states that are shown even if no image has them.
+impl Default for StateCounts {
+    /// The states that are shown even if nothing has them.
     fn default() -> Self {
         let shown = [ImageState::Processed, ImageState::Duplicate, ImageState::Skipped, ImageState::Failed];
         Self { total: 0, states: shown.map(|state| (state, 0)).into() }
+    }
+}
+
+impl StateCounts {
+    fn of(&self, state: ImageState) -> i64 {
+        self.states.get(&state).copied().unwrap_or_default()
     }
 }
 
@@ -106,7 +93,7 @@ fn add<K: Ord>(into: &mut BTreeMap<K, i64>, from: BTreeMap<K, i64>) {
 pub(super) struct Summary {
     collection: String,
     crawls: Vec<CrawlLine>,
-    images: ImageCounts,
+    images: StateCounts,
     videos: VideoSums,
     /// Number of pages by state. Empty for a scan of files.
     pages: BTreeMap<PageState, i64>,
@@ -130,7 +117,7 @@ impl Summary {
         Self {
             collection: collection.into(),
             crawls: Vec::new(),
-            images: ImageCounts::default(),
+            images: StateCounts::default(),
             videos: VideoSums::default(),
             pages: BTreeMap::new(),
             faces: 0,
@@ -195,13 +182,9 @@ impl Summary {
     /// Completes the summary of a scan that took `took`, of which `videos` were spent on videos.
     pub(super) fn finish(&mut self, took: Duration, videos: Duration, interrupted: bool) {
         self.seconds = took.as_secs_f64();
-        let settled = self.images.total - self.image(ImageState::Queued);
+        let settled = self.images.total - self.images.of(ImageState::Queued);
         self.images_per_second = settled as f64 / took.saturating_sub(videos).as_secs_f64().max(1e-3);
         self.interrupted = interrupted;
-    }
-
-    fn image(&self, state: ImageState) -> i64 {
-        self.images.states.get(&state).copied().unwrap_or_default()
     }
 
     fn page(&self, state: PageState) -> i64 {
@@ -211,7 +194,7 @@ impl Summary {
     /// Returns 0 if nothing failed, 3 if a part failed or the user interrupted the scan, and 1 if
     /// there was input but nothing was processed.
     pub(super) fn exit(&self) -> Exit {
-        let file = |state| self.image(state) + self.videos.count(state);
+        let file = |state| self.images.of(state) + self.videos.counts.of(state);
         let failed = file(ImageState::Failed) + self.page(PageState::Failed);
         let done = file(ImageState::Processed) + file(ImageState::Duplicate);
         let refused = file(ImageState::Skipped) + self.page(PageState::Skipped);
@@ -233,7 +216,7 @@ impl Summary {
             row("Pages", pages.join(", "));
         }
         row("Images", self.images.total.to_string());
-        for (name, count) in state_rows(|state| self.image(state)) {
+        for (name, count) in state_rows(|state| self.images.of(state)) {
             row(name, count);
         }
         for (reason, n) in &self.reasons {
@@ -262,4 +245,178 @@ impl Summary {
         row("Crawl", crawls.join("\n"));
         table
     }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct VideoOutcome {
+    path: PathBuf,
+    outcome: ImageState,
+    /// Why the file was not processed, or not to its end.
+    reason: Option<Reason>,
+    detail: Option<String>,
+    video_id: Option<Uuid>,
+    people: i32,
+    tracks: i64,
+    faces: i64,
+    /// Number of frames that were analysed, also by an earlier scan that this one continued.
+    frames: i64,
+    /// Time of the last frame that was analysed.
+    read_ms: Option<i64>,
+    /// The duration that the file reports.
+    duration_ms: Option<i64>,
+}
+
+impl VideoOutcome {
+    fn new(path: PathBuf, outcome: ImageState, reason: Option<Reason>, detail: Option<String>) -> Self {
+        Self {
+            path,
+            outcome,
+            reason,
+            detail,
+            video_id: None,
+            people: 0,
+            tracks: 0,
+            faces: 0,
+            frames: 0,
+            read_ms: None,
+            duration_ms: None,
+        }
+    }
+
+    pub(super) fn processed(path: PathBuf, video: &Video, counts: VideoCounts) -> Self {
+        let (reason, detail) = (video.reason.clone(), video.detail.clone());
+        Self {
+            video_id: Some(video.id),
+            people: video.people.unwrap_or_default(),
+            tracks: counts.tracks,
+            faces: counts.faces,
+            frames: video.frames,
+            read_ms: video.checkpoint_us.map(|us| us / 1_000),
+            duration_ms: video.duration_us.map(|us| us / 1_000),
+            ..Self::new(path, ImageState::Processed, reason, detail)
+        }
+    }
+
+    /// Returns the outcome of a video that a crawl found. It counts like an image with the same
+    /// reason.
+    fn of_crawl(video: &Video, counts: VideoCounts) -> Self {
+        let outcome = match (video.state, &video.reason) {
+            (VideoState::Completed, _) => ImageState::Processed,
+            (VideoState::Failed, Some(reason)) => state_of(reason),
+            (VideoState::Failed, None) => ImageState::Failed,
+            (VideoState::Cancelled, _) => ImageState::Skipped,
+            _ => ImageState::Queued,
+        };
+        let path = PathBuf::from(video.source_url.clone().unwrap_or_default());
+        Self { outcome, ..Self::processed(path, video, counts) }
+    }
+
+    pub(super) fn duplicate(path: PathBuf, video: Uuid) -> Self {
+        Self::new(path, ImageState::Duplicate, Some(Reason::ExactDuplicate), None).of(video)
+    }
+
+    pub(super) fn suppressed(path: PathBuf) -> Self {
+        Self::new(path, ImageState::Suppressed, Some(Reason::SuppressedVideo), None)
+    }
+
+    pub(super) fn unprocessed(path: PathBuf, state: Unprocessed, reason: Reason, detail: String) -> Self {
+        Self::new(path, state.into(), Some(reason), Some(detail))
+    }
+
+    /// Adds the stored video.
+    pub(super) fn of(self, video: Uuid) -> Self {
+        Self { video_id: Some(video), ..self }
+    }
+}
+
+/// Returns the state of a video that was not read for `reason`.
+fn state_of(reason: &Reason) -> ImageState {
+    match reason {
+        Reason::ExactDuplicate | Reason::NotModified => ImageState::Duplicate,
+        Reason::SuppressedUrl | Reason::SuppressedVideo => ImageState::Suppressed,
+        Reason::ForbiddenUrl
+        | Reason::ForbiddenAddress
+        | Reason::RobotsDisallowed
+        | Reason::Noindex
+        | Reason::Noimageindex
+        | Reason::Noai
+        | Reason::Noimageai
+        | Reason::NotAVideo
+        | Reason::UnsupportedCodec
+        | Reason::VideoTooLarge
+        | Reason::TooManyBytes
+        | Reason::EncryptedVideo
+        | Reason::LiveStream => ImageState::Skipped,
+        _ => ImageState::Failed,
+    }
+}
+
+#[derive(Debug, Default, Serialize)]
+struct VideoSums {
+    #[serde(flatten)]
+    counts: StateCounts,
+    /// Number of people of each video, added up. A person of two videos counts twice.
+    people: i64,
+    tracks: i64,
+    faces: i64,
+    frames: i64,
+    /// Time of the videos that was analysed.
+    read_ms: i64,
+    /// Number of videos that were not processed, or not to their end, by reason.
+    reasons: BTreeMap<Reason, i64>,
+}
+
+impl VideoSums {
+    fn add(&mut self, outcome: &VideoOutcome) {
+        self.counts.total += 1;
+        *self.counts.states.entry(outcome.outcome).or_default() += 1;
+        self.people += i64::from(outcome.people);
+        self.tracks += outcome.tracks;
+        self.faces += outcome.faces;
+        self.frames += outcome.frames;
+        self.read_ms += outcome.read_ms.unwrap_or_default();
+        if let Some(reason) = &outcome.reason {
+            *self.reasons.entry(reason.clone()).or_default() += 1;
+        }
+    }
+
+    /// Returns the rows of the table; none if there are no videos.
+    fn rows(&self) -> Vec<(String, String)> {
+        if self.counts.total == 0 {
+            return Vec::new();
+        }
+        let mut rows = vec![("Videos".to_owned(), self.counts.total.to_string())];
+        rows.extend(state_rows(|state| self.counts.of(state)).map(|(name, count)| (name.to_owned(), count)));
+        rows.extend(self.reasons.iter().map(|(reason, n)| (format!("    {reason}"), n.to_string())));
+        if self.counts.of(ImageState::Processed) == 0 {
+            return rows;
+        }
+        for (name, n) in [
+            ("  people", self.people),
+            ("  tracks", self.tracks),
+            ("  faces", self.faces),
+            ("  frames", self.frames),
+        ] {
+            rows.push((name.into(), n.to_string()));
+        }
+        rows.push(("  time".into(), time(self.read_ms * 1_000)));
+        rows
+    }
+}
+
+/// Returns the name and the count of each state that a table shows. A state other than `processed`
+/// is shown only if its count is not 0.
+fn state_rows(count: impl Fn(ImageState) -> i64) -> impl Iterator<Item = (&'static str, String)> {
+    let rows = [
+        (ImageState::Processed, "  processed"),
+        (ImageState::Duplicate, "  duplicates"),
+        (ImageState::Skipped, "  skipped"),
+        (ImageState::Failed, "  failed"),
+        (ImageState::Suppressed, "  suppressed"),
+        (ImageState::Queued, "  not reached"),
+    ];
+    rows.into_iter().filter_map(move |(state, name)| {
+        let count = count(state);
+        (state == ImageState::Processed || count > 0).then(|| (name, count.to_string()))
+    })
 }

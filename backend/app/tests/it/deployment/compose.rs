@@ -1,5 +1,5 @@
 //! Checks `docker-compose.yml`. Unknown keys are errors, so that a check is added for each new key.
-use crate::deployment::{accepts, read, root};
+use crate::deployment::{FILES, accepts, read, root};
 use app::config::variables;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -315,7 +315,7 @@ fn what_is_built_is_the_last_stage_of_a_file_that_exists() {
         assert_eq!(build.context, ".", "{name}");
         files.insert(build.dockerfile.as_deref().unwrap_or("Dockerfile"));
     }
-    assert!(files.iter().eq(&crate::deployment::dockerfiles::FILES), "{files:?}");
+    assert!(files.iter().eq(&FILES), "{files:?}");
 }
 
 /// The override for hosts without a GPU changes nothing but the runtime.

@@ -1,7 +1,6 @@
 //! The program with a search index, and a writer of random faces.
-use crate::common::process::{Finished, TestFolder};
-use crate::common::service::Service;
-use rustix::process::Signal;
+use crate::common::service::{Caller, Finished, Service, TestFolder};
+use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -144,13 +143,17 @@ pub(crate) async fn with_faces(program: &Program<'_>, database: &TestDatabase, i
     for _ in 0..images {
         writer.add().await.unwrap();
     }
-    service.signal(Signal::TERM);
-    assert_eq!(service.ended().0, Some(0));
+    service.stop();
     writer
 }
 
 pub(crate) fn search(embedding: &[f32]) -> Value {
     json!({"embedding": embedding, "threshold": -1, "limit": 5})
+}
+
+/// Searches the service for faces with this embedding.
+pub(crate) async fn ask(api: &Caller, embedding: &[f32]) -> Value {
+    api.ask(200, Method::POST, "/faces/search", Some(&search(embedding))).await
 }
 
 pub(crate) fn found(answer: &Value) -> Vec<Uuid> {

@@ -1,0 +1,170 @@
+//! Implements `migrate`, `sweep` and `reembed`, with which operators maintain the stored data.
+use super::Exit;
+use crate::config::Settings;
+use crate::output;
+use crate::service::search_index::Role;
+use crate::service::{Database, Foundation, Sharing, listen_for_signals, open_blobs};
+use anyhow::Context;
+use clap::Args;
+use pipeline::Maintenance;
+use pipeline::erasures::sweeps::GRACE;
+use pipeline::images::ingest::NotReembedded;
+use serde::Serialize;
+use serde_json::json;
+use std::collections::BTreeMap;
+use store::StoreError;
+use store::collections::Collection;
+use store::db::schema::OlderPrograms;
+use tokio_util::sync::CancellationToken;
+
+/// The arguments of `migrate`.
+#[derive(Args, Debug)]
+pub struct MigrateArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn migrate(settings: &Settings, args: MigrateArgs) -> anyhow::Result<Exit> {
+    let database = Database::open(settings, Sharing::Shared).await?;
+    let migrated = database.migrate(OlderPrograms::Stop).await;
+    database.close().await;
+    let ran = migrated?;
+    if args.json {
+        output::json(&json!({ "migrations_run": ran, "schema": store::Store::schema_fingerprint() }))?;
+    } else {
+        output::line(match ran {
+            0 => "the schema is up to date".into(),
+            1 => "1 migration ran; the schema is up to date".into(),
+            n => format!("{n} migrations ran; the schema is up to date"),
+        })?;
+    }
+    Ok(Exit::Success)
+}
+
+/// The arguments of `sweep`.
+#[derive(Args, Debug)]
+pub struct SweepArgs {
+    /// Report only, without deleting anything
+    #[arg(long)]
+    dry_run: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command. The exit status is 3 if blobs are missing.
+pub(super) async fn sweep(settings: &Settings, args: SweepArgs) -> anyhow::Result<Exit> {
+    let blobs = open_blobs(settings)?;
+    let database = Database::open(settings, Sharing::Shared).await?;
+    let swept = async {
+        database.migrate(OlderPrograms::Keep).await?;
+        let maintenance = Maintenance::new(database.store.clone(), blobs);
+        anyhow::Ok(maintenance.sweep(GRACE, true, args.dry_run).await?)
+    };
+    let swept = swept.await;
+    database.close().await;
+    let swept = swept?;
+    if args.json {
+        output::json(&swept)?;
+    } else {
+        let missing = swept.missing.unwrap_or_default();
+        output::line(format!(
+            "{} blobs; {} unreferenced for an hour, {} deleted; {missing} missing; {} incomplete files",
+            swept.blobs, swept.orphans, swept.removed, swept.abandoned
+        ))?;
+        for key in &swept.missing_keys {
+            output::line(format!("missing: {key}"))?;
+        }
+    }
+    Ok(Exit::of(1, usize::from(swept.missing.is_some_and(|missing| missing > 0))))
+}
+
+/// The arguments of `reembed`.
+#[derive(Args, Debug)]
+pub struct ReembedArgs {
+    /// Only the faces of this collection
+    #[arg(long, short, value_name = "NAME")]
+    collection: Option<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct ReembedReport {
+    /// Name of the current embedding model.
+    model: String,
+    /// Number of faces that received an embedding of the current model.
+    reembedded: u64,
+    /// Faces that keep an embedding of another model.
+    left: Vec<NotReembedded>,
+    /// Number of faces that were reembedded, by collection.
+    collections: BTreeMap<String, u64>,
+    interrupted: bool,
+}
+
+pub(super) async fn reembed(settings: &Settings, args: ReembedArgs) -> anyhow::Result<Exit> {
+    let signal = listen_for_signals()?;
+    let foundation = Foundation::start(settings, Sharing::Shared, Role::StoresFaces).await?;
+    let result = tokio::select! {
+        result = reembed_collections(&foundation, args.collection.as_deref(), &signal) => result,
+        error = foundation.database.unusable() => Err(error),
+    };
+    foundation.database.close().await;
+    let report = result?;
+    output::json_or(args.json, &report, || show_reembedded(&report))?;
+    let left = report.left.len() + usize::from(report.interrupted);
+    Ok(Exit::of(usize::try_from(report.reembedded).unwrap_or(usize::MAX), left))
+}
+
+async fn reembed_collections(
+    foundation: &Foundation,
+    collection: Option<&str>,
+    signal: &CancellationToken,
+) -> anyhow::Result<ReembedReport> {
+    let (store, ingest) = (foundation.store(), &foundation.ingest);
+    let collections: Vec<Collection> = match collection {
+        None => store.collections().await?,
+        Some(name) => match store.collection(name).await {
+            Err(error @ StoreError::NotFound { .. }) => {
+                return Err(super::UsageError(format!("--collection: {error}")).into());
+            }
+            found => vec![found?],
+        },
+    };
+    let mut report = ReembedReport {
+        model: foundation.analyzer.engine().embedder().name.clone(),
+        reembedded: 0,
+        left: Vec::new(),
+        collections: BTreeMap::new(),
+        interrupted: false,
+    };
+    for collection in collections {
+        let outdated = store.count_outdated(collection.id, ingest.model_id()).await?;
+        let bar = output::image_bar(outdated.unsigned_abs());
+        let done = ingest
+            .reembed(collection.id, signal, |so_far| {
+                bar.set_position(so_far.done + so_far.left.len() as u64);
+            })
+            .await
+            .with_context(|| format!("cannot reembed the collection {}", collection.name))?;
+        bar.finish_and_clear();
+        report.reembedded += done.done;
+        report.left.extend(done.left);
+        report.collections.insert(collection.name, done.done);
+    }
+    report.interrupted = signal.is_cancelled();
+    Ok(report)
+}
+
+fn show_reembedded(report: &ReembedReport) -> anyhow::Result<()> {
+    output::line(format!("{} faces were reembedded with {}", report.reembedded, report.model))?;
+    for left in &report.left {
+        output::line(format!("{} keeps its embedding of {}: {}", left.face_id, left.model, left.reason))?;
+    }
+    if report.interrupted {
+        output::line("interrupted; run the command again for the remaining faces")?;
+    }
+    Ok(())
+}

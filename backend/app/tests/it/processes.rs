@@ -1,0 +1,348 @@
+//! Tests several processes on one database: they store every image once although processes and the
+//! database fail, and together they keep the delay that a site asks for.
+#![cfg(target_os = "linux")]
+
+use crate::common::service::{Service, TestFolder, expire_leases, get};
+use crate::common::sites::{serve, sha256};
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Uri, header};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get as route;
+use domain::ImageState;
+use embedded_postgres::Cluster;
+use queue::{JobState, Queue};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::Store;
+use testing::server::programs;
+use testing::{MAX_WAIT, TestDatabase};
+use tokio::sync::watch;
+
+/// Number of images of the crawl; every `PORTRAIT`th contains a face.
+const IMAGES: usize = 2_000;
+const PORTRAIT: usize = 25;
+const PAGES: usize = 20;
+const WORKERS: usize = 4;
+const KILLS: usize = 8;
+/// Seed of the times and the targets of the failures.
+const SEED: u64 = 0x5eed_c4a0;
+/// Time limit, which is far longer than the slowest machine needs.
+const TIMEOUT: Duration = Duration::from_secs(1200);
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+}
+
+enum Failure {
+    Kill,
+    CrashDatabase,
+    Stop,
+}
+
+/// Returns the failures in order, each with the number of stored images after which it happens.
+fn schedule(random: &mut Random) -> Vec<(usize, Failure)> {
+    let mut failures: Vec<(usize, Failure)> =
+        (0..KILLS).map(|_| (IMAGES / 20 + random.below(IMAGES * 8 / 10), Failure::Kill)).collect();
+    failures.push((IMAGES / 4, Failure::Stop));
+    failures.push((IMAGES / 2, Failure::CrashDatabase));
+    failures.sort_by_key(|(at, _)| *at);
+    failures
+}
+
+struct Site {
+    portrait: Vec<u8>,
+    /// Images are sent only while the gate is open.
+    gate: watch::Sender<bool>,
+    /// User agents of the requests that wait at the gate.
+    waiting: watch::Sender<Vec<String>>,
+}
+
+impl Site {
+    /// Returns an image that differs from all others: a photograph with extra bytes after the end
+    /// of the JPEG, or 32x32 pixels.
+    fn picture(&self, number: usize) -> Vec<u8> {
+        if number.is_multiple_of(PORTRAIT) {
+            return [&self.portrait[..], format!("\n{number}").as_bytes()].concat();
+        }
+        const SIDE: u32 = 32;
+        let mut bmp = b"BM".to_vec();
+        for field in [54 + SIDE * SIDE * 3, 0, 54, 40, SIDE, SIDE, 24 << 16 | 1, 0, 0, 0, 0, 0, 0] {
+            bmp.extend(field.to_le_bytes());
+        }
+        let pixels = (0..SIDE * SIDE).map(|at| number as u32 ^ (at % SIDE) << 2 ^ (at / SIDE) << 10);
+        bmp.extend(pixels.flat_map(|pixel| pixel.to_le_bytes().into_iter().take(3)));
+        bmp
+    }
+}
+
+async fn index() -> Html<String> {
+    Html((0..PAGES).map(|page| format!("<a href=/page/{page}>{page}</a>")).collect())
+}
+
+async fn page(Path(page): Path<usize>) -> Html<String> {
+    Html((page..IMAGES).step_by(PAGES).map(|number| format!("<img src=/image/{number}>")).collect())
+}
+
+async fn image(
+    State(site): State<Arc<Site>>,
+    Path(number): Path<usize>,
+    headers: HeaderMap,
+) -> impl IntoResponse {
+    let mut gate = site.gate.subscribe();
+    if !*gate.borrow_and_update() {
+        let agent = headers[header::USER_AGENT].to_str().unwrap().to_owned();
+        site.waiting.send_modify(|waiting| waiting.push(agent));
+        let _ = gate.wait_for(|open| *open).await;
+    }
+    site.picture(number)
+}
+
+/// Repeats `ask` until it returns a value. If the database is unavailable, `ask` returns `None`.
+async fn wait_for<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "timed out waiting {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Counts the results that a worker discarded because its lease had expired. A job has one of two
+/// outcomes, depending on whether its last call used a connection from before the database's crash.
+async fn late_results(base: &str) -> f64 {
+    let (_, text) = get(&format!("{base}/metrics")).await;
+    let is_late = |line: &&str| {
+        line.starts_with("facecrawl_jobs_total")
+            && (line.contains("outcome=\"stale\"") || line.contains("outcome=\"unsettled\""))
+    };
+    let values = text.lines().filter(is_late).filter_map(|line| line.rsplit(' ').next());
+    values.map(|value| value.parse::<f64>().unwrap()).sum()
+}
+
+/// Returns all rows of a paginated list.
+async fn every(base: &str, list: &str) -> Vec<Value> {
+    let (mut rows, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let (_, text) = get(&format!("{base}/{list}?limit=1000{cursor}")).await;
+        let page: Value = serde_json::from_str(&text).unwrap();
+        rows.extend(page[list].as_array().unwrap().iter().cloned());
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return rows,
+        }
+    }
+}
+
+#[testing::needs(slow)]
+#[testing::test(flavor = "multi_thread")]
+async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_once() {
+    let portrait = testing::picture("cora.jpg");
+    let site = Arc::new(Site { portrait, gate: watch::Sender::new(true), waiting: watch::Sender::default() });
+    let router = Router::new()
+        .route("/", route(index))
+        .route("/page/{page}", route(page))
+        .route("/image/{number}", route(image))
+        .with_state(site.clone());
+    let origin = serve(router).await;
+
+    let place = TestFolder::new();
+    place.run(&["models", "fetch"]).expect(0);
+    // The machine continues to run when the server crashes, so data need not reach the disk.
+    let server = embedded_postgres::Config::new(programs(), place.path().join("postgres"))
+        .with_setting("fsync=off")
+        .with_setting("max_connections=200");
+    let mut cluster = Cluster::start(&server).await.unwrap();
+    let url = cluster.default_url();
+    let agent = |worker: usize| format!("facecrawl/worker-{worker}");
+    let start = |worker: usize| {
+        let mut command = place.facecrawl(&["up", "--port", "0"]);
+        command.env("DATABASE_URL", &url).env("LOG_LEVEL", "error");
+        command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_USER_AGENT", agent(worker));
+        command.env("DETECTION_SIZE", "128").env("DETECTION_PASSES", "single").env("WORKERS", "8");
+        Service::start(&mut command)
+    };
+    let mut workers: Vec<Service> = (0..WORKERS).map(start).collect();
+    let body = json!({"seeds": [origin], "max_images": 2 * IMAGES, "delay_ms": 0, "dedupe": "exact"});
+    let path = workers[0].caller().crawl(&body).await;
+    let id: uuid::Uuid = path.rsplit('/').next().unwrap().parse().unwrap();
+
+    let config = store::Config { url: url.clone(), max_connections: 4, ..store::Config::default() };
+    let store = Store::connect(&config).await.unwrap();
+    let jobs = Queue::new(store.pool().clone(), queue::Config::default());
+    let mut random = Random(SEED);
+    let (mut stopped, mut kept_waiting) = (None, 0);
+    for (at, failure) in schedule(&mut random) {
+        wait_for("for images to be stored", async || {
+            let progress = store.crawl_progress(id).await.ok()?;
+            (*progress.images.get(&ImageState::Processed)? as usize >= at).then_some(())
+        })
+        .await;
+        match failure {
+            Failure::Kill => {
+                // The stopped worker is excluded, because it must continue later.
+                let choice: Vec<usize> = (0..WORKERS).filter(|worker| Some(*worker) != stopped).collect();
+                let worker = choice[random.below(choice.len())];
+                workers[worker].signal(Signal::KILL);
+                let _ = workers[worker].ended();
+                workers[worker] = start(worker);
+            }
+            Failure::CrashDatabase => {
+                // The server stops immediately, without a checkpoint. The next start recovers from
+                // the write-ahead log.
+                let server_pid = Pid::from_raw(cluster.pid().unwrap() as i32).unwrap();
+                kill_process(server_pid, Signal::QUIT).unwrap();
+                cluster.exited().await;
+                drop(cluster);
+                cluster = Cluster::start(&server).await.unwrap();
+            }
+            Failure::Stop => {
+                let worker = random.below(WORKERS);
+                site.gate.send_replace(false);
+                let is_its = |name: &&String| **name == agent(worker);
+                let mut waiting = site.waiting.subscribe();
+                waiting.wait_for(|waiting| waiting.iter().any(|name| is_its(&name))).await.unwrap();
+                workers[worker].signal(Signal::STOP);
+                // The responses for which it waits arrive after its leases have expired.
+                kept_waiting = site.waiting.borrow().iter().filter(is_its).count();
+                stopped = Some(worker);
+                site.gate.send_replace(true);
+            }
+        }
+    }
+
+    let late = &workers[stopped.unwrap()];
+    let its_name = format!("-{}", late.child.id());
+    wait_for("for the stopped worker's leases to run out", async || {
+        let running = jobs.list(Some(JobState::Running), None, None, None, 1000).await.ok()?;
+        let is_its = |worker: &Option<String>| worker.as_ref().is_some_and(|name| name.ends_with(&its_name));
+        (!running.iter().any(|job| is_its(&job.locked_by))).then_some(())
+    })
+    .await;
+    late.signal(Signal::CONT);
+    assert!(kept_waiting > 0, "the stopped worker held no job");
+    wait_for("for the late results to be discarded", async || {
+        (late_results(&late.base).await >= kept_waiting as f64).then_some(())
+    })
+    .await;
+
+    let crawl = format!("{}{path}", workers[0].base);
+    let crawl = wait_for("for the crawl to end", async || {
+        let answer: Value = serde_json::from_str(&get(&crawl).await.1).ok()?;
+        (answer["state"] != "running").then_some(answer)
+    })
+    .await;
+    let portraits = IMAGES.div_ceil(PORTRAIT);
+    assert_eq!(crawl["state"], "completed", "{crawl:#}");
+    let ended = |kind: &str, state: &str| crawl["counts"][kind][state].as_u64().map(|count| count as usize);
+    assert_eq!(ended("images", "processed"), Some(IMAGES), "{crawl:#}");
+    assert_eq!(ended("pages", "fetched"), Some(PAGES + 1), "{crawl:#}");
+    for (kind, state) in
+        [("pages", "failed"), ("images", "failed"), ("images", "duplicate"), ("images", "skipped")]
+    {
+        assert_eq!(ended(kind, state), Some(0), "{crawl:#}");
+    }
+    assert_eq!(crawl["counts"]["faces"], portraits, "{crawl:#}");
+
+    let images = every(&workers[0].base, "images").await;
+    let stored: BTreeSet<String> =
+        images.iter().map(|image| image["sha256"].as_str().unwrap().to_owned()).collect();
+    let drawn: BTreeSet<String> = (0..IMAGES).map(|number| sha256(&site.picture(number))).collect();
+    assert_eq!((images.len(), stored == drawn), (IMAGES, true), "each image is stored once, and no others");
+    let faces = every(&workers[0].base, "faces").await;
+    let pictures: HashSet<&str> = faces.iter().map(|face| face["image_id"].as_str().unwrap()).collect();
+    assert_eq!((faces.len(), pictures.len()), (portraits, portraits), "each face is stored once");
+
+    let stats = jobs.stats().await.unwrap();
+    let left: Vec<_> = stats.counts.iter().filter(|(_, state, _)| *state != JobState::Completed).collect();
+    assert!(left.is_empty(), "{left:?}");
+    drop(workers);
+    cluster.stop().await;
+}
+
+const DELAY: Duration = Duration::from_secs(1);
+/// Both processes try to claim each page when it is due, and either can be first. With this number
+/// of pages, it is very unlikely that one process fetches all of them.
+const POLITE_PAGES: usize = 14;
+
+#[derive(Clone)]
+struct Arrival {
+    at: Instant,
+    path: String,
+    agent: String,
+}
+
+/// Records every arrival before it responds.
+type Arrivals = Arc<watch::Sender<Vec<Arrival>>>;
+
+async fn answer(State(site): State<Arrivals>, uri: Uri, headers: HeaderMap) -> Response {
+    let at = Instant::now();
+    let agent = headers[header::USER_AGENT].to_str().unwrap().to_owned();
+    let path = uri.path().to_owned();
+    site.send_modify(|arrivals| arrivals.push(Arrival { at, path: path.clone(), agent }));
+    match path.as_str() {
+        "/robots.txt" => "user-agent: *\ncrawl-delay: 1".into_response(),
+        _ => Html((0..POLITE_PAGES).map(|n| format!("<a href=/{n}>{n}</a>")).collect::<String>())
+            .into_response(),
+    }
+}
+
+#[testing::needs(slow)]
+#[testing::test(flavor = "multi_thread")]
+async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_one_is_killed() {
+    let site: Arrivals = Arc::new(watch::Sender::new(Vec::new()));
+    let origin = serve(Router::new().fallback(answer).with_state(site.clone())).await;
+
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    place.run(&["models", "fetch"]).expect(0);
+    let start = |name: &str| {
+        let mut command = place.on(&database, &["up", "--port", "0"]);
+        // The crawler's own delay is 0, so the delay comes only from robots.txt.
+        command.env("CRAWL_USER_AGENT", format!("facecrawl/{name}"));
+        Service::start(&mut command)
+    };
+    let (one, mut two) = (start("one"), start("two"));
+    // There are two seeds, so that both processes find at the same time that no robots.txt is
+    // stored.
+    let body = json!({"seeds": [format!("{origin}/0"), format!("{origin}/1")]});
+    let path = one.caller().crawl(&body).await;
+
+    // The process is killed during the crawl, as soon as both have sent requests.
+    let agents = |arrivals: &[Arrival]| -> HashSet<String> {
+        arrivals.iter().map(|arrival| arrival.agent.clone()).collect()
+    };
+    let mut arrivals = site.subscribe();
+    let both = arrivals.wait_for(|arrivals| arrivals.len() >= 4 && agents(arrivals).len() == 2);
+    tokio::time::timeout(MAX_WAIT, both).await.expect("only one process sent requests").unwrap();
+    two.kill();
+    // A politeness permit expires after a minute. So that the test does not wait that long, the
+    // current permit expires 15 seconds after it was granted. If it belongs to the other process,
+    // 15 seconds are enough to fetch its page. The jobs of the killed process return immediately.
+    database.execute("update hosts set granted_at = granted_at - interval '45 seconds'").await;
+    expire_leases(&database).await;
+    let two = start("three");
+    let crawl = two.caller().ended_crawl(&path).await;
+    assert_eq!(
+        (&crawl["state"], &crawl["counts"]["pages"]["fetched"]),
+        (&json!("completed"), &json!(POLITE_PAGES))
+    );
+    let arrivals = site.borrow().clone();
+    let log: Vec<String> =
+        (arrivals.iter()).map(|a| format!("{:?} {} {}", a.at - arrivals[0].at, a.agent, a.path)).collect();
+    assert!(arrivals.windows(2).all(|pair| pair[1].at - pair[0].at >= DELAY), "{log:#?}");
+    assert_eq!(arrivals.iter().filter(|arrival| arrival.path == "/robots.txt").count(), 1, "{log:#?}");
+}

@@ -1,0 +1,387 @@
+//! Tests backup and restore, and blobs in a bucket of an S3 server. A restored service has the same
+//! faces and images, except those of people who were erased after the backup.
+use crate::common::bucket::{Bucket, URL};
+use crate::common::service::{
+    Caller, Finished, Service, TestFolder, assert_says, expire_leases, psql, showing, through_shell,
+};
+use crate::common::sites::{serve, serve_image};
+use axum::Router;
+use axum::response::Html;
+use axum::routing::get as route;
+use futures::TryStreamExt;
+use pipeline::Maintenance;
+use reqwest::Method;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use testing::server::programs;
+use testing::{TestDatabase, files_below};
+use tokio::sync::{Notify, watch};
+
+const SCOPES: &str = "analyze,read,search,crawl,write,erase,admin";
+
+/// Returns a command on a database, with the settings that identify the service.
+fn on(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
+    let mut command = place.on(database, args);
+    command
+        .env("POSTGRES_BIN_DIR", programs())
+        .env("AUTH", "keys")
+        .env("SUPPRESSION_SECRET", "thirty-two characters, kept apart.");
+    command
+}
+
+/// Serves a page with one image. The image is sent when the gate opens. The `Notify` fires when the
+/// image is requested.
+async fn gated_site(picture: Vec<u8>) -> (String, Arc<Notify>, watch::Sender<bool>) {
+    let (asked, gate) = (Arc::new(Notify::new()), watch::Sender::new(false));
+    let (ask, open) = (asked.clone(), gate.clone());
+    let held = move || async move {
+        ask.notify_one();
+        let _ = open.subscribe().wait_for(|open| *open).await;
+        picture
+    };
+    let router =
+        Router::new().route("/", route(async || Html("<img src=/held.jpg>"))).route("/held.jpg", route(held));
+    (serve(router).await, asked, gate)
+}
+
+/// Returns every face and image of the service, with the bytes of its image.
+async fn stored_images(caller: &Caller) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for face in caller.get("/faces?limit=1000").await["faces"].as_array().unwrap() {
+        let id = face["id"].as_str().unwrap();
+        all.insert(format!("{id} crop"), caller.bytes(&format!("/faces/{id}/crop")).await);
+        all.insert(format!("{id} chip"), caller.bytes(&format!("/faces/{id}/crop?kind=chip")).await);
+    }
+    for image in caller.get("/images?limit=1000").await["images"].as_array().unwrap() {
+        let id = image["id"].as_str().unwrap();
+        all.insert(format!("{id} thumbnail"), caller.bytes(&format!("/images/{id}/thumbnail")).await);
+    }
+    all
+}
+
+/// Returns the faces that a search finds, with their similarity.
+async fn found(caller: &Caller, file: &str) -> Vec<(String, f64)> {
+    let answer = caller.ask(200, Method::POST, "/faces/search", Some(&showing(file))).await;
+    let matches = answer["matches"].as_array().unwrap().clone();
+    matches
+        .iter()
+        .map(|hit| (hit["face_id"].as_str().unwrap().to_owned(), hit["similarity"].as_f64().unwrap()))
+        .collect()
+}
+
+#[testing::needs(slow)]
+#[testing::test(flavor = "multi_thread")]
+async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() {
+    let (old_place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let facecrawl = |args: &[&str]| on(&old_place, &database, args);
+    for file in ["ben.jpg", "cora.jpg", "cora_2.jpg", "dan.jpg"] {
+        old_place.put(&format!("album/{file}"), testing::picture(file));
+    }
+    old_place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    Finished::of(&mut facecrawl(&["scan", "album"])).expect(0);
+    Finished::of(&mut facecrawl(&["scan", "album/ben.jpg", "--collection", "closed"])).expect(0);
+    let key = |name: &str| {
+        let made =
+            Finished::of(&mut facecrawl(&["keys", "create", "--all", "--scope", SCOPES, "--name", name]));
+        made.expect(0).stdout.trim().to_owned()
+    };
+    let (key, lost_key) = (key("kept"), key("lost"));
+    let mut service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
+    let caller = Caller { base: service.base.clone(), key: key.clone() };
+
+    // A person is enrolled, and a worker holds a job.
+    let subject = caller.ask(201, Method::POST, "/subjects", Some(&json!({"name": "Ada"}))).await;
+    let his = found(&caller, "ada_2.jpg").await;
+    let enrol = json!({"face_ids": [his[0].0], "force": true});
+    let faces_of = format!("/subjects/{}/faces", subject["id"].as_str().unwrap());
+    caller.ask(200, Method::POST, &faces_of, Some(&enrol)).await;
+    let (site, asked, gate) = gated_site(testing::picture("ada_3.jpg")).await;
+    let path = caller.crawl(&json!({"seeds": [site], "delay_ms": 0})).await;
+    asked.notified().await;
+
+    let before = stored_images(&caller).await;
+    let backup = old_place.path().join("kept");
+    let folder = backup.to_str().unwrap();
+    let report = Finished::of(&mut facecrawl(&["backup", folder, "--json"])).expect(0).json();
+    let blobs = files_below(&backup.join("blobs")).len();
+    assert_eq!((&report["blobs"]["copied"], &report["blobs"]["missing"]), (&json!(blobs), &json!(0)));
+    let again = Finished::of(&mut facecrawl(&["backup", folder, "--json"])).expect(0).json();
+    assert_eq!((&again["blobs"]["copied"], &again["blobs"]["there"]), (&json!(0), &json!(blobs)), "{again}");
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&backup), mode(&backup.join("faces.dump"))), (0o700, 0o600));
+
+    // A person, an image, a collection and a key are deleted after the backup.
+    let cora = found(&caller, "cora.jpg").await;
+    assert_eq!(cora.len(), 2);
+    let mut likeness = showing("cora.jpg");
+    likeness["suppress_person"] = json!(true);
+    caller.ask(201, Method::POST, "/erasures", Some(&likeness)).await;
+    let images = caller.get("/images").await;
+    let other = (images["images"].as_array().unwrap().iter())
+        .find(|image| image["sources"][0]["image_url"].as_str().unwrap().ends_with("dan.jpg"))
+        .unwrap()["id"]
+        .clone();
+    let other = format!("/images/{}", other.as_str().unwrap());
+    caller.ask(204, Method::DELETE, &other, None).await;
+    caller.ask(202, Method::DELETE, "/collections/closed", None).await;
+    let keys = Finished::of(&mut facecrawl(&["keys", "list", "--json"])).expect(0).json();
+    let lost = keys["keys"].as_array().unwrap().iter().find(|key| key["name"] == "lost").unwrap();
+    Finished::of(&mut facecrawl(&["keys", "revoke", lost["id"].as_str().unwrap()])).expect(0);
+    let dump = std::fs::read(backup.join("faces.dump")).unwrap();
+    Finished::of(&mut facecrawl(&["backup", "--only-erasures", folder])).expect(0);
+    assert_eq!(std::fs::read(backup.join("faces.dump")).unwrap(), dump);
+    let kept = stored_images(&caller).await;
+    let same = found(&caller, "ada_2.jpg").await;
+    service.kill();
+
+    // The machine and the database are lost, but the backup still exists.
+    let (place, restored) = (TestFolder::new(), TestDatabase::empty().await);
+    let facecrawl = |args: &[&str]| on(&place, &restored, args);
+    let report = Finished::of(&mut facecrawl(&["restore", folder, "--json"])).expect(0).json();
+    let erased = &report["erased_again"];
+    assert_eq!((&erased["images"], &erased["collections"]), (&json!(3), &json!(1)), "{report}");
+    assert_eq!(report["blobs"]["missing"], 0, "{report}");
+    let refused = Finished::of(&mut facecrawl(&["restore", folder])).expect(1);
+    assert!(refused.stderr.contains("not empty"), "{}", refused.stderr);
+    let migrated = Finished::of(&mut facecrawl(&["migrate", "--json"])).expect(0).json();
+    assert_eq!(migrated["migrations_run"], 0);
+    expire_leases(&restored).await;
+
+    let service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
+    let caller = Caller { base: service.base.clone(), key };
+    assert_eq!(stored_images(&caller).await, kept, "the same faces, the same bytes");
+    assert!(kept.len() < before.len() && kept.iter().all(|(name, bytes)| before[name] == *bytes));
+    assert_eq!(found(&caller, "ada_2.jpg").await, same);
+    assert_eq!(found(&caller, "cora_2.jpg").await, []);
+    assert_eq!(caller.get("/subjects").await["subjects"][0]["face_count"], 1);
+    let stranger = Caller { base: service.base.clone(), key: lost_key };
+    stranger.ask(401, Method::GET, "/faces", None).await;
+    caller.ask(404, Method::GET, "/collections/closed", None).await;
+    let erased = "/audit?action=collection.erased";
+    caller.until(erased, |log| !log["records"].as_array().unwrap().is_empty()).await;
+    assert!(!caller.get("/audit?action=erasure.reapplied").await["records"].as_array().unwrap().is_empty());
+
+    // The interrupted job is completed, and queries use the index.
+    gate.send_replace(true);
+    let crawl = caller.ended_crawl(&path).await;
+    assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");
+    assert_eq!(found(&caller, "ada_2.jpg").await.len(), same.len() + 1);
+    let plan = psql(
+        &restored.url(),
+        "set enable_seqscan = off; set enable_sort = off; explain select id from faces where model_id = 1
+         order by embedding::halfvec(128) <=> (select embedding::halfvec(128) from faces limit 1) limit 3",
+    );
+    assert!(plan.contains("faces_embedding_hnsw_1"), "{plan}");
+
+    // A scan does not restore the erased person either.
+    place.put("new/cora.jpg", testing::picture("cora_2.jpg"));
+    let scanned = Finished::of(&mut facecrawl(&["scan", "new", "--json"])).expect(0).json();
+    assert_eq!(scanned["images"]["suppressed"], 1, "{scanned}");
+    let swept = Finished::of(&mut facecrawl(&["sweep", "--json"])).expect(0).json();
+    assert_eq!(swept["missing"], 0, "{swept}");
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn the_private_database_comes_back_and_a_damaged_picture_is_told() {
+    let place = TestFolder::new();
+    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    let facecrawl = |args: &[&str]| {
+        let mut command = place.facecrawl(args);
+        Finished::of(command.env("POSTGRES_BIN_DIR", programs()))
+    };
+    facecrawl(&["scan", "album"]).expect(0);
+    facecrawl(&["backup", "kept"]).expect(0);
+    let chip = files_below(&place.path().join("kept/blobs/chips")).remove(0);
+    std::fs::write(&chip, b"not what its name says").unwrap();
+    let restored = facecrawl(&["restore", "kept", "--data-dir", "other"]).expect(3);
+    assert_says(&restored.stdout, &["2 copied", "missing: chips/"]);
+    let scanned = facecrawl(&["scan", "album", "--data-dir", "other", "--json"]).expect(0).json();
+    assert_eq!(scanned["images"]["duplicate"], 1, "it is known: {scanned}");
+
+    std::fs::remove_file(place.path().join("kept/erasures.jsonl")).unwrap();
+    let refused = facecrawl(&["restore", "kept", "--data-dir", "third"]).expect(2);
+    assert!(refused.stderr.contains("--erasures"), "{}", refused.stderr);
+}
+
+/// Returns the paths below a folder, with the folder, that other users can enter or read.
+fn open_to_others(folder: &Path) -> Vec<PathBuf> {
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
+    let mut open: Vec<PathBuf> =
+        Some(folder.to_owned()).filter(|path| mode(path) & 0o077 != 0).into_iter().collect();
+    if folder.is_dir() {
+        open.extend(
+            std::fs::read_dir(folder).unwrap().flat_map(|entry| open_to_others(&entry.unwrap().path())),
+        );
+    }
+    open
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn only_its_owner_can_read_a_backup() {
+    let place = TestFolder::new();
+    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    let facecrawl = |args: &[&str]| {
+        // Without a mask, a file is readable by everybody unless the program says otherwise.
+        let mut command = through_shell("umask 0; exec \"$0\" \"$@\"", &place.facecrawl(args));
+        Finished::of(command.env("POSTGRES_BIN_DIR", programs()))
+    };
+    facecrawl(&["scan", "album"]).expect(0);
+    // Parts of the data folder that show people. Postgres restricts its own folder.
+    for path in ["data/blobs", "data/postgres"] {
+        assert_eq!(open_to_others(&place.path().join(path)), [] as [PathBuf; 0], "{path}");
+    }
+    let backup = place.path().join("kept");
+    std::fs::create_dir(&backup).unwrap();
+    std::fs::set_permissions(&backup, Permissions::from_mode(0o755)).unwrap();
+    facecrawl(&["backup", "kept"]).expect(0);
+    assert_eq!(open_to_others(&backup), [] as [PathBuf; 0]);
+    // A file of an earlier version is restricted too.
+    let chip = files_below(&backup.join("blobs/chips")).remove(0);
+    std::fs::set_permissions(&chip, Permissions::from_mode(0o644)).unwrap();
+    std::fs::set_permissions(backup.join("blobs"), Permissions::from_mode(0o755)).unwrap();
+    facecrawl(&["backup", "kept"]).expect(0);
+    assert_eq!(open_to_others(&backup), [] as [PathBuf; 0]);
+    facecrawl(&["restore", "kept", "--data-dir", "other"]).expect(0);
+    assert_eq!(open_to_others(&place.path().join("other/blobs")), [] as [PathBuf; 0]);
+    facecrawl(&["detect", "album/ada.jpg", "--draw", "drawn.png"]).expect(0);
+    assert_eq!(open_to_others(&place.path().join("drawn.png")), [] as [PathBuf; 0]);
+}
+
+fn with_bucket(place: &TestFolder, database: &TestDatabase, bucket: &Bucket, args: &[&str]) -> Command {
+    let mut command = place.on(database, args);
+    command.env("POSTGRES_BIN_DIR", programs()).envs(bucket.variables());
+    command
+}
+
+async fn objects(bucket: &Bucket) -> Vec<String> {
+    bucket.blobs().list().map_ok(|blob| blob.key).try_collect().await.unwrap()
+}
+
+#[testing::needs(s3)]
+#[testing::test(flavor = "multi_thread")]
+async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
+    let ada = testing::picture("ada.jpg");
+    let bucket = Bucket::start().await;
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    place.put("album/ada.jpg", &ada);
+    place.put("album/ben.jpg", testing::picture("ben.jpg"));
+    Finished::of(&mut with_bucket(&place, &database, &bucket, &["scan", "album"])).expect(0);
+    assert_eq!(objects(&bucket).await.len(), 6, "a thumbnail, a crop and a chip per image");
+    assert!(!place.path().join("data/blobs").exists());
+
+    let service = Service::start(&mut with_bucket(&place, &database, &bucket, &["up", "--port", "0"]));
+    let caller = service.caller();
+    let faces = caller.get("/faces").await;
+    for face in faces["faces"].as_array().unwrap() {
+        let id = face["id"].as_str().unwrap();
+        let crop = caller.bytes(&format!("/faces/{id}/crop")).await;
+        let chip = caller.bytes(&format!("/faces/{id}/crop?kind=chip")).await;
+        assert!(crop.starts_with(b"\xff\xd8") && chip.starts_with(b"\x89PNG"));
+        let thumbnail = format!("/images/{}/thumbnail", face["image_id"].as_str().unwrap());
+        assert!(caller.bytes(&thumbnail).await.starts_with(b"\xff\xd8"));
+    }
+
+    // The backup of a bucket is an ordinary folder.
+    let report = Finished::of(&mut with_bucket(&place, &database, &bucket, &["backup", "kept", "--json"]))
+        .expect(0)
+        .json();
+    assert_eq!(report["blobs"]["copied"], 6, "{report}");
+    assert_eq!(files_below(&place.path().join("kept/blobs")).len(), 6);
+
+    // The sweep removes only blobs that no row references.
+    let (store, blobs) = (database.store(), bucket.blobs());
+    let maintenance = Maintenance::new(store, blobs.clone());
+    let orphan = blobs.put("crops", "jpg", bytes::Bytes::from_static(b"nobody's")).await.unwrap();
+    let swept = maintenance.sweep(Duration::from_secs(3600), true, false).await.unwrap();
+    assert_eq!(
+        (swept.blobs, swept.orphans, swept.missing),
+        (7, 0, Some(0)),
+        "a new blob may still get its row"
+    );
+    // The server reports the age of a blob in whole seconds.
+    let swept = loop {
+        let swept = maintenance.sweep(Duration::ZERO, true, false).await.unwrap();
+        if swept.orphans > 0 {
+            break swept;
+        }
+    };
+    assert_eq!((swept.removed, swept.missing), (1, Some(0)));
+    assert_eq!(blobs.get(&orphan).await.unwrap(), None);
+
+    let done = caller.ask(201, Method::POST, "/erasures", Some(&showing("ada.jpg"))).await;
+    assert_eq!(done["images"], 1, "{done}");
+    assert_eq!(objects(&bucket).await.len(), 3);
+    let pruned = Finished::of(&mut with_bucket(&place, &database, &bucket, &["backup", "kept", "--json"]))
+        .expect(0)
+        .json();
+    assert_eq!((&pruned["blobs"]["removed"], &pruned["blobs"]["there"]), (&json!(3), &json!(3)), "{pruned}");
+}
+
+#[testing::needs(s3)]
+#[testing::test(flavor = "multi_thread")]
+async fn a_bucket_that_does_not_do_is_said_at_the_start() {
+    let mut bucket = Bucket::start().await;
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let refused = |bucket: &Bucket, name: &str, value: &str, words: &[&str]| {
+        let mut command = with_bucket(&place, &database, bucket, &["serve", "--port", "0"]);
+        let refused = Finished::of(command.env(name, value)).expect(1);
+        assert_says(&refused.stderr, words);
+        assert!(!refused.stderr.contains("not the secret"), "{}", refused.stderr);
+    };
+    refused(
+        &bucket,
+        "AWS_SECRET_ACCESS_KEY",
+        "not the secret",
+        &[&format!("BLOB_STORE_URL={URL}"), "AWS_ENDPOINT_URL=http://127.0.0.1:", "SignatureDoesNotMatch"],
+    );
+    refused(&bucket, "AWS_ACCESS_KEY_ID", "AKIANOBODY", &["InvalidAccessKeyId"]);
+    refused(&bucket, "BLOB_STORE_URL", "s3://elsewhere", &["BLOB_STORE_URL=s3://elsewhere", "NoSuchBucket"]);
+    refused(&bucket, "BLOB_STORE_URL", "/proc/nowhere", &["BLOB_STORE_URL=/proc/nowhere"]);
+    bucket.stop();
+    refused(
+        &bucket,
+        "AWS_REGION",
+        "us-east-1",
+        &["AWS_ENDPOINT_URL=http://127.0.0.1:", "error sending request"],
+    );
+}
+
+#[testing::needs(s3)]
+#[testing::test(flavor = "multi_thread")]
+async fn while_the_bucket_is_away_jobs_wait_and_no_row_is_without_its_blobs() {
+    let ada = testing::picture("ada.jpg");
+    let mut bucket = Bucket::start().await;
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let service = Service::start(&mut with_bucket(&place, &database, &bucket, &["up", "--port", "0"]));
+    let caller = service.caller();
+    let seed = serve_image(ada).await;
+    bucket.stop();
+    let path = caller.crawl(&json!({"seeds": [seed], "delay_ms": 0})).await;
+    let waiting = |jobs: &serde_json::Value| !jobs["jobs"].as_array().unwrap().is_empty();
+    let jobs = caller.until("/jobs?state=retryable&kind=scan_image", waiting).await;
+    let error = jobs["jobs"][0]["last_error"].as_str().unwrap();
+    assert!(error.contains("blob store"), "{jobs}");
+    assert_eq!(caller.get("/faces").await["faces"], json!([]));
+    assert_eq!(caller.get("/images").await["images"], json!([]));
+
+    // The server restarts with different credentials. The bucket is new, so the service is
+    // restarted too. It stops first, because its requests would count among the first four, which
+    // the server does not authenticate.
+    drop(service);
+    bucket.start_again().await;
+    expire_leases(&database).await;
+    database.execute("update jobs set scheduled_at = now() where state = 'retryable'").await;
+    let service = Service::start(&mut with_bucket(&place, &database, &bucket, &["up", "--port", "0"]));
+    let caller = service.caller();
+    let crawl = caller.ended_crawl(&path).await;
+    assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");
+    let maintenance = Maintenance::new(database.store(), bucket.blobs());
+    let swept = maintenance.sweep(Duration::ZERO, true, true).await.unwrap();
+    assert_eq!((swept.blobs, swept.missing), (3, Some(0)), "{swept:?}");
+}
