@@ -6,7 +6,7 @@ use serde_json::Value;
 use server::fuzzing::{ErasureTarget, Thresholds, erasure};
 
 const TARGETS: [&str; 6] = ["image_base64", "face_id", "image_id", "video_id", "subject_id", "url"];
-const PICTURE_BYTES: usize = 256;
+const IMAGE_BYTES: usize = 256;
 /// The embedding model's own threshold. `LEVELS` contains thresholds of services and collections
 /// that are below and above this threshold.
 const MODEL: f32 = 0.363;
@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     let (query, body) = rest.split_at(line);
     let body = body.get(1..).unwrap_or_default();
     let Ok(query) = std::str::from_utf8(query) else { return };
-    let Ok(read) = erasure(query, body, thresholds, PICTURE_BYTES) else { return };
+    let Ok(read) = erasure(query, body, thresholds, IMAGE_BYTES) else { return };
     let said: Value = serde_json::from_slice(body).expect("a body that was read is JSON");
     let given: Vec<&str> = TARGETS.into_iter().filter(|name| !said[*name].is_null()).collect();
     assert_eq!(given.len(), 1, "{given:?}");
@@ -33,9 +33,9 @@ fuzz_target!(|input: &[u8]| {
         assert!(said[name].as_bool().is_none_or(|wanted| wanted == value), "{name}");
     }
     match read.target {
-        ErasureTarget::Likeness(threshold, picture) => {
+        ErasureTarget::Likeness(threshold, image) => {
             assert_eq!(given, ["image_base64"]);
-            assert!((1..=PICTURE_BYTES).contains(&picture.len()));
+            assert!((1..=IMAGE_BYTES).contains(&image.len()));
             assert!((0.0..=1.0).contains(&threshold), "{threshold}");
             assert!(threshold >= MODEL || read.force, "{threshold} is not forced");
             if let Some(wanted) = said["threshold"].as_f64() {
@@ -51,7 +51,7 @@ fuzz_target!(|input: &[u8]| {
             // The service stores, looks up and suppresses an address in one spelling.
             let body = serde_json::json!({"url": address}).to_string();
             let again =
-                erasure("", body.as_bytes(), thresholds, PICTURE_BYTES).expect("a normal form is read");
+                erasure("", body.as_bytes(), thresholds, IMAGE_BYTES).expect("a normal form is read");
             assert!(matches!(again.target, ErasureTarget::Url(again) if again == address), "{address}");
         }
     }

@@ -74,11 +74,11 @@ fn outline(answer: &Result<Vec<Part>, ApiError>) -> String {
 }
 
 /// Asserts that an image in a form is read unchanged if the form is encoded as by a browser.
-fn well_formed(picture: &[u8], size: usize) {
+fn well_formed(image: &[u8], size: usize) {
     const BOUNDARY: &str = "fuzz-boundary-1f0c";
     let ends = format!("\r\n--{BOUNDARY}");
-    if picture.len() > LIMITS.part_bytes
-        || picture.windows(ends.len()).any(|window| window == ends.as_bytes())
+    if image.len() > LIMITS.part_bytes
+        || image.windows(ends.len()).any(|window| window == ends.as_bytes())
     {
         return;
     }
@@ -86,12 +86,12 @@ fn well_formed(picture: &[u8], size: usize) {
         "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a.jpg\"\r\n\
          Content-Type: image/jpeg\r\n\r\n"
     );
-    let body = [head.as_bytes(), picture, ends.as_bytes(), b"--\r\n"].concat();
+    let body = [head.as_bytes(), image, ends.as_bytes(), b"--\r\n"].concat();
     let parts = read(&format!("multipart/form-data; boundary={BOUNDARY}"), &body, size);
     let parts = parts.expect("a well-formed body");
     assert_eq!(parts.len(), 1);
     match &parts[0].bytes {
-        Ok(bytes) => assert_eq!(bytes, picture),
-        Err(error) => assert!(picture.is_empty(), "{error}"),
+        Ok(bytes) => assert_eq!(bytes, image),
+        Err(error) => assert!(image.is_empty(), "{error}"),
     }
 }

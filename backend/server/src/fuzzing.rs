@@ -3,7 +3,7 @@
 use crate::ApiError;
 use crate::extract::fuzzing::body;
 use crate::extract::image::{BatchBody, ImageSource};
-use crate::routes::{collections, crawls, erasures, faces, keys, subjects};
+use crate::routes::{collections, crawls, erasures, faces, keys, people};
 use serde::de::DeserializeOwned;
 
 pub use crate::extract::fuzzing::{
@@ -26,12 +26,12 @@ pub const BODIES: [(&str, ReadBody); 14] = [
     ("CreateCollection", read::<collections::CreateCollection>),
     ("CreateCrawl", read::<crawls::CreateCrawl>),
     ("CreateKey", read::<keys::CreateKey>),
-    ("CreateSubject", read::<subjects::CreateSubject>),
-    ("EnrolBody", read::<subjects::EnrolBody>),
+    ("CreateSubject", read::<people::CreateSubject>),
+    ("EnrolBody", read::<people::EnrolBody>),
     ("ErasureBody", read::<erasures::fuzzing::ErasureBody>),
     ("ImageSource", read::<ImageSource>),
-    ("MergeSubjects", read::<subjects::MergeSubjects>),
+    ("MergeSubjects", read::<people::MergeSubjects>),
     ("SearchBody", read::<faces::SearchBody>),
     ("UpdateCollection", read::<collections::UpdateCollection>),
-    ("UpdateSubject", read::<subjects::UpdateSubject>),
+    ("UpdateSubject", read::<people::UpdateSubject>),
 ];

@@ -1,5 +1,5 @@
 //! Parses and compares the host names of the `Host` header and of a page's origin, for
-//! `middleware::hosts`.
+//! `middleware::access`.
 //!
 //! In a DNS rebinding attack, a foreign page uses its own name, which resolves to this service. The
 //! browser sends that name in `Host`. The request is rejected because the name is on no list.

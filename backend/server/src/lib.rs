@@ -1,14 +1,13 @@
 //! Contains the HTTP API: handlers, extractors, middleware and the server loop.
 //!
-//! `router` builds the API from an `AppState`; `openapi` needs no state. Each operation has its own
-//! file under `routes/<resource>/`. Images are read by `extract::image`, and errors are returned as
-//! `ApiError`.
+//! `router` builds the API from an `AppState`; `openapi` needs no state. The operations are in
+//! `routes`, grouped by the noun of their path. `extract` reads requests, and `admission` limits
+//! what they use. Errors are returned as `ApiError`.
 //!
 //! The work behind the API (analysis, crawls, storage) is in the other crates.
 
-mod answer_memory;
+mod admission;
 mod auth;
-mod body_memory;
 pub mod config;
 mod confirmation;
 pub mod error;
@@ -18,7 +17,6 @@ mod follow;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hosts;
-mod limit;
 mod middleware;
 mod openapi;
 mod operation;
@@ -26,8 +24,6 @@ mod request;
 mod router;
 mod routes;
 mod serve;
-mod shares;
-mod stall;
 pub mod state;
 pub mod telemetry;
 

@@ -1,13 +1,14 @@
 //! Describes what an HTTP operation requires of its caller and which problems it can return. Each
-//! description is a constant next to the handler and is registered with it. The middleware checks
-//! the requests.
-mod routes;
-
-pub(crate) use routes::{Operations, Routes, methods};
-
+//! description is a constant next to the handler and is registered with it. The middleware looks it
+//! up and checks the requests.
 use crate::extract::is_json;
-use crate::{Code, Scope};
-use axum::http::HeaderMap;
+use crate::{AppState, Code, Scope};
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderMap, Method};
+use std::collections::HashMap;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::{OpenApi, RefOr};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
 /// Which key an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub(crate) struct Spec {
     /// Fields of the JSON body. A caller must send exactly one of them.
     pub(crate) one_of: &'static [&'static str],
     /// Whether a running request counts towards its caller's limit on database connections
-    /// (`middleware::connection_shares`).
+    /// (`middleware::limits`).
     pub(crate) uses_connection: bool,
     /// Whether the body may be larger than memory. The operation reads it piece by piece, and
     /// limits its time and size itself.
@@ -70,8 +71,8 @@ impl Spec {
     }
 
     /// Returns whether a request with these headers counts towards its caller's limit on database
-    /// connections. An upload does not: places limit it. The same operation may accept JSON, which
-    /// has no place.
+    /// connections. An upload does not: its permit limits it. The same operation may accept JSON,
+    /// which has no permit.
     pub(crate) fn counts_connection(self, headers: &HeaderMap) -> bool {
         self.uses_connection || (self.uploads && is_json(headers))
     }
@@ -79,4 +80,81 @@ impl Spec {
     pub(crate) const fn any_host(self) -> Self {
         Self { any_host: true, ..self }
     }
+}
+
+/// Routes with their [`Spec`]. The API contains only such routes.
+#[derive(Default)]
+pub(crate) struct Routes {
+    pub(crate) router: OpenApiRouter<AppState>,
+    pub(crate) operations: Operations,
+}
+
+/// The operations of a router, by method and by template of the route.
+#[derive(Default)]
+pub(crate) struct Operations(HashMap<(Method, String), Registered>);
+
+pub(crate) struct Registered {
+    pub(crate) spec: Spec,
+    /// Content types of the body; empty if the operation reads no body.
+    pub(crate) media: Vec<String>,
+}
+
+impl Routes {
+    pub(crate) fn with_openapi(document: OpenApi) -> Self {
+        Self { router: OpenApiRouter::with_openapi(document), ..Self::default() }
+    }
+
+    pub(crate) fn add(mut self, spec: Spec, mut routes: UtoipaMethodRouter<AppState>) -> Self {
+        for (path, item) in &mut routes.1.paths {
+            for (method, operation) in methods(item) {
+                let media = match &operation.request_body {
+                    Some(RefOr::T(body)) => body.content.keys().cloned().collect(),
+                    _ => Vec::new(),
+                };
+                self.operations.0.insert((method, path.clone()), Registered { spec, media });
+            }
+        }
+        Self { router: self.router.routes(routes), ..self }
+    }
+
+    pub(crate) fn merge(mut self, other: Self) -> Self {
+        self.operations.0.extend(other.operations.0);
+        Self { router: self.router.merge(other.router), ..self }
+    }
+}
+
+impl Operations {
+    /// Returns the operation of a route's template. axum handles `HEAD` like `GET`.
+    pub(crate) fn find(&self, method: &Method, path: &str) -> Option<&Registered> {
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        self.0.get(&(method.clone(), path.to_owned()))
+    }
+
+    /// Returns every operation of the document with its method and its `Spec`.
+    pub(crate) fn documented<'a>(
+        &'a self,
+        document: &'a mut OpenApi,
+    ) -> impl Iterator<Item = (Method, Spec, &'a mut Operation)> {
+        document.paths.paths.iter_mut().flat_map(|(path, item)| {
+            methods(item).filter_map(|(method, operation)| {
+                self.find(&method, path).map(|found| (method, found.spec, operation))
+            })
+        })
+    }
+
+    pub(crate) fn of(&self, request: &Request) -> Option<&Registered> {
+        self.find(request.method(), request.extensions().get::<MatchedPath>()?.as_str())
+    }
+}
+
+pub(crate) fn methods(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    [
+        (Method::GET, item.get.as_mut()),
+        (Method::POST, item.post.as_mut()),
+        (Method::PUT, item.put.as_mut()),
+        (Method::PATCH, item.patch.as_mut()),
+        (Method::DELETE, item.delete.as_mut()),
+    ]
+    .into_iter()
+    .filter_map(|(method, operation)| operation.map(|operation| (method, operation)))
 }

@@ -1,22 +1,23 @@
 //! Builds the router of the service from all operations, the web page, the API browser and the
 //! middleware. The operations are in `routes`.
-mod docs;
-
-use crate::middleware::{
-    Api, access, answers, bodies, connection_shares, headers, hosts, observe, panic, request_id, retry,
-    timeout,
-};
-use crate::openapi::{BaseDocument, complete};
+use crate::config::Auth;
+use crate::middleware::{Api, access, limits, responses};
+use crate::openapi::{BaseDocument, complete, require_keys};
 use crate::operation::{Operations, Routes};
-use crate::routes::fallback::{no_method, no_route, no_status_route};
-use crate::{AppState, routes};
+use crate::routes::system::{no_method, no_route, no_status_route};
+use crate::{AppState, Spec, routes};
 use axum::Router;
+use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::{from_fn, from_fn_with_state};
-use std::sync::Arc;
+use axum::response::IntoResponse;
+use std::sync::{Arc, LazyLock};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa::OpenApi as _;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::routes as paths;
+use utoipa_swagger_ui::{Config, SwaggerUi};
 
 fn operations() -> Routes {
     Routes::with_openapi(BaseDocument::openapi())
@@ -29,17 +30,17 @@ fn operations() -> Routes {
         .merge(routes::keys::router())
         .merge(routes::audit::router())
         .merge(routes::jobs::router())
-        .merge(routes::subjects::router())
+        .merge(routes::people::router())
         .merge(routes::system::router())
-        .merge(docs::operation())
+        .merge(document_operation())
 }
 
 /// Returns the OpenAPI description of the API. The function needs no running service.
-pub fn openapi() -> utoipa::openapi::OpenApi {
+pub fn openapi() -> OpenApi {
     described().0
 }
 
-pub(crate) fn described() -> (utoipa::openapi::OpenApi, Operations) {
+pub(crate) fn described() -> (OpenApi, Operations) {
     let Routes { router, operations } = operations();
     let mut document = router.into_openapi();
     complete(&mut document, &operations);
@@ -49,7 +50,7 @@ pub(crate) fn described() -> (utoipa::openapi::OpenApi, Operations) {
 pub fn router(state: AppState) -> Router {
     let (router, api) = guarded(operations(), state);
     let router = router
-        .merge(docs::browser())
+        .merge(browser())
         .merge(routes::system::page_router())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method);
@@ -63,11 +64,11 @@ fn guarded(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
     let api = Api { state, operations: Arc::new(operations) };
     let (router, _) = router.split_for_parts();
     let router = router
-        .route_layer(from_fn_with_state(api.clone(), connection_shares::layer))
-        .route_layer(from_fn_with_state(api.clone(), bodies::layer))
-        .route_layer(from_fn(retry::layer))
-        .route_layer(from_fn_with_state(api.clone(), answers::layer))
-        .route_layer(from_fn_with_state(api.clone(), access::layer));
+        .route_layer(from_fn_with_state(api.clone(), limits::share_connections))
+        .route_layer(from_fn_with_state(api.clone(), limits::reserve_body))
+        .route_layer(from_fn(limits::retry_reads))
+        .route_layer(from_fn_with_state(api.clone(), limits::reserve_response))
+        .route_layer(from_fn_with_state(api.clone(), access::authenticate));
     (router, api)
 }
 
@@ -75,14 +76,14 @@ fn guarded(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
 fn surround(router: Router<AppState>, api: Api) -> Router {
     let state = api.state.clone();
     let mut router = router
-        .layer(from_fn_with_state(api.clone(), hosts::layer))
-        .layer(from_fn_with_state(api, timeout::layer))
-        .layer(CatchPanicLayer::custom(panic::answer))
-        .layer(from_fn(headers::layer));
+        .layer(from_fn_with_state(api.clone(), access::check_host))
+        .layer(from_fn_with_state(api, limits::limit_time))
+        .layer(CatchPanicLayer::custom(responses::panic_response))
+        .layer(from_fn(responses::set_headers));
     if let Some(cors) = cors(&state.config.allow_origins) {
         router = router.layer(cors);
     }
-    router.layer(from_fn(observe::layer)).layer(from_fn(request_id::layer)).with_state(state)
+    router.layer(from_fn(responses::observe)).layer(from_fn(responses::assign_id)).with_state(state)
 }
 
 /// Returns the router of a process without an API, with health checks and metrics.
@@ -114,6 +115,45 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
                 header::WWW_AUTHENTICATE,
             ])
     })
+}
+
+/// The OpenAPI document, which never changes while the process runs.
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| text(&openapi()));
+/// The document of a service that requires keys.
+static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
+    let mut document = openapi();
+    require_keys(&mut document);
+    text(&document)
+});
+
+fn document_operation() -> Routes {
+    Routes::default().add(SPEC, paths!(get_openapi))
+}
+
+fn text(document: &OpenApi) -> String {
+    document.to_json().expect("the document is plain data")
+}
+
+const SPEC: Spec = Spec::open();
+
+/// Return this API as an OpenAPI 3.1 document.
+#[utoipa::path(
+    get, path = "/openapi.json", operation_id = "get_openapi", tag = "system",
+    responses((status = 200, description = "The document", body = Object, content_type = "application/json",
+        example = json!({"openapi": "3.1.0", "info": {"title": "facecrawl", "version": "0.1.0"}, "paths": {}}))),
+)]
+async fn get_openapi(State(state): State<AppState>) -> impl IntoResponse {
+    let document = match state.config.auth {
+        Auth::None => &DOCUMENT,
+        Auth::Keys => &WITH_KEYS,
+    };
+    ([(header::CONTENT_TYPE, "application/json")], document.as_str())
+}
+
+/// Returns Swagger UI, served from the binary. It contacts no other server (no validator badge).
+fn browser() -> Router<AppState> {
+    let config = Config::new(["/openapi.json"]).validator_url("none").try_it_out_enabled(true);
+    SwaggerUi::new("/docs").config(config).into()
 }
 
 #[cfg(test)]

@@ -1,30 +1,23 @@
 //! Contains the state that all handlers share. Shared state of a single module is defined in that
 //! module.
-use crate::auth::{CallerId, Keyring, Rates};
-use crate::body_memory::BodyMemory;
+use crate::admission::{Analyses, BodyMemory, EventStreams, FetchMemory, ResponseMemory, Shares, Uploads};
+use crate::auth::{Keyring, Rates};
 use crate::confirmation::{Confirmations, Secret};
-use crate::follow::{EventStreams, Followers, Snapshot};
-use crate::limit::KeyedLimit;
-use crate::shares::{CallerShare, KIB, Shares};
-use crate::{ApiError, Code, Config, request};
+use crate::follow::{Followers, Snapshot};
+use crate::request::{self, CallerId};
+use crate::{ApiError, Code, Config};
 use crawler::Fetcher;
 use inference::OperationReport;
 use metrics_exporter_prometheus::PrometheusHandle;
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, Budget, Crawls, Ingest, MatchThreshold, Videos};
+use pipeline::{Analyzer, Crawls, Ingest, MatchThreshold, Videos};
 use queue::Queue;
 use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use store::videos::Video;
 use store::{Blobs, Store};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
-
-/// Maximum number of uploads at the same time. Each one takes a file of the maximum size on disk.
-const UPLOADS: usize = 8;
-const UPLOADS_OF_A_CALLER: usize = 4;
 
 #[derive(Clone)]
 pub struct Services {
@@ -55,22 +48,15 @@ pub struct Shared {
     pub metrics: PrometheusHandle,
     /// Fires when the process is asked to stop. Readiness then fails, and event streams end.
     pub shutdown: CancellationToken,
-    analyses: Arc<Semaphore>,
-    analysis_shares: Shares,
+    pub(crate) analyses: Analyses,
     pub(crate) connection_shares: Shares,
     pub(crate) body_memory: BodyMemory,
-    /// Memory for images that are fetched for callers. It is separate from `body_memory`, because a
-    /// body is still held while its images are fetched.
-    pub(crate) fetch_memory: Budget,
-    pub(crate) fetch_shares: Shares,
-    /// Memory for responses that are still being sent to callers.
-    pub(crate) response_memory: Budget,
-    pub(crate) response_shares: Shares,
+    pub(crate) fetch_memory: FetchMemory,
+    pub(crate) response_memory: ResponseMemory,
     pub(crate) event_streams: EventStreams,
     pub(crate) crawl_followers: Followers<Snapshot>,
     pub(crate) video_followers: Followers<Video>,
-    pub(crate) caller_uploads: KeyedLimit<CallerId>,
-    pub(crate) uploads: Arc<Semaphore>,
+    pub(crate) uploads: Uploads,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
     pub(crate) confirmation_secret: Secret,
@@ -88,25 +74,20 @@ impl AppState {
         metrics: PrometheusHandle,
         shutdown: CancellationToken,
     ) -> Self {
-        let analyses = Arc::new(Semaphore::new(config.max_analyses.clamp(1, Semaphore::MAX_PERMITS)));
         let connections = services.store.pool().options().get_max_connections();
         Self(Arc::new(Shared {
             body_memory: BodyMemory::new(config.body_budget),
-            fetch_memory: Budget::new("fetched_images", config.body_budget),
-            fetch_shares: Shares::three_quarters_of(config.body_budget, KIB),
-            response_memory: Budget::new("answers", config.answer_budget),
-            response_shares: Shares::three_quarters_of(config.answer_budget, KIB),
-            event_streams: EventStreams::new(&config),
+            fetch_memory: FetchMemory::new(config.body_budget, config.image_limit as u64),
+            response_memory: ResponseMemory::new(config.answer_budget),
+            event_streams: EventStreams::new(config.max_streams),
             crawl_followers: Followers::new(&config, shutdown.clone()),
             video_followers: Followers::new(&config, shutdown.clone()),
-            caller_uploads: KeyedLimit::new(UPLOADS_OF_A_CALLER),
-            uploads: Arc::new(Semaphore::new(UPLOADS)),
+            uploads: Uploads::default(),
+            analyses: Analyses::new(config.max_analyses),
             services,
             config,
             metrics,
             shutdown,
-            analysis_shares: Shares::three_quarters_of(analyses.available_permits() as u64, 1),
-            analyses,
             connection_shares: Shares::three_quarters_of(connections.into(), 1),
             keyring: Keyring::default(),
             rates: Rates::default(),
@@ -134,25 +115,6 @@ impl AppState {
         tools.map_err(|reason| ApiError::new(Code::VideoUnavailable, reason.clone()))
     }
 
-    /// Admits `images` analyses of the current caller. Hold the admission until they have ended.
-    ///
-    /// One caller gets at most three quarters of the admitted analyses. A batch that is larger than
-    /// the limit is admitted only while no other analysis is admitted.
-    ///
-    /// # Errors
-    /// Fails with 429 if the limit of all analyses or the caller's share is reached.
-    pub(crate) fn admit(&self, images: usize) -> Result<Admission, ApiError> {
-        let refused = |what: &str| ApiError::overloaded(what, Duration::from_secs(1));
-        let wanted = images.clamp(1, self.config.max_analyses.max(1));
-        let mut share = self.analysis_shares.open();
-        if !share.grow(wanted as u64) {
-            return Err(refused("the caller has too many analyses in progress"));
-        }
-        let all = self.analyses.clone().try_acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX));
-        let all = all.map_err(|_| refused("too many analyses are in progress"))?;
-        Ok(Admission { _all: all, _share: share })
-    }
-
     /// Returns the signer for confirmation tokens. Call it before a transaction begins
     /// ([`Secret::signer`]).
     pub(crate) async fn confirmations(&self) -> Result<Confirmations, ApiError> {
@@ -172,12 +134,6 @@ impl AppState {
         let embedder = self.services.analyzer.engine().embedder();
         embedder.match_fmr.filter(|_| threshold == embedder.match_threshold)
     }
-}
-
-/// Permits the admitted analyses to wait and run. Dropping it releases their permits.
-pub(crate) struct Admission {
-    _all: OwnedSemaphorePermit,
-    _share: CallerShare,
 }
 
 impl Deref for AppState {

@@ -1,20 +1,134 @@
 //! Authenticates callers, checks the scopes of their keys, and restricts the rows that they can
 //! access. `middleware::access` does this for every operation of the API.
-mod caller;
-pub(crate) mod credentials;
 mod keyring;
-mod lookups;
-mod peer;
 mod rate;
 
-pub(crate) use caller::Caller;
-pub(crate) use keyring::Keyring;
-pub(crate) use peer::{CallerId, Peer};
+pub(crate) use keyring::{Keyring, take_key};
 pub(crate) use rate::Rates;
 
+use crate::request::{self, CallerId, Peer};
 use crate::{ApiError, Code};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use serde_json::Value;
 use std::sync::Arc;
-use store::keys::{ApiKey, Scope};
+use store::collections::{Collection, DEFAULT_COLLECTION};
+use store::keys::audit::{Action, AuditEntry};
+use store::keys::{ApiKey, KeyHash, Scope};
+use store::{Store, Tx, retried};
+use uuid::Uuid;
+
+/// Represents the caller of an operation. Handlers access rows only through `store()`, which
+/// returns only the rows that this caller may see.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    key: Option<(Arc<ApiKey>, KeyHash)>,
+    store: Store,
+}
+
+impl Caller {
+    /// Returns the caller of a service that requires no keys. It can access every collection.
+    pub(crate) fn unrestricted(store: &Store) -> Self {
+        Self { key: None, store: store.clone() }
+    }
+
+    /// Returns the caller of an operation that requires no key. It can access no collection.
+    pub(crate) fn without_access(store: &Store) -> Self {
+        Self { key: None, store: store.within(Uuid::nil()) }
+    }
+
+    pub(crate) fn of(store: &Store, key: Arc<ApiKey>, hash: KeyHash) -> Self {
+        let store = key.collection_id.map_or_else(|| store.clone(), |collection| store.within(collection));
+        Self { key: Some((key, hash)), store }
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Returns the key, or `None` if the service requires no keys.
+    pub(crate) fn key(&self) -> Option<&ApiKey> {
+        self.key.as_ref().map(|(key, _)| &**key)
+    }
+
+    /// Returns the identity by which limits and fair scheduling distinguish this caller.
+    pub(crate) fn id(&self, peer: Peer) -> CallerId {
+        let Some(key) = self.key() else { return CallerId::Address(peer) };
+        key.collection_id.map_or(CallerId::Key(key.id), CallerId::Tenant)
+    }
+
+    /// Records an action of this caller in the audit log. `None`: it concerns no collection.
+    pub(crate) async fn audit(
+        &self,
+        tx: &mut Tx,
+        action: Action,
+        collection: impl Into<Option<Uuid>>,
+        detail: Value,
+    ) -> Result<(), ApiError> {
+        let request_id = request::id();
+        let entry = AuditEntry {
+            action,
+            collection_id: collection.into(),
+            key_id: self.key().map(|key| key.id),
+            request_id: Some(&request_id),
+            detail,
+        };
+        Ok(self.store.audit(tx.conn(), &entry).await?)
+    }
+
+    /// Returns the collection that the key is bound to. `None` means every collection.
+    pub(crate) fn bound_to(&self) -> Option<Uuid> {
+        self.key().and_then(|key| key.collection_id)
+    }
+
+    /// Returns the collection of the request: the given one, or else that of the key, or else
+    /// `default`.
+    ///
+    /// # Errors
+    /// Fails with the same 404 if the collection does not exist or the caller may not access it.
+    pub(crate) async fn collection(&self, named: Option<&str>) -> Result<Collection, ApiError> {
+        let store = self.store();
+        let found = retried("collection", || async {
+            match (named, self.bound_to()) {
+                (Some(name), _) => store.collection(name).await,
+                (None, Some(id)) => store.collection_by_id(id).await,
+                (None, None) => store.collection(DEFAULT_COLLECTION).await,
+            }
+        });
+        Ok(found.await?)
+    }
+
+    /// Returns the given collection or, without one, that of the key. Its settings determine face
+    /// quality. `None` means that the settings of the service apply.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::collection`].
+    pub(crate) async fn settings_collection(
+        &self,
+        named: Option<&str>,
+    ) -> Result<Option<Collection>, ApiError> {
+        match (named, self.bound_to()) {
+            (None, None) => Ok(None),
+            _ => self.collection(named).await.map(Some),
+        }
+    }
+
+    /// Checks that the key is still valid. Long-running streams call this repeatedly.
+    pub(crate) async fn recheck_key(&self, keyring: &Keyring, store: &Store) -> Result<(), ApiError> {
+        let Some((_, hash)) = &self.key else { return Ok(()) };
+        keyring.find(store, hash, None).await.map(drop)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let missing =
+            || ApiError::internal("a handler asks who calls on a route that the auth layer does not guard");
+        parts.extensions.get::<Self>().cloned().ok_or_else(missing)
+    }
+}
 
 /// Checks that a key has the scope that an operation needs.
 ///

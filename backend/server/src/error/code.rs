@@ -31,7 +31,7 @@ macro_rules! codes {
 
 impl Code {
     /// Problems with an image itself.
-    pub(crate) const PICTURE: &'static [Self] = &[
+    pub(crate) const IMAGE: &'static [Self] = &[
         Self::NotAnImage,
         Self::UnsupportedFormat,
         Self::NeedsFfmpeg,

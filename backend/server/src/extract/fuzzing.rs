@@ -1,7 +1,7 @@
 //! Contains entry points for the fuzz targets, which read JSON and multipart bodies without a
 //! running service. They call the functions of the extractors and contain no further logic.
 use super::image::{ImageAsBase64, ImageSource, decode_base64};
-use super::{json, multipart, query, structure};
+use super::{body, json, uri};
 use crate::ApiError;
 use axum::body::Body;
 use axum::extract::Request;
@@ -9,13 +9,13 @@ use axum::http::header;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-pub const MAX_VALUES: usize = structure::MAX_VALUES;
-pub const MAX_DEPTH: usize = structure::MAX_DEPTH;
+pub const MAX_VALUES: usize = json::MAX_VALUES;
+pub const MAX_DEPTH: usize = json::MAX_DEPTH;
 /// Part names that [`multipart`] accepts.
 pub const PART_NAMES: &[&str] = &["image", "image_a", "image_b"];
 
 pub fn check_structure(text: &[u8]) -> Result<(), ApiError> {
-    structure::check(text)
+    json::check_structure(text)
 }
 
 pub(crate) fn body<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
@@ -23,14 +23,14 @@ pub(crate) fn body<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
 }
 
 pub(crate) fn parameters<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
-    query::parse(text)
+    uri::parse(text)
 }
 
 /// Decodes an image in a body. Fails for an image that is given by URL.
-pub(crate) fn picture(source: ImageSource, limit: usize) -> Result<Bytes, ApiError> {
+pub(crate) fn decode_image(source: ImageSource, limit: usize) -> Result<Bytes, ApiError> {
     match source {
         ImageSource::Base64(ImageAsBase64 { image_base64 }) => decode_base64(&image_base64, limit),
-        ImageSource::Url(_) => Err(ApiError::internal("a picture by URL is fetched, not decoded")),
+        ImageSource::Url(_) => Err(ApiError::internal("an image by URL is fetched, not decoded")),
     }
 }
 
@@ -63,7 +63,7 @@ pub async fn multipart(
         .body(Body::from_stream(chunks))
         .map_err(ApiError::internal)?;
     let PartLimits { count, part_bytes, body_bytes } = limits;
-    let limits = multipart::Limits { parts: PART_NAMES, count, part_bytes, body_bytes };
-    let parts = multipart::read(request, limits).await?;
+    let limits = body::PartLimits { parts: PART_NAMES, count, part_bytes, body_bytes };
+    let parts = body::read_parts(request, limits).await?;
     Ok(parts.into_iter().map(|part| Part { name: part.name, bytes: part.bytes }).collect())
 }

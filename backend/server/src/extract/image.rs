@@ -1,6 +1,7 @@
-//! Reads images from requests: as a multipart part, a raw body, or a URL or base64 in JSON. Every
-//! operation with an image uses this module. The crate `vision` decodes the pixels.
-use super::{body, fetched, json, multipart};
+//! Reads images from requests: as a multipart part, a raw body, or a URL or base64 in JSON. The
+//! crate `crawler` has the rules for addresses, and the crate `vision` decodes the pixels.
+use super::{body, json};
+use crate::admission::FetchReservation;
 use crate::{ApiError, AppState, Code};
 use axum::extract::{FromRequest, Request};
 use axum::http::HeaderMap;
@@ -8,6 +9,7 @@ use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
+use crawler::fetch::{AnyHop, Kind};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -59,6 +61,12 @@ impl TryFrom<SourceFields> for ImageSource {
             _ => Err("expected exactly one of `url` and `image_base64`"),
         }
     }
+}
+
+/// Returns the problem for a body that does not have exactly one of `fields`.
+pub(crate) fn exactly_one_of(fields: &[&str]) -> ApiError {
+    ApiError::new(Code::InvalidField, format!("exactly one of {} is required", fields.join(", ")))
+        .allowed(fields.iter().copied())
 }
 
 /// A multipart body with one image.
@@ -117,7 +125,7 @@ impl FromRequest<AppState> for ImageBody {
 
 /// Reads the part `image`.
 pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
-    let mut parts = read_parts(request, state, &["image"], 1).await?;
+    let mut parts = image_parts(request, state, &["image"], 1).await?;
     match parts.pop() {
         Some(part) => part.bytes,
         None => Err(missing("image", &["image"])),
@@ -157,7 +165,7 @@ pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<
             .allowed(["image twice", "image_a and image_b"]))
     };
     let (mut a, mut b) = (None, None);
-    let parts = read_parts(request, state, NAMES, 2).await?;
+    let parts = image_parts(request, state, NAMES, 2).await?;
     if parts.iter().any(|part| part.name == "image") && parts.iter().any(|part| part.name != "image") {
         return refuse("image", "cannot be combined with `image_a` or `image_b`");
     }
@@ -187,10 +195,9 @@ pub(crate) async fn pair_of_sources(
 ) -> Result<[Bytes; 2], ApiError> {
     let (a, b) = match (a, b) {
         (ImageSource::Url(a), ImageSource::Url(b)) => {
-            let mut reservation = fetched::FetchReservation::take(state, 2).await?;
-            let half = reservation.split(state);
-            let (a, b) =
-                tokio::join!(fetched::fetch(state, &a.url, half), fetched::fetch(state, &b.url, reservation));
+            let mut reservation = state.fetch_memory.take(2).await?;
+            let half = reservation.split();
+            let (a, b) = tokio::join!(fetch(state, &a.url, half), fetch(state, &b.url, reservation));
             (a.map(|(bytes, _)| bytes), b.map(|(bytes, _)| bytes))
         }
         (a, b) => tokio::join!(resolve(state, a), resolve(state, b)),
@@ -236,7 +243,7 @@ pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<Batc
     let limit = state.config.batch_images;
     match BodyFormat::of(request.headers())? {
         BodyFormat::Multipart => {
-            let parts = read_parts(request, state, &["image"], limit).await?;
+            let parts = image_parts(request, state, &["image"], limit).await?;
             if parts.is_empty() {
                 return Err(missing("image", &["image"]));
             }
@@ -263,15 +270,15 @@ pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<Batc
     }
 }
 
-async fn read_parts(
+async fn image_parts(
     request: Request,
     state: &AppState,
     names: &'static [&'static str],
     count: usize,
-) -> Result<Vec<multipart::Part>, ApiError> {
+) -> Result<Vec<body::Part>, ApiError> {
     let body_bytes = state.config.parts_limit(count);
-    let limits = multipart::Limits { parts: names, count, part_bytes: state.config.image_limit, body_bytes };
-    multipart::read(request, limits).await
+    let limits = body::PartLimits { parts: names, count, part_bytes: state.config.image_limit, body_bytes };
+    body::read_parts(request, limits).await
 }
 
 fn missing(name: &str, allowed: &[&str]) -> ApiError {
@@ -292,10 +299,8 @@ pub(crate) async fn resolve_with_url(
 ) -> Result<(Bytes, Option<String>), ApiError> {
     match source {
         ImageSource::Url(ImageByUrl { url }) => {
-            let reservation = fetched::FetchReservation::take(state, 1).await?;
-            fetched::fetch(state, &url, reservation)
-                .await
-                .map(|(bytes, fetched_from)| (bytes, Some(fetched_from)))
+            let reservation = state.fetch_memory.take(1).await?;
+            fetch(state, &url, reservation).await.map(|(bytes, fetched_from)| (bytes, Some(fetched_from)))
         }
         ImageSource::Base64(ImageAsBase64 { image_base64: text }) => {
             let limit = state.config.image_limit;
@@ -305,6 +310,42 @@ pub(crate) async fn resolve_with_url(
             decoded.map(|bytes| (bytes, None)).map_err(ApiError::of_this_request)
         }
     }
+}
+
+/// Fetches an image with the address checks of the crawler. Returns its bytes and the URL after
+/// redirects.
+///
+/// The reserved memory shrinks to the size of the image. It is released when the last reference to
+/// the bytes is dropped.
+///
+/// # Errors
+/// Fails with 422 for a URL that is invalid, forbidden or unreachable, and with 413 for an image
+/// that is too large.
+async fn fetch(
+    state: &AppState,
+    text: &str,
+    reservation: FetchReservation,
+) -> Result<(Bytes, String), ApiError> {
+    let bad = |reason: String| {
+        ApiError::new(Code::BadUrl, format!("url: {reason}"))
+            .field("url")
+            .value(text)
+            .allowed(["an absolute http or https URL"])
+    };
+    let url = url::Url::parse(text.trim()).map_err(|error| bad(error.to_string()))?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(bad(format!("the scheme `{}` is not allowed", url.scheme())));
+    }
+    let fetched = state
+        .services
+        .fetcher
+        .fetch(crawler::fetch::Request::new(url, Kind::Image), &AnyHop)
+        .await
+        .map_err(|error| ApiError::from(error).field("url").value(text))?;
+    if fetched.body.len() > state.config.image_limit {
+        return Err(body::too_many_bytes("the image", state.config.image_limit).field("url"));
+    }
+    Ok((reservation.hold(fetched.body), fetched.url.to_string()))
 }
 
 const LENIENT: GeneralPurposeConfig =

@@ -6,6 +6,10 @@ use store::faces::scope::Site;
 use time::format_description::well_known;
 use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;
+/// Message for a NUL character, which Postgres cannot store. Extractors reject it, so that no
+/// operation has to check for it.
+pub(super) const NUL: &str = "it contains a NUL character";
+pub(super) const NO_NUL: &str = "text without NUL";
 
 /// A whole number from `MIN` to `MAX`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,40 +27,44 @@ impl<const MIN: i64, const MAX: i64> Bounded<MIN, MAX> {
 
 impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Bounded<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Whole<const MIN: i64, const MAX: i64>;
-        impl<const MIN: i64, const MAX: i64> Visitor<'_> for Whole<MIN, MAX> {
-            type Value = i64;
+        deserializer.deserialize_i64(Whole {
+            expected: |f| write!(f, "a whole number from {MIN} to {MAX}"),
+            accept: |value| (MIN..=MAX).contains(&value).then_some(Self(value)),
+        })
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a whole number from {MIN} to {MAX}")
-            }
+/// Reads a whole number. JSON Schema treats 3.0 as a whole number, and some languages write whole
+/// numbers this way.
+struct Whole<T> {
+    expected: fn(&mut fmt::Formatter<'_>) -> fmt::Result,
+    accept: fn(i64) -> Option<T>,
+}
 
-            fn visit_i64<E: Error>(self, value: i64) -> Result<i64, E> {
-                if (MIN..=MAX).contains(&value) {
-                    Ok(value)
-                } else {
-                    Err(E::invalid_value(Unexpected::Signed(value), &self))
-                }
-            }
+impl<T> Whole<T> {
+    fn read<E: Error>(self, value: Option<i64>, given: Unexpected<'_>) -> Result<T, E> {
+        value.and_then(self.accept).ok_or_else(|| E::invalid_value(given, &self))
+    }
+}
 
-            fn visit_u64<E: Error>(self, value: u64) -> Result<i64, E> {
-                i64::try_from(value)
-                    .ok()
-                    .filter(|value| (MIN..=MAX).contains(value))
-                    .ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
-            }
+impl<T> Visitor<'_> for Whole<T> {
+    type Value = T;
 
-            /// JSON Schema treats 3.0 as a whole number, and some languages write whole numbers
-            /// this way.
-            fn visit_f64<E: Error>(self, value: f64) -> Result<i64, E> {
-                if value.fract() == 0.0 && (MIN as f64..=MAX as f64).contains(&value) {
-                    Ok(value as i64)
-                } else {
-                    Err(E::invalid_value(Unexpected::Float(value), &self))
-                }
-            }
-        }
-        deserializer.deserialize_i64(Whole::<MIN, MAX>).map(Self)
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.expected)(f)
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
+        self.read(Some(value), Unexpected::Signed(value))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<T, E> {
+        self.read(i64::try_from(value).ok(), Unexpected::Unsigned(value))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<T, E> {
+        let exact = value.fract() == 0.0 && value.abs() < i64::MAX as f64;
+        self.read(exact.then_some(value as i64), Unexpected::Float(value))
     }
 }
 
@@ -125,22 +133,13 @@ pub(crate) struct DetSize(pub(crate) u32);
 
 impl<'de> Deserialize<'de> for DetSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Side;
-        impl Visitor<'_> for Side {
-            type Value = u32;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a multiple of 32 from 64 to 2048")
-            }
-
-            fn visit_i64<E: Error>(self, value: i64) -> Result<u32, E> {
-                u32::try_from(value)
-                    .ok()
-                    .filter(|side| side % 32 == 0 && (64..=2048).contains(side))
-                    .ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
-            }
-        }
-        deserializer.deserialize_i64(Side).map(Self)
+        deserializer.deserialize_i64(Whole {
+            expected: |f| f.write_str("a multiple of 32 from 64 to 2048"),
+            accept: |value| {
+                let side = u32::try_from(value).ok()?;
+                (side % 32 == 0 && (64..=2048).contains(&side)).then_some(Self(side))
+            },
+        })
     }
 }
 

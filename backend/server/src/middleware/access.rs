@@ -1,15 +1,123 @@
-//! Authenticates the caller of every operation of the API: looks up the key, checks the scope that
-//! the operation's `Spec` requires, and adds a `Caller` to the request for the handler.
+//! The layers that decide whether a request is allowed: hosts and origins, keys and scopes.
 use super::Api;
-use crate::auth::{Caller, CallerId, Peer, check_scope, credentials};
-use crate::config::Auth;
-use crate::operation::Access;
+use crate::auth::{Caller, check_scope, take_key};
+use crate::config::{Auth, Config};
+use crate::extract::drop_unread;
+use crate::hosts::{Authority, Origin};
+use crate::operation::{Access, Operations};
+use crate::request::Peer;
 use crate::{ApiError, Code};
 use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-pub(crate) async fn layer(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Rejects a forbidden host or origin before any other code processes the request.
+///
+/// The request must name this service as its host. A change must come from a page of this service,
+/// or from a client that is not a browser. If keys are used, nothing is checked: a page of another
+/// site cannot know a key, and the service uses no cookies.
+pub(crate) async fn check_host(State(api): State<Api>, request: Request, next: Next) -> Response {
+    match check(&api.state.config, &api.operations, &request) {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            // The body is read so that the sender receives the error response.
+            drop_unread(request).await;
+            error.into_response()
+        }
+    }
+}
+
+fn check(config: &Config, operations: &Operations, request: &Request) -> Result<(), ApiError> {
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    if config.auth != Auth::None {
+        return Ok(());
+    }
+    // This layer runs before routing. The lookup works because a path without parameters equals its
+    // template.
+    let any_host = operations.find(&Method::GET, uri.path()).is_some_and(|found| found.spec.any_host);
+    let is_safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+    if any_host && is_safe {
+        return Ok(());
+    }
+    let host = host(config, uri, headers)?;
+    if is_safe { Ok(()) } else { check_origin(config, headers, &host) }
+}
+
+/// Returns the host that a request names. The `Host` header must occur exactly once. If the request
+/// target also contains a host, that host must be allowed as well.
+fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority, ApiError> {
+    let mut named = headers.get_all(header::HOST).iter();
+    let (first, second) = (named.next(), named.next());
+    let text = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let refuse = |text: &str| {
+        let sentence =
+            "the name in `Host` is not a name of this service; the operator can allow it with PUBLIC_HOSTS";
+        ApiError::new(Code::HostNotAllowed, sentence).field("host").value(text).allowed([
+            "localhost",
+            "the address that the service listens on",
+            "a name in PUBLIC_HOSTS",
+        ])
+    };
+    let allowed = |text: &str| {
+        let authority = Authority::parse(text);
+        authority.filter(|authority| authority.is_allowed(config.listen, &config.public_hosts))
+    };
+    if let Some(target) = uri.authority()
+        && allowed(target.as_str()).is_none()
+    {
+        return Err(refuse(target.as_str()));
+    }
+    match (second, allowed(text)) {
+        (None, Some(authority)) => Ok(authority),
+        _ => Err(refuse(text)),
+    }
+}
+
+/// Checks the origin of a change. Browsers send `Origin` with every request that may change
+/// something, and most also send `Sec-Fetch-Site`. A page can set neither of these headers.
+fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Result<(), ApiError> {
+    let refuse = |name: &HeaderName, value: &str| {
+        let sentence =
+            "pages of other sites must not send changes; the operator can allow an origin with ALLOW_ORIGINS";
+        ApiError::new(Code::OriginNotAllowed, sentence).field(name.as_str()).value(value).allowed([
+            "a page of this service",
+            "an origin in ALLOW_ORIGINS",
+            "a client that is not a browser",
+        ])
+    };
+    let mut origins = texts(headers, &header::ORIGIN).into_iter();
+    if let Some(text) = origins.next() {
+        let origin = Origin::parse(text).filter(|_| origins.next().is_none());
+        let origin = origin.ok_or_else(|| refuse(&header::ORIGIN, text))?;
+        if config.allow_origins.contains(&origin.text) {
+            return Ok(());
+        }
+        // A proxy may replace the `Host` header of its clients, so the configured public hosts are
+        // checked too.
+        let is_own_origin =
+            host.is_origin(&origin) || config.public_hosts.iter().any(|rule| rule.is_origin(&origin));
+        if !is_own_origin {
+            return Err(refuse(&header::ORIGIN, text));
+        }
+    }
+    let sites = texts(headers, &SEC_FETCH_SITE);
+    match sites.into_iter().find(|site| !matches!(*site, "same-origin" | "none")) {
+        Some(site) => Err(refuse(&SEC_FETCH_SITE, site)),
+        None => Ok(()),
+    }
+}
+
+/// Returns the values of a header. A value that is not text becomes an empty string.
+fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
+    headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default()).collect()
+}
+
+/// Authenticates the caller of an operation: looks up the key, checks the scope that the
+/// operation's `Spec` requires, and adds a `Caller` to the request for the handler.
+pub(crate) async fn authenticate(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let caller = match api.state.config.auth {
         Auth::None => Caller::unrestricted(&api.state.services.store),
         Auth::Keys => match admit(&api, &mut request).await {
@@ -25,7 +133,7 @@ pub(crate) async fn layer(State(api): State<Api>, mut request: Request, next: Ne
             return response;
         }
     };
-    let id = CallerId::of(&caller, Peer::of(request.extensions()));
+    let id = caller.id(Peer::of(request.extensions()));
     request.extensions_mut().insert(caller);
     let mut response = id.scope(next.run(request)).await;
     if let Some(remaining) = remaining {
@@ -42,7 +150,7 @@ async fn admit(api: &Api, request: &mut Request) -> Result<Caller, ApiError> {
     })?;
     let access = operation.spec.access;
     // No later layer or handler sees the key.
-    let presented = credentials::take(request.headers_mut());
+    let presented = take_key(request.headers_mut());
     if access == Access::Open {
         return Ok(Caller::without_access(store));
     }

@@ -1,6 +1,5 @@
 //! Builds the examples of bodies and of ids in paths from the examples of schemas and of their
 //! fields (`#[schema(example = …)]`). An example in a handler's `#[utoipa::path]` takes precedence.
-use super::operations;
 use crate::operation::Operations;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -20,7 +19,7 @@ const PNG: &str = "/assets/examples/chip.png";
 /// Adds an example to every body that has none.
 pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
     let schemas = Schemas(json!(document)["components"]["schemas"].take());
-    for (_, _, operation) in operations(document, known) {
+    for (_, _, operation) in known.documented(document) {
         for parameter in operation.parameters.iter_mut().flatten() {
             let RefOr::T(named) = parameter else { continue };
             let has_example = json!(named)["example"].is_string();
@@ -137,7 +136,7 @@ mod tests {
         let (mut document, known) = crate::router::described();
         let schemas = Schemas(json!(document)["components"]["schemas"].take());
         let mut missing = Vec::new();
-        for (_, _, operation) in operations(&mut document, &known) {
+        for (_, _, operation) in known.documented(&mut document) {
             let operation = json!(operation);
             let responses = operation["responses"].as_object().unwrap().values();
             let bodies =

@@ -3,25 +3,27 @@
 //!
 //! This module adds what applies to many operations: security requirements, problems, headers,
 //! examples, and schema properties that the attributes of a struct cannot express.
-mod alternatives;
+
 mod examples;
-mod forms;
-mod headers;
-mod problems;
-mod security;
+pub(crate) mod responses;
 
 pub(crate) use examples::example_of;
-pub(crate) use security::require_keys;
 
 use crate::Problem;
-use crate::operation::{Operations, Spec, methods};
-use axum::http::Method;
-use serde_json::json;
-use utoipa::OpenApi;
+use crate::operation::{Access, Operations, methods};
+use serde_json::{Value, json};
 use utoipa::openapi::path::Operation;
+use utoipa::openapi::schema::{AdditionalProperties, Object, OneOfBuilder, Schema};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
+use utoipa::openapi::{OpenApi, RefOr};
+
+const BEARER: &str = "bearer";
+const API_KEY: &str = "api_key";
 
 /// The document without operations.
-#[derive(OpenApi)]
+#[derive(utoipa::OpenApi)]
 #[openapi(
     info(
         title = "facecrawl",
@@ -48,25 +50,76 @@ use utoipa::openapi::path::Operation;
 pub(crate) struct BaseDocument;
 
 /// Applies the rules of this module to the operations.
-pub(crate) fn complete(document: &mut utoipa::openapi::OpenApi, known: &Operations) {
-    alternatives::declare(document, known);
-    forms::declare(document, known);
-    security::declare(document, known);
-    problems::declare(document, known);
-    headers::declare(document, known);
+pub(crate) fn complete(document: &mut OpenApi, known: &Operations) {
+    declare_alternatives(document, known);
+    close_forms(document, known);
+    declare_security(document, known);
+    responses::declare_problems(document, known);
+    responses::declare_headers(document, known);
     examples::declare(document, known);
 }
 
-/// Returns every operation of the document with its method and its `Spec`.
-fn operations<'a>(
-    document: &'a mut utoipa::openapi::OpenApi,
-    known: &'a Operations,
-) -> impl Iterator<Item = (Method, Spec, &'a mut Operation)> {
-    document.paths.paths.iter_mut().flat_map(|(path, item)| {
-        methods(item).filter_map(|(method, operation)| {
-            known.find(&method, path).map(|found| (method, found.spec, operation))
-        })
-    })
+/// Describes bodies that require exactly one of several fields (`Spec::one_of`). Each field has its
+/// own schema, so that the document accepts only the bodies that the service accepts.
+fn declare_alternatives(document: &mut OpenApi, known: &Operations) {
+    let bodies: Vec<_> = known
+        .documented(document)
+        .filter(|(_, spec, _)| !spec.one_of.is_empty())
+        .filter_map(|(_, spec, operation)| Some((body_schema(operation, "application/json")?, spec.one_of)))
+        .collect();
+    let schemas = &mut document.components.get_or_insert_default().schemas;
+    for (name, fields) in bodies {
+        let Some(RefOr::T(schema)) = schemas.get(&name) else { continue };
+        let whole = json!(schema);
+        let mut one_of = OneOfBuilder::new()
+            .description(whole["description"].as_str())
+            .examples(whole.get("example").cloned());
+        for field in fields {
+            one_of = one_of.item(alternative(&name, &whole, field, fields));
+        }
+        schemas.insert(name, Schema::OneOf(one_of.build()).into());
+    }
+}
+
+/// Returns the schema in which `field` is required and the other fields are null.
+fn alternative(name: &str, whole: &Value, field: &str, fields: &[&str]) -> Object {
+    let mut schema = whole.clone();
+    for other in fields {
+        let property = &mut schema["properties"][other];
+        if *other == field {
+            // The type is `["string", "null"]`. The first entry is the type of the field.
+            property["type"] = property["type"][0].take();
+        } else {
+            *property = json!({"type": "null"});
+        }
+    }
+    schema["required"] = json!([field]);
+    schema["title"] = format!("{name}By{}", pascal(field)).into();
+    for shared_key in ["description", "example"] {
+        schema.as_object_mut().map(|schema| schema.remove(shared_key));
+    }
+    serde_json::from_value(schema).expect("an object's schema with fewer values is one")
+}
+
+/// Returns `FaceId` for `face_id`.
+fn pascal(field: &str) -> String {
+    let word = |word: &str| word[..1].to_uppercase() + &word[1..];
+    field.split('_').map(word).collect()
+}
+
+/// Closes the schemas of multipart forms, because `extract` rejects unknown parts. No attribute of
+/// a struct can declare that a schema is closed.
+fn close_forms(document: &mut OpenApi, known: &Operations) {
+    let names: Vec<String> = known
+        .documented(document)
+        .filter_map(|(_, _, operation)| body_schema(operation, "multipart/form-data"))
+        .collect();
+    let schemas = &mut document.components.get_or_insert_default().schemas;
+    for name in names {
+        if let Some(RefOr::T(Schema::Object(form))) = schemas.get_mut(&name) {
+            form.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+        }
+    }
 }
 
 /// Returns the name of the schema of an operation's body with a content type.
@@ -74,4 +127,42 @@ fn body_schema(operation: &Operation, content_type: &str) -> Option<String> {
     let body = json!(operation.request_body);
     let reference = body["content"][content_type]["schema"]["$ref"].as_str()?;
     reference.rsplit('/').next().map(str::to_owned)
+}
+
+/// Declares both ways to send a key. The empty requirement is for services with `AUTH=none`.
+/// `require_keys` removes it.
+fn declare_security(document: &mut OpenApi, known: &Operations) {
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("fc_…");
+    let bearer = bearer.description(Some(
+        "A key that `facecrawl keys create` or `POST /keys` created; required if the service runs with `AUTH=keys`",
+    ));
+    let plain = ApiKeyValue::with_description("X-API-Key", "The same key in another header");
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme(BEARER, SecurityScheme::Http(bearer.build()));
+    components.add_security_scheme(API_KEY, SecurityScheme::ApiKey(ApiKey::Header(plain)));
+    for (_, spec, operation) in known.documented(document) {
+        let (scope, note) = match spec.access {
+            Access::Open => continue,
+            Access::AnyKey => (None, "Requires a key if the service runs with `AUTH=keys`.".to_owned()),
+            Access::Needs(scope) => (
+                Some(scope.as_str()),
+                format!("Requires the scope `{scope}` if the service runs with `AUTH=keys`."),
+            ),
+        };
+        let needs = |scheme: &str| SecurityRequirement::new(scheme, scope);
+        operation.security = Some(vec![needs(BEARER), needs(API_KEY), SecurityRequirement::default()]);
+        operation.description = Some(match operation.description.take() {
+            Some(text) => format!("{text}\n\n{note}"),
+            None => note,
+        });
+    }
+}
+
+/// Removes the empty requirement, for a service that requires keys.
+pub(crate) fn require_keys(document: &mut OpenApi) {
+    for (_, operation) in document.paths.paths.values_mut().flat_map(methods) {
+        if let Some(requirements) = &mut operation.security {
+            requirements.retain(|one| *one != SecurityRequirement::default());
+        }
+    }
 }

@@ -1,7 +1,7 @@
+//! Clusters the faces of a collection by person. The clustering itself is in the crate `pipeline`.
 use super::view::find;
 use crate::auth::Caller;
-use crate::extract::values::Cosine;
-use crate::extract::{Json as JsonBody, NameOrId};
+use crate::extract::{Cosine, Json as JsonBody, NameOrId};
 use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;

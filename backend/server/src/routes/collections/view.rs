@@ -1,8 +1,9 @@
-//! Defines the collection type of the API and the settings that callers choose.
+//! Gets and lists collections.
 use crate::auth::Caller;
-use crate::extract::NameOrId;
-use crate::{ApiError, Code};
-use serde::Serialize;
+use crate::extract::{NameOrId, Query};
+use crate::{ApiError, Code, Scope, Spec};
+use axum::Json;
+use serde::{Deserialize, Serialize};
 use store::collections::Collection;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
@@ -54,17 +55,43 @@ pub(super) async fn find(caller: &Caller, which: NameOrId) -> Result<Collection,
     })
 }
 
-/// Rejects invalid names of collections. In a path, a name that has the form of an id could refer
-/// to a different collection.
-pub(crate) fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
-    let good = (1..=64).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))
-        && Uuid::parse_str(name).is_err();
-    if good {
-        return Ok(());
-    }
-    Err(ApiError::new(Code::InvalidField, format!("{field}: the value is not a valid collection name"))
-        .field(field)
-        .value(name)
-        .allowed(["1 to 64 characters of a-z, 0-9, - and _, but not a UUID"]))
+pub(super) const GET: Spec = Spec::needs(Scope::Read);
+
+/// Return a collection.
+#[utoipa::path(
+    get, path = "/collections/{id}", operation_id = "get_collection", tag = "collections",
+    params(("id" = String, Path, description = "Name or id of the collection", example = "default")),
+    responses((status = 200, description = "The collection", body = CollectionView)),
+)]
+pub(super) async fn get_collection(
+    caller: Caller,
+    which: NameOrId,
+) -> Result<Json<CollectionView>, ApiError> {
+    Ok(Json(find(&caller, which).await?.into()))
+}
+
+/// The collections, ordered by name.
+#[derive(Serialize, ToSchema)]
+pub(super) struct CollectionList {
+    collections: Vec<CollectionView>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct NoParams {}
+
+// The operation takes no parameters and rejects any.
+pub(super) const LIST: Spec = Spec::needs(Scope::Read).problems(&[&[Code::BadQuery]]);
+
+/// List the collections that the caller may access.
+#[utoipa::path(
+    get, path = "/collections", operation_id = "list_collections", tag = "collections",
+    responses((status = 200, description = "All collections, by name", body = CollectionList)),
+)]
+pub(super) async fn list_collections(
+    caller: Caller,
+    Query(NoParams {}): Query<NoParams>,
+) -> Result<Json<CollectionList>, ApiError> {
+    let rows = caller.store().collections().await?;
+    Ok(Json(CollectionList { collections: rows.into_iter().map(Into::into).collect() }))
 }

@@ -1,14 +1,13 @@
+//! Starts crawls. The rules for their options are in the crate `pipeline`.
 use super::view::CrawlView;
 use crate::auth::Caller;
-use crate::extract::Json as JsonBody;
-use crate::extract::values::Bounded;
-use crate::routes::collections::check_name;
-use crate::routes::faces::RotateParam;
+use crate::extract::{Bounded, Json as JsonBody};
+use crate::routes::shared::analysis::RotateParam;
+use crate::routes::shared::values::{check_name, located};
 use crate::{ApiError, AppState, Code, Spec};
-use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use crawler::{FetchError, Guard, Scope};
 use pipeline::{CrawlOptions, Dedupe, Interval, Rotate, Sitemaps};
 use serde::Deserialize;
@@ -189,9 +188,8 @@ pub(super) async fn create_crawl(
         state.video_tools()?;
     }
     let crawl = state.services.crawls.create(&collection, &body.seeds, options).await?;
-    let location = HeaderValue::from_str(&format!("/crawls/{}", crawl.id)).map_err(ApiError::internal)?;
-    let view = CrawlView::of(&caller, crawl).await?;
-    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())
+    let path = format!("/crawls/{}", crawl.id);
+    located(StatusCode::CREATED, &path, CrawlView::of(&caller, crawl).await?)
 }
 
 /// Returns the name of a collection that the caller may access. A collection that the caller may

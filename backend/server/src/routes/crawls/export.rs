@@ -1,18 +1,23 @@
-mod csv;
-mod example;
-mod image;
-
+//! Exports everything that a crawl found. The stream and lines of videos are in `shared::export`.
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
-use crate::routes::export::video::{TRACKS, track_line, video_line};
-use crate::routes::export::{Export, Format, Piece};
+use crate::routes::shared::export::{
+    CREATED_AT, FACE_COLUMNS, FaceLine, LineKind, TRACKS, about_face, csv_row, embedding_field,
+    empty_columns, example_face, example_track, example_video, field, json_line, track_line, video_line,
+};
+use crate::routes::shared::export::{Export, Format, Piece};
+use crate::routes::shared::values::{hash_hex, to_ms};
 use crate::{ApiError, AppState, Scope, Spec};
 use axum::extract::State;
 use axum::response::Response;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use store::images::sources::{ExportedFace, ExportedImage, ExportedTrack, ExportedVideo, SourceList};
+use store::images::{Image, Source};
+use store::videos::tracks::FRAME_FORMAT;
+use time::OffsetDateTime;
 use utoipa::IntoParams;
-use uuid::Uuid;
+use uuid::{Uuid, uuid};
 
 /// Number of images per read.
 const IMAGES: i64 = 100;
@@ -50,8 +55,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
     get, path = "/crawls/{id}/export", operation_id = "export_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "Id of the crawl"), ExportParams),
     responses((status = 200, description = "One line per image, video and track (`jsonl`) or per face (`csv`)", content(
-        (String = "application/x-ndjson", example = json!(example::jsonl())),
-        (String = "text/csv", example = json!(example::csv())),
+        (String = "application/x-ndjson", example = json!(jsonl_example())),
+        (String = "text/csv", example = json!(csv_example())),
     ), headers(("content-disposition")))),
 )]
 pub(super) async fn export_crawl(
@@ -62,7 +67,7 @@ pub(super) async fn export_crawl(
 ) -> Result<Response, ApiError> {
     caller.store().crawl(crawl).await?;
     let (format, embeddings) = (params.format.unwrap_or_default(), params.embeddings.unwrap_or(false));
-    let export = Export { format, name: format!("crawl-{crawl}"), head: csv::head(embeddings) };
+    let export = Export { format, name: format!("crawl-{crawl}"), head: csv_head(embeddings) };
     let reader = Reader { crawl, format, embeddings };
     export.respond(state, caller, Cursor::Images(None), move |caller, at| reader.read(caller, at)).await
 }
@@ -97,8 +102,8 @@ impl Reader {
         let Self { crawl, format, embeddings } = self;
         let page = caller.store().export_images(crawl, after, IMAGES, embeddings).await?;
         let line = |image| match format {
-            Format::Jsonl => image::line(image),
-            Format::Csv => csv::of_image(image, embeddings),
+            Format::Jsonl => image_line(image),
+            Format::Csv => csv_of_image(image, embeddings),
         };
         let next = match page.next {
             None => Cursor::Videos { after: Uuid::nil(), ids: VecDeque::new() },
@@ -144,9 +149,9 @@ impl Reader {
             Format::Jsonl => {
                 page.tracks.iter().map(|track| track_line(id, track)).collect::<Result<_, _>>()?
             }
-            Format::Csv if is_first && page.tracks.is_empty() => csv::of_video(&video, self.embeddings),
+            Format::Csv if is_first && page.tracks.is_empty() => csv_of_video(&video, self.embeddings),
             Format::Csv => {
-                page.tracks.iter().map(|track| csv::of_track(&video, track, self.embeddings)).collect()
+                page.tracks.iter().map(|track| csv_of_track(&video, track, self.embeddings)).collect()
             }
         };
         let next = match page.next {
@@ -155,4 +160,200 @@ impl Reader {
         };
         Ok(Piece { text, next: Some(next) })
     }
+}
+
+#[derive(Serialize)]
+struct ImageLine<'a> {
+    kind: LineKind,
+    image_id: Uuid,
+    sha256: String,
+    phash: Option<String>,
+    width: i32,
+    height: i32,
+    format: &'a str,
+    bytes: i64,
+    rotation: i32,
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    sources: Vec<SourceLine<'a>>,
+    /// Number of sources. Counting stops at 1,000.
+    sources_total: i64,
+    sources_cut: bool,
+    faces: Vec<FaceLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct SourceLine<'a> {
+    page_url: Option<&'a str>,
+    image_url: &'a str,
+    alt: Option<&'a str>,
+    #[serde(with = "time::serde::rfc3339")]
+    found_at: OffsetDateTime,
+}
+
+fn image_line(exported: &ExportedImage) -> String {
+    let (image, sources) = (&exported.image, &exported.sources);
+    json_line(&ImageLine {
+        kind: LineKind::Image,
+        image_id: image.id,
+        sha256: hex::encode(&image.sha256),
+        phash: image.phash.map(|hash| hash_hex(hash.cast_unsigned())),
+        width: image.width,
+        height: image.height,
+        format: &image.format,
+        bytes: image.bytes,
+        rotation: image.rotation,
+        created_at: image.created_at,
+        sources: sources.sources.iter().map(source).collect(),
+        sources_total: sources.total,
+        sources_cut: (sources.sources.len() as i64) < sources.total,
+        faces: exported.faces.iter().map(FaceLine::from).collect(),
+    })
+}
+
+fn source(source: &Source) -> SourceLine<'_> {
+    SourceLine {
+        page_url: source.page_url.as_deref(),
+        image_url: &source.image_url,
+        alt: source.alt.as_deref(),
+        found_at: source.found_at,
+    }
+}
+
+/// Columns that describe the image or video of a face.
+const FILE_COLUMNS: &str = "image_id,sha256,width,height,format,bytes,image_url,page_url,sources";
+/// Columns that say when the face is in a video.
+const VIDEO_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,at_ms";
+
+fn csv_head(embeddings: bool) -> String {
+    crate::routes::shared::export::csv_header(
+        &format!("{FILE_COLUMNS},{FACE_COLUMNS},{VIDEO_COLUMNS}"),
+        embeddings,
+    )
+}
+
+/// Returns the rows of an image. `image_url` and `page_url` are the first place where the crawl
+/// found the image. `sources` is the number of places; counting stops at 1,000. An embedding is one
+/// field, in which spaces separate the components.
+fn csv_of_image(exported: &ExportedImage, embeddings: bool) -> String {
+    let image = &exported.image;
+    let first = exported.sources.sources.first();
+    let file = [
+        image.id.to_string(),
+        hex::encode(&image.sha256),
+        image.width.to_string(),
+        image.height.to_string(),
+        image.format.clone(),
+        image.bytes.to_string(),
+        first.map(|source| source.image_url.clone()).unwrap_or_default(),
+        first.and_then(|source| source.page_url.clone()).unwrap_or_default(),
+        exported.sources.total.to_string(),
+    ];
+    if exported.faces.is_empty() {
+        return csv_line(&file, None, empty_columns(VIDEO_COLUMNS), embeddings);
+    }
+    let line = |face| csv_line(&file, Some(face), empty_columns(VIDEO_COLUMNS), embeddings);
+    exported.faces.iter().map(line).collect()
+}
+
+/// Returns the rows of a track, one for each of its faces. `image_id` is the frame with the face.
+/// `sha256` and `bytes` are those of the file of the video.
+fn csv_of_track(video: &ExportedVideo, exported: &ExportedTrack, embeddings: bool) -> String {
+    let track = &exported.track;
+    let times = |at_us: i64| {
+        [
+            video.video.id.to_string(),
+            track.id.to_string(),
+            field(track.person),
+            to_ms(track.started_us).to_string(),
+            to_ms(track.ended_us).to_string(),
+            to_ms(at_us).to_string(),
+        ]
+    };
+    let row = |(at_us, face): &(i64, ExportedFace)| {
+        let file = csv_file(video, face.0.image_id.to_string(), FRAME_FORMAT);
+        csv_line(&file, Some(face), times(*at_us).into_iter(), embeddings)
+    };
+    exported.faces.iter().map(row).collect()
+}
+
+/// Returns the row of a video without tracks.
+fn csv_of_video(video: &ExportedVideo, embeddings: bool) -> String {
+    let rest = VIDEO_COLUMNS.split(',').count() - 1;
+    let times = std::iter::once(video.video.id.to_string()).chain(std::iter::repeat_n(String::new(), rest));
+    csv_line(&csv_file(video, String::new(), "video"), None, times, embeddings)
+}
+
+fn csv_file(exported: &ExportedVideo, image: String, format: &str) -> [String; 9] {
+    let (video, first) = (&exported.video, exported.sources.first());
+    [
+        image,
+        video.sha256.as_ref().map(hex::encode).unwrap_or_default(),
+        field(video.width),
+        field(video.height),
+        format.to_owned(),
+        field(video.bytes),
+        first.and_then(|source| source.video_url.clone()).unwrap_or_default(),
+        first.and_then(|source| source.page_url.clone()).unwrap_or_default(),
+        exported.total.to_string(),
+    ]
+}
+
+fn csv_line(
+    file: &[String],
+    face: Option<&ExportedFace>,
+    times: impl Iterator<Item = String>,
+    embeddings: bool,
+) -> String {
+    let about: Vec<String> = match face {
+        Some(face) => about_face(face).collect(),
+        None => empty_columns(FACE_COLUMNS).collect(),
+    };
+    let embedding = embeddings.then(|| embedding_field(face));
+    csv_row(file.iter().cloned().chain(about).chain(times).chain(embedding))
+}
+
+/// Returns the line of one image with one face, and the lines of a video with one track.
+fn jsonl_example() -> String {
+    let video = example_video();
+    let track = track_line(video.video.id, &example_track()).expect("the boxes of the example are valid");
+    image_line(&exported()) + &video_line(&video) + &track
+}
+
+/// Returns the header row, the row of one image with one face, and that of a face of a video.
+fn csv_example() -> String {
+    csv_head(false)
+        + &csv_of_image(&exported(), false)
+        + &csv_of_track(&example_video(), &example_track(), false)
+}
+
+fn exported() -> ExportedImage {
+    let image_id = uuid!("0198f1c2-7d10-7000-8000-4a6f1f6e2b02");
+    let image = Image {
+        id: image_id,
+        collection_id: Uuid::nil(),
+        collection: "default".into(),
+        sha256: (0..32).collect(),
+        phash: Some(0x6cc1_43f0_8e9f_929c),
+        dhash: Some(0),
+        ahash: Some(0),
+        width: 480,
+        height: 560,
+        format: "jpeg".into(),
+        bytes: 23_886,
+        rotation: 0,
+        face_count: 1,
+        thumbnail_key: None,
+        created_at: CREATED_AT,
+    };
+    let source = Source {
+        page_url: Some("https://example.org/team".into()),
+        image_url: "https://example.org/img/portrait.jpg".into(),
+        crawl_id: None,
+        alt: Some("Ada Lovelace, portrait".into()),
+        kind: "crawl".into(),
+        found_at: CREATED_AT,
+    };
+    let sources = SourceList { sources: vec![source], total: 1 };
+    ExportedImage { image, sources, faces: vec![example_face(image_id)] }
 }

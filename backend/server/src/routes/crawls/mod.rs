@@ -1,14 +1,7 @@
 //! Operations that create, report, control and export crawls.
-mod cancel;
+mod control;
 mod create;
-mod delete;
-mod events;
 mod export;
-mod get;
-mod list;
-mod pause;
-mod resume;
-mod unprocessed;
 mod view;
 
 #[cfg(feature = "fuzzing")]
@@ -20,13 +13,13 @@ use utoipa_axum::routes;
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(create::SPEC, routes!(create::create_crawl))
-        .add(list::SPEC, routes!(list::list_crawls))
-        .add(get::SPEC, routes!(get::get_crawl))
-        .add(delete::SPEC, routes!(delete::delete_crawl))
-        .add(pause::SPEC, routes!(pause::pause_crawl))
-        .add(resume::SPEC, routes!(resume::resume_crawl))
-        .add(cancel::SPEC, routes!(cancel::cancel_crawl))
-        .add(events::SPEC, routes!(events::follow_crawl))
+        .add(view::READ, routes!(view::list_crawls))
+        .add(view::READ, routes!(view::get_crawl))
+        .add(control::DELETE, routes!(control::delete_crawl))
+        .add(control::CONTROL, routes!(control::pause_crawl))
+        .add(control::CONTROL, routes!(control::resume_crawl))
+        .add(control::CONTROL, routes!(control::cancel_crawl))
+        .add(control::EVENTS, routes!(control::follow_crawl))
         .add(export::SPEC, routes!(export::export_crawl))
-        .add(unprocessed::SPEC, routes!(unprocessed::list_unprocessed_images))
+        .add(view::READ, routes!(view::list_unprocessed_images))
 }

@@ -1,14 +1,21 @@
-use crate::ApiError;
+//! Gets and lists crawls with their progress, and lists the images that they did not process.
 use crate::auth::Caller;
+use crate::extract::{Bounded, Id, List, Query, uuid};
 use crate::follow::Snapshot;
+use crate::{ApiError, Spec};
+use axum::Json;
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, VideoState};
-use serde::Serialize;
+use futures::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use store::crawls::Crawl;
+use store::crawls::ledger::UnprocessedImage;
+use store::crawls::{Crawl, CrawlFilter};
 use store::keys::Scope;
 use time::OffsetDateTime;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
+
+pub(super) const READ: Spec = Spec::needs(Scope::Read);
 
 /// Pages of a crawl by state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -199,7 +206,7 @@ impl CrawlView {
         Ok(Self::new(caller, Snapshot { crawl, progress }))
     }
 
-    pub(super) async fn load(caller: &Caller, id: Uuid) -> Result<Self, ApiError> {
+    async fn load(caller: &Caller, id: Uuid) -> Result<Self, ApiError> {
         let crawl = caller.store().crawl(id).await?;
         Self::of(caller, crawl).await
     }
@@ -212,4 +219,161 @@ fn mask_webhook(options: &mut serde_json::Value) {
         let origin = url::Url::parse(text).map(|url| url.origin().ascii_serialization());
         *webhook = origin.unwrap_or_else(|_| "***".into()).into();
     }
+}
+
+/// Return a crawl with its progress.
+#[utoipa::path(
+    get, path = "/crawls/{id}", operation_id = "get_crawl", tag = "crawls",
+    params(("id" = Uuid, Path, description = "Id of the crawl")),
+    responses((status = 200, description = "The crawl", body = CrawlView)),
+)]
+pub(super) async fn get_crawl(caller: Caller, Id(id): Id) -> Result<Json<CrawlView>, ApiError> {
+    CrawlView::load(&caller, id).await.map(Json)
+}
+
+/// Number of crawls whose counts are loaded at a time.
+const CONCURRENT_COUNTS: usize = 4;
+
+/// Selects the crawls to list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Only crawls of this collection.
+    collection: Option<String>,
+    /// Only crawls in this state.
+    #[param(inline)]
+    state: Option<CrawlState>,
+    /// Only runs of the series with this id, which is the id of its first run.
+    #[serde(deserialize_with = "uuid")]
+    series_id: Option<Uuid>,
+    /// Maximum number of crawls in the response.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 100, default = 20)]
+    limit: Option<Bounded<1, 100>>,
+    /// `next_cursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// A page of crawls, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct CrawlList {
+    crawls: Vec<CrawlView>,
+    /// Send it as `cursor` to get the next page; null on the last page.
+    #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
+    next_cursor: Option<String>,
+}
+
+/// List crawls.
+#[utoipa::path(
+    get, path = "/crawls", operation_id = "list_crawls", tag = "crawls",
+    params(ListParams),
+    responses((status = 200, description = "A page of crawls, newest first", body = CrawlList)),
+)]
+pub(super) async fn list_crawls(
+    caller: Caller,
+    Query(params): Query<ListParams>,
+) -> Result<Json<CrawlList>, ApiError> {
+    let store = caller.store();
+    if let Some(name) = &params.collection {
+        store.collection(name).await?;
+    }
+    let limit = params.limit.map_or(20, Bounded::get);
+    let filter = CrawlFilter {
+        collection: params.collection.as_deref(),
+        state: params.state,
+        series: params.series_id,
+    };
+    let list = List::of("crawls", filter);
+    let before = list.after(params.cursor.as_deref())?;
+    let mut rows = store.crawls(&filter, before, limit + 1).await?;
+    let next_cursor = list.paginate(&mut rows, limit, |crawl| crawl.id);
+    let crawls = stream::iter(rows)
+        .map(|crawl| CrawlView::of(&caller, crawl))
+        .buffered(CONCURRENT_COUNTS)
+        .try_collect()
+        .await?;
+    Ok(Json(CrawlList { crawls, next_cursor }))
+}
+
+/// Selects images that were not processed.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct UnprocessedParams {
+    /// Only images with this reason, such as `http_404`.
+    reason: Option<String>,
+    /// Maximum number of images in the response.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// An image that a crawl found and did not process.
+#[derive(Serialize, ToSchema)]
+pub(super) struct UnprocessedImageView {
+    /// Its address.
+    #[schema(example = "https://example.org/portrait.jpg")]
+    url: String,
+    /// The first page that contained it; null if it was found on no page.
+    #[schema(example = "https://example.org/team")]
+    page_url: Option<String>,
+    /// `skipped` or `failed`.
+    #[schema(value_type = String, example = "failed")]
+    state: ImageState,
+    /// The code of the reason.
+    #[schema(value_type = Option<String>, example = "http_404")]
+    reason: Option<Reason>,
+    /// The reason as a text.
+    #[schema(example = "The server responded with HTTP 404")]
+    explanation: Option<String>,
+    /// Time at which this was decided.
+    #[serde(with = "time::serde::rfc3339::option")]
+    finished_at: Option<OffsetDateTime>,
+}
+
+impl From<UnprocessedImage> for UnprocessedImageView {
+    fn from(image: UnprocessedImage) -> Self {
+        Self {
+            url: image.url,
+            page_url: image.page_url,
+            state: image.state,
+            explanation: image.reason.as_ref().map(|reason| reason.explanation().into_owned()),
+            reason: image.reason,
+            finished_at: image.finished_at,
+        }
+    }
+}
+
+/// A page of images that were not processed, in the order in which they were found.
+#[derive(Serialize, ToSchema)]
+pub(super) struct UnprocessedImages {
+    images: Vec<UnprocessedImageView>,
+    /// Send it as `cursor` to get the next page; null on the last page.
+    #[schema(example = json!(null))]
+    next_cursor: Option<String>,
+}
+
+/// List the images of a crawl that were skipped or failed, with the reason of each.
+///
+/// Suppressed images are not listed.
+#[utoipa::path(
+    get, path = "/crawls/{id}/unprocessed-images", operation_id = "list_unprocessed_images", tag = "crawls",
+    params(("id" = Uuid, Path, description = "Id of the crawl"), UnprocessedParams),
+    responses((status = 200, description = "A page of images, in the order in which they were found", body = UnprocessedImages)),
+)]
+pub(super) async fn list_unprocessed_images(
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<UnprocessedParams>,
+) -> Result<Json<UnprocessedImages>, ApiError> {
+    let store = caller.store();
+    let crawl = store.crawl(id).await?;
+    let reason = params.reason.as_deref().map(Reason::from);
+    let list = List::of("unprocessed_images", (id, &reason));
+    let after = list.after(params.cursor.as_deref())?;
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut rows = store.unprocessed_images(crawl.id, reason.as_ref(), after, limit + 1).await?;
+    let next_cursor = list.paginate(&mut rows, limit, |row| row.id);
+    Ok(Json(UnprocessedImages { images: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }

@@ -1,71 +1,31 @@
-use super::target::{ErasureBody, ResolvedTarget, TargetInput};
-use super::threshold::check_range;
+//! Plans erasures and carries them out. The request is read in `target`.
+use super::target::{ErasureBody, ErasureParams, ResolvedTarget, TARGETS, TargetInput};
 use super::view::{ErasureAnswer, ErasureView};
 use crate::auth::Caller;
 use crate::confirmation::{Confirmations, Deletion};
 use crate::extract::Query;
 use crate::extract::image::{BodyFormat, ImageForm, one_part, raw, read_json};
-use crate::extract::values::{Bounded, Score};
-use crate::routes::dto::Binary;
-use crate::routes::images::drop_blobs;
+use crate::routes::erasures::target::check_range;
+use crate::routes::shared::deletion::drop_blobs;
+use crate::routes::shared::values::Binary;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use serde::Deserialize;
 use serde_json::json;
 use store::erasures::suppressions::Suppression;
 use store::erasures::{CarriedOut, ErasureRecord, Plan, Target};
 use store::keys::audit::Action;
 use store::{Tx, retried};
 use time::OffsetDateTime;
-use utoipa::IntoParams;
 use uuid::Uuid;
 
 /// Maximum number of embeddings in memory at a time.
 const SKETCH_BATCH: usize = 1_000;
 
-/// Options of an erasure. A JSON body may have the same fields; its values take precedence.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(default, deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ErasureParams {
-    /// The collection; the default is the collection of the key, else `default`. With `face_id`,
-    /// `image_id` or `video_id` it is the collection of that face, image or video.
-    pub(super) collection: Option<String>,
-    /// Prevent the erased images and videos, and the address, from being stored again.
-    #[param(default = true)]
-    pub(super) suppress: Option<bool>,
-    /// Prevent the person from being stored again, by a one-way sketch of the face. Requires a
-    /// likeness, a face, a person, or an image with one face.
-    #[param(default = false)]
-    pub(super) suppress_person: Option<bool>,
-    /// Minimum similarity of a face to be erased; the default is that of the collection, else of
-    /// the service, else of the embedding model. A value below that of the model requires `force`,
-    /// because it also matches strangers.
-    #[param(minimum = 0, maximum = 1, example = 0.5)]
-    pub(super) threshold: Option<f64>,
-    /// Allow a `threshold` below that of the embedding model, which also erases strangers. Use
-    /// `dry_run` first.
-    #[param(default = false)]
-    pub(super) force: Option<bool>,
-    /// Index of the face in the image, by descending score, starting at 0.
-    #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
-    pub(super) face_index: Option<Bounded<0, 999>>,
-    /// Minimum `det_score` of a face of the image.
-    #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
-    pub(super) min_score: Option<Score>,
-    /// Report what would be deleted without deleting anything.
-    #[param(default = false)]
-    pub(super) dry_run: Option<bool>,
-    /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
-    /// erases more than `CONFIRM_ABOVE` faces and images.
-    pub(super) confirm: Option<String>,
-}
-
 pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
-    .problems(&[Code::PICTURE, Code::FACE, &[Code::Conflict, Code::ConfirmationNeeded]])
-    .one_of(&["image_base64", "face_id", "image_id", "video_id", "subject_id", "url"]);
+    .problems(&[Code::IMAGE, Code::FACE, &[Code::Conflict, Code::ConfirmationNeeded]])
+    .one_of(TARGETS);
 
 /// Erase a person, a face, an image, a video, or what was found at an address, and suppress it.
 ///
@@ -99,8 +59,8 @@ pub(super) async fn create_erasure(
     request: Request,
 ) -> Result<(StatusCode, Json<ErasureAnswer>), ApiError> {
     let (input, params) = match BodyFormat::of(request.headers())? {
-        BodyFormat::Multipart => (TargetInput::Picture(one_part(request, &state).await?), params),
-        BodyFormat::Raw => (TargetInput::Picture(raw(request, &state).await?), params),
+        BodyFormat::Multipart => (TargetInput::ImageBytes(one_part(request, &state).await?), params),
+        BodyFormat::Raw => (TargetInput::ImageBytes(raw(request, &state).await?), params),
         BodyFormat::Json => read_json::<ErasureBody>(request, &state).await?.split(params)?,
     };
     check_range(params.threshold)?;
@@ -109,10 +69,10 @@ pub(super) async fn create_erasure(
     let erasure = Erasure { state: &state, caller: &caller, params: &params, target: &target, confirmations };
     let outcome = retried("create_erasure", || erasure.run()).await?;
     match outcome {
-        Outcome::Preview { plan, confirm } => {
+        ErasureOutcome::Preview { plan, confirm } => {
             Ok((StatusCode::OK, Json(ErasureAnswer::dry_run(plan, confirm))))
         }
-        Outcome::Erased { plan, record, blobs } => {
+        ErasureOutcome::Erased { plan, record, blobs } => {
             drop_blobs(&state, blobs).await;
             let view = ErasureView::new(record, &target.collection.name);
             Ok((StatusCode::CREATED, Json(ErasureAnswer::done(&plan, view))))
@@ -130,7 +90,7 @@ struct Erasure<'a> {
 }
 
 /// What the transaction of an erasure did.
-enum Outcome {
+enum ErasureOutcome {
     Preview {
         plan: Plan,
         /// Token that confirms the erasure.
@@ -146,7 +106,7 @@ enum Outcome {
 
 impl Erasure<'_> {
     /// Plans the erasure and, unless this is a dry run, carries it out, in one transaction.
-    async fn run(&self) -> Result<Outcome, ApiError> {
+    async fn run(&self) -> Result<ErasureOutcome, ApiError> {
         let Self { state, caller, params, confirmations, .. } = self;
         let ResolvedTarget { target, collection, digest } = self.target;
         let threshold = match target {
@@ -171,7 +131,7 @@ impl Erasure<'_> {
             });
             caller.audit(&mut tx, Action::PreviewErasure, collection.id, detail).await?;
             tx.commit().await?;
-            return Ok(Outcome::Preview { confirm: confirmations.token(&deletion), plan });
+            return Ok(ErasureOutcome::Preview { confirm: confirmations.token(&deletion), plan });
         }
         confirmations.check(&deletion, params.confirm.as_deref())?;
         let suppress = params.suppress.unwrap_or(true);
@@ -210,7 +170,7 @@ impl Erasure<'_> {
         });
         caller.audit(&mut tx, Action::Erase, collection.id, detail).await?;
         tx.commit().await?;
-        Ok(Outcome::Erased { plan, record, blobs })
+        Ok(ErasureOutcome::Erased { plan, record, blobs })
     }
 }
 

@@ -3,9 +3,9 @@
 pub(crate) use super::target::ErasureBody;
 
 use super::target::{TargetInput, address};
-use super::threshold::{check_range, erasure_threshold};
 use crate::ApiError;
-use crate::extract::fuzzing::{body, parameters, picture};
+use crate::extract::fuzzing::{body, decode_image, parameters};
+use crate::routes::erasures::target::{check_range, erasure_threshold};
 use bytes::Bytes;
 use pipeline::MatchThreshold;
 use uuid::Uuid;
@@ -39,7 +39,7 @@ pub struct Erasure {
     pub dry_run: bool,
 }
 
-/// Reads a request with a JSON body. An image may have at most `picture_bytes` bytes.
+/// Reads a request with a JSON body. An image may have at most `image_bytes` bytes.
 ///
 /// # Errors
 /// Fails with 400, 413 and 422, like the operation.
@@ -47,7 +47,7 @@ pub fn erasure(
     query: &str,
     text: &[u8],
     thresholds: Thresholds,
-    picture_bytes: usize,
+    image_bytes: usize,
 ) -> Result<Erasure, ApiError> {
     let params = parameters(query)?;
     let (input, params) = body::<ErasureBody>(text)?.split(params)?;
@@ -60,8 +60,8 @@ pub fn erasure(
         Ok::<_, ApiError>(ErasureTarget::Likeness(erasure_threshold(threshold, model, force)?, bytes))
     };
     let target = match input {
-        TargetInput::Picture(bytes) => likeness(bytes)?,
-        TargetInput::Source(source) => likeness(picture(source, picture_bytes)?)?,
+        TargetInput::ImageBytes(bytes) => likeness(bytes)?,
+        TargetInput::Source(source) => likeness(decode_image(source, image_bytes)?)?,
         TargetInput::Face(id) => ErasureTarget::Face(id),
         TargetInput::Image(id) => ErasureTarget::Image(id),
         TargetInput::Video(id) => ErasureTarget::Video(id),

@@ -2,10 +2,7 @@
 mod create;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod lift;
-mod list;
 mod target;
-mod threshold;
 mod view;
 
 use crate::operation::Routes;
@@ -13,7 +10,7 @@ use utoipa_axum::routes;
 
 pub(crate) fn router() -> Routes {
     Routes::default()
-        .add(list::SPEC, routes!(list::list_erasures))
+        .add(view::LIST, routes!(view::list_erasures))
         .add(create::SPEC, routes!(create::create_erasure))
-        .add(lift::SPEC, routes!(lift::lift_suppressions))
+        .add(view::LIFT, routes!(view::lift_suppressions))
 }

@@ -1,19 +1,59 @@
-//! Reads the target of an erasure, which is a likeness in an image, a face, an image, a video, a
-//! person, or the images and videos found at an address.
-use super::create::ErasureParams;
-use super::threshold::erasure_threshold;
+//! Reads the request of an erasure. Its target is a likeness in an image, a face, an image, a
+//! video, a person, or the images and videos found at an address.
 use crate::auth::Caller;
-use crate::extract::image::{ImageSource, SourceFields, resolve};
-use crate::extract::values::{Bounded, Score, uuid};
-use crate::routes::faces::Likeness;
+use crate::extract::image::{ImageSource, SourceFields, exactly_one_of, resolve};
+use crate::extract::{Bounded, Score, uuid};
+use crate::routes::shared::analysis::Likeness;
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
+use pipeline::{MatchThreshold, ThresholdSource};
 use serde::Deserialize;
 use store::collections::Collection;
 use store::erasures::Target;
 use url::Url;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
+
+/// Fields of the body that select the target.
+pub(super) const TARGETS: &[&str] = &["image_base64", "face_id", "image_id", "video_id", "subject_id", "url"];
+
+/// Options of an erasure. A JSON body may have the same fields; its values take precedence.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ErasureParams {
+    /// The collection; the default is the collection of the key, else `default`. With `face_id`,
+    /// `image_id` or `video_id` it is the collection of that face, image or video.
+    pub(super) collection: Option<String>,
+    /// Prevent the erased images and videos, and the address, from being stored again.
+    #[param(default = true)]
+    pub(super) suppress: Option<bool>,
+    /// Prevent the person from being stored again, by a one-way sketch of the face. Requires a
+    /// likeness, a face, a person, or an image with one face.
+    #[param(default = false)]
+    pub(super) suppress_person: Option<bool>,
+    /// Minimum similarity of a face to be erased; the default is that of the collection, else of
+    /// the service, else of the embedding model. A value below that of the model requires `force`,
+    /// because it also matches strangers.
+    #[param(minimum = 0, maximum = 1, example = 0.5)]
+    pub(super) threshold: Option<f64>,
+    /// Allow a `threshold` below that of the embedding model, which also erases strangers. Use
+    /// `dry_run` first.
+    #[param(default = false)]
+    pub(super) force: Option<bool>,
+    /// Index of the face in the image, by descending score, starting at 0.
+    #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
+    pub(super) face_index: Option<Bounded<0, 999>>,
+    /// Minimum `det_score` of a face of the image.
+    #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    pub(super) min_score: Option<Score>,
+    /// Report what would be deleted without deleting anything.
+    #[param(default = false)]
+    pub(super) dry_run: Option<bool>,
+    /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
+    /// erases more than `CONFIRM_ABOVE` faces and images.
+    pub(super) confirm: Option<String>,
+}
 
 /// The target and the options of an erasure: exactly one of `image_base64`, `face_id`, `image_id`,
 /// `video_id`, `subject_id` and `url`.
@@ -78,7 +118,7 @@ pub(super) struct ResolvedTarget {
 
 /// The target as given in the request.
 pub(super) enum TargetInput {
-    Picture(Bytes),
+    ImageBytes(Bytes),
     Source(ImageSource),
     Face(Uuid),
     Image(Uuid),
@@ -114,12 +154,7 @@ impl ErasureBody {
         let mut targets = targets.into_iter().flatten();
         match (targets.next(), targets.next()) {
             (Some(target), None) => Ok((target, params)),
-            _ => {
-                const TARGETS: [&str; 6] =
-                    ["image_base64", "face_id", "image_id", "video_id", "subject_id", "url"];
-                let sentence = format!("exactly one of {} is required", TARGETS.join(", "));
-                Err(ApiError::new(Code::InvalidField, sentence).allowed(TARGETS))
-            }
+            _ => Err(exactly_one_of(TARGETS)),
         }
     }
 }
@@ -134,31 +169,29 @@ impl TargetInput {
     ) -> Result<ResolvedTarget, ApiError> {
         let store = caller.store();
         let resolved = |target, collection, digest| ResolvedTarget { target, collection, digest };
-        let is_other_collection = |name: &str| params.collection.as_ref().is_some_and(|named| named != name);
+        let check_collection = |name: &str, what: &str, id: Uuid| {
+            let is_other = params.collection.as_ref().is_some_and(|named| named != name);
+            let not_found = || ApiError::not_found(what, id).field(format!("{what}_id"));
+            if is_other { Err(not_found()) } else { Ok(()) }
+        };
         match self {
-            Self::Picture(bytes) => likeness(state, caller, bytes, params).await,
+            Self::ImageBytes(bytes) => likeness(state, caller, bytes, params).await,
             Self::Source(source) => likeness(state, caller, resolve(state, source).await?, params).await,
             Self::Face(id) => {
                 let face = store.face(id).await?;
-                if is_other_collection(&face.collection) {
-                    return Err(ApiError::not_found("face", id).field("face_id"));
-                }
+                check_collection(&face.collection, "face", id)?;
                 let collection = store.collection_by_id(face.collection_id).await?;
                 Ok(resolved(Target::Face(id), collection, id.to_string()))
             }
             Self::Image(id) => {
                 let image = store.image(id).await?;
-                if is_other_collection(&image.collection) {
-                    return Err(ApiError::not_found("image", id).field("image_id"));
-                }
+                check_collection(&image.collection, "image", id)?;
                 let collection = store.collection_by_id(image.collection_id).await?;
                 Ok(resolved(Target::Image(id), collection, id.to_string()))
             }
             Self::Video(id) => {
                 let video = store.video(id).await?;
-                if is_other_collection(&video.collection) {
-                    return Err(ApiError::not_found("video", id).field("video_id"));
-                }
+                check_collection(&video.collection, "video", id)?;
                 let collection = store.collection_by_id(video.collection_id).await?;
                 Ok(resolved(Target::Video(id), collection, id.to_string()))
             }
@@ -242,4 +275,49 @@ async fn likeness(
     let face = params.face_index.map_or(0, Bounded::index);
     let digest = format!("{}.{face}.{:?}", seen.image.sha256, params.min_score.map(Score::get));
     Ok(ResolvedTarget { target, collection, digest })
+}
+
+/// Returns the threshold that an erasure uses. It is at least 0, because faces of one person never
+/// have a negative cosine. `model` is the embedding model's own threshold, at which the false match
+/// rate was measured (`models.toml`).
+///
+/// # Errors
+/// Fails with 422 for a threshold below that of the model, from any source, unless `force` is set.
+/// At that similarity strangers match, and an erasure cannot be undone.
+pub(super) fn erasure_threshold(threshold: MatchThreshold, model: f32, force: bool) -> Result<f32, ApiError> {
+    let MatchThreshold { value, source } = threshold;
+    if value >= model || force {
+        return Ok(value.max(0.0));
+    }
+    let origin = match source {
+        ThresholdSource::Request => "from the request",
+        ThresholdSource::Collection => "from the collection",
+        ThresholdSource::Service | ThresholdSource::Model => "from the service",
+    };
+    let sentence = format!(
+        "threshold: {value} ({origin}) is below {model}, the threshold of the embedding model; faces of strangers reach this similarity and would also be erased"
+    );
+    Err(bad_threshold(sentence)
+        .value(value.to_string())
+        .reason("strangers_match")
+        .allowed([format!("a number from {model} to 1"), "force=true".to_owned()]))
+}
+
+/// Rejects thresholds below 0, because faces of one person never have a negative cosine, and above
+/// 1.
+///
+/// # Errors
+/// Fails with 422. The message contains the allowed range.
+pub(super) fn check_range(threshold: Option<f64>) -> Result<(), ApiError> {
+    const ALLOWED: &str = "a number from 0 to 1";
+    match threshold.filter(|value| !(0.0..=1.0).contains(value)) {
+        None => Ok(()),
+        Some(value) => Err(bad_threshold(format!("threshold: invalid value: {value}, expected {ALLOWED}"))
+            .value(value.to_string())
+            .allowed([ALLOWED])),
+    }
+}
+
+fn bad_threshold(sentence: String) -> ApiError {
+    ApiError::new(Code::InvalidField, sentence).field("threshold")
 }

@@ -1,7 +1,17 @@
-use serde::Serialize;
+//! Lists erasures and lifts their suppressions. Erasures are described by counts only.
+use crate::auth::Caller;
+use crate::extract::{Bounded, Id, List, Query};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview};
+use crate::{ApiError, AppState, Code, Scope, Spec};
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use store::erasures::{ErasureRecord, Plan};
+use store::keys::audit::Action;
+use store::retried;
 use time::OffsetDateTime;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 /// An erasure. It contains counts only, nothing that identifies a person.
@@ -155,4 +165,115 @@ impl ErasureAnswer {
             affected_subjects: Some(plan.subjects.into_iter().take(MAX_AFFECTED).collect()),
         }
     }
+}
+
+/// Selects the erasures to list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// The collection; the default is the collection of the key, else `default`.
+    collection: Option<String>,
+    /// Maximum number of erasures in the response.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// A page of erasures, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ErasureList {
+    erasures: Vec<ErasureView>,
+    /// Send it as `cursor` to get the next page; null on the last page.
+    #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
+    next_cursor: Option<String>,
+}
+
+pub(super) const LIST: Spec = Spec::needs(Scope::Erase);
+
+/// List the erasures of a collection. They contain counts only, nothing that identifies a person.
+#[utoipa::path(
+    get, path = "/erasures", operation_id = "list_erasures", tag = "erasures",
+    params(ListParams),
+    responses((status = 200, description = "A page of erasures, newest first", body = ErasureList)),
+)]
+pub(super) async fn list_erasures(
+    caller: Caller,
+    Query(params): Query<ListParams>,
+) -> Result<Json<ErasureList>, ApiError> {
+    let collection = caller.collection(params.collection.as_deref()).await?;
+    let list = List::of("erasures", collection.id);
+    let before = list.after(params.cursor.as_deref())?;
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut rows = caller.store().erasures(collection.id, before, limit + 1).await?;
+    let next_cursor = list.paginate(&mut rows, limit, |record| record.id);
+    let erasures = rows.into_iter().map(|record| ErasureView::new(record, &collection.name)).collect();
+    Ok(Json(ErasureList { erasures, next_cursor }))
+}
+
+/// The result of lifting suppressions.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "erasure": {
+        "id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b01", "collection": "default", "kind": "likeness", "suppress": true, "suppress_person": false,
+        "threshold": 0.5, "faces": 3, "images": 2, "videos": 0, "suppressions": 2, "lifted_at": "2026-02-01T09:30:00Z", "created_at": "2026-01-31T12:00:00Z"
+    },
+    "lifted": 2
+}))]
+pub(super) struct LiftAnswer {
+    /// The erasure, with the time of lifting in `lifted_at`.
+    erasure: ErasureView,
+    /// Number of suppressions that were lifted: images, faces, addresses and people.
+    lifted: u64,
+}
+
+/// The response: that of a dry run, or the result.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum LiftOutcome {
+    Preview(DeletionPreview),
+    Lifted(LiftAnswer),
+}
+
+pub(super) const LIFT: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::ConfirmationNeeded]]);
+
+/// Lift the suppressions of an erasure.
+///
+/// Use this after a mistake, or when a person agrees to be stored again. Erased data is not
+/// restored, but the next crawl or scan that finds it stores it again. Data that another erasure
+/// also suppresses remains suppressed. A repeated call changes nothing. Above `CONFIRM_ABOVE`
+/// suppressions, the call must be confirmed.
+#[utoipa::path(
+    delete, path = "/erasures/{id}/suppressions", operation_id = "lift_suppressions", tag = "erasures",
+    params(("id" = Uuid, Path, description = "Id of the erasure"), DeletionParams),
+    responses(
+        (status = 200, description = "The suppressions of the erasure are lifted; or, with `dry_run`, how many would be lifted", body = LiftOutcome),
+    ),
+)]
+pub(super) async fn lift_suppressions(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<DeletionParams>,
+) -> Result<Json<LiftOutcome>, ApiError> {
+    let store = caller.store();
+    let extent = store.extent_of_suppressions(id).await?;
+    let target = format!("lift_suppressions.{id}");
+    let (dry_run, confirm) = (params.dry_run, params.confirm.as_deref());
+    if let Some(preview) = DeletionPreview::of(&state, target, extent, dry_run, confirm).await? {
+        return Ok(Json(LiftOutcome::Preview(preview)));
+    }
+    let (record, lifted, collection) = retried("lift_suppressions", || async {
+        let mut tx = store.begin().await?;
+        let (record, lifted) = store.lift_suppressions(tx.conn(), id).await?;
+        let collection = store.collection_by_id(record.collection_id).await?;
+        let detail = json!({"erasure_id": id, "kind": record.kind, "suppressions": lifted});
+        caller.audit(&mut tx, Action::Lift, collection.id, detail).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>((record, lifted, collection))
+    })
+    .await?;
+    let erasure = ErasureView::new(record, &collection.name);
+    Ok(Json(LiftOutcome::Lifted(LiftAnswer { erasure, lifted })))
 }

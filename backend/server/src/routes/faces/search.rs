@@ -1,99 +1,29 @@
-mod probe;
-
+//! Searches a collection for a face.
+use super::probe::{GroupBy, PROBES, Probe, ProbeInfo, ProbeInput, SearchBody, SearchForm, SearchParams};
+use super::stored::{checked_filter, rfc3339};
 use crate::auth::Caller;
-use crate::extract::Query;
 use crate::extract::image::{BodyFormat, one_part, raw, read_json};
-use crate::extract::values::{Bounded, Cosine, Fraction, Score, site, time, uuid};
-use crate::routes::dto::{Binary, BoundingBox, FirstSources, Quality, Source};
-use crate::routes::faces::{StoredFace, filter, sources_by_image};
-use crate::routes::videos::Appearance;
+use crate::extract::{Bounded, Cosine, Fraction, Query};
+use crate::routes::shared::stored::{Appearance, FirstSources, Source, StoredFace, sources_by_image};
+use crate::routes::shared::values::{Binary, BoundingBox, Quality};
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
-#[cfg(feature = "fuzzing")]
-pub(crate) use probe::SearchBody;
-#[cfg(not(feature = "fuzzing"))]
-use probe::SearchBody;
-use probe::{Probe, ProbeInfo, ProbeInput, SearchForm};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
 use std::collections::HashMap;
 use std::time::Duration;
-use store::faces::scope::{FaceFilter, Site};
+use store::faces::scope::FaceFilter;
 use store::faces::search::{Hit, SearchQuery};
 use store::keys::audit::Action;
 use store::people::faces::FaceSubject;
 use store::{Store, StoreError, retried};
 use time::OffsetDateTime;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use uuid::Uuid;
-
-/// Options of a search. A JSON body may contain the same fields; its values take precedence.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(default, deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct SearchParams {
-    /// The collection; the default is the collection of the key, else `default`. With `face_id` it
-    /// is the collection of that face.
-    collection: Option<String>,
-    /// Maximum number of matches.
-    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
-    limit: Option<Bounded<1, 1000>>,
-    /// Minimum similarity. The default is that of the collection, else `MATCH_THRESHOLD`, else that
-    /// of the embedding model.
-    #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
-    threshold: Option<Cosine>,
-    /// Compare with every face in scope, without the approximate index.
-    #[param(default = false)]
-    exact: Option<bool>,
-    /// Only faces in images that this crawl found.
-    #[serde(deserialize_with = "uuid")]
-    crawl_id: Option<Uuid>,
-    /// Only faces in images or videos found on this host or its subdomains. The host of the page
-    /// counts. For a file that was not found on a page, the host of the file counts.
-    #[param(value_type = Option<String>, min_length = 1, example = "example.org")]
-    #[serde(deserialize_with = "site")]
-    site: Option<Site>,
-    /// Only faces stored at this time or later.
-    #[param(value_type = Option<String>, format = DateTime)]
-    #[serde(deserialize_with = "time")]
-    since: Option<OffsetDateTime>,
-    /// Only faces stored before this time.
-    #[param(value_type = Option<String>, format = DateTime)]
-    #[serde(deserialize_with = "time")]
-    until: Option<OffsetDateTime>,
-    /// Minimum overall quality of a face.
-    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
-    min_quality: Option<Fraction>,
-    /// Index of the face in the image, by descending score, starting at 0.
-    #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
-    face_index: Option<Bounded<0, 999>>,
-    /// Minimum `det_score` of a face of the image.
-    #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
-    min_score: Option<Score>,
-    /// Wait until the search index contains every face that was stored before the request. After 5
-    /// seconds, all faces in scope are compared instead.
-    fresh: Option<bool>,
-    /// `face` (the default): every face. `subject`: the best face of each subject, whose similarity
-    /// is the subject's score. With `subject`, `limit` counts subjects, and faces without a subject
-    /// are excluded.
-    #[param(inline)]
-    group_by: Option<GroupBy>,
-}
 
 /// Maximum time that a search with `fresh` waits for the index.
 const FRESH_WAIT: Duration = Duration::from_secs(5);
-
-/// The kind of a match.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum GroupBy {
-    /// A stored face.
-    #[default]
-    Face,
-    /// A subject, by its best face.
-    Subject,
-}
 
 /// A stored face and its similarity.
 #[derive(Serialize, ToSchema)]
@@ -202,8 +132,8 @@ pub(super) struct SearchAnswer {
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Search)
-    .problems(&[Code::PICTURE, Code::FETCHED, Code::FACE, &[Code::ModelMismatch]])
-    .one_of(&["url", "image_base64", "face_id", "embedding"]);
+    .problems(&[Code::IMAGE, Code::FETCHED, Code::FACE, &[Code::ModelMismatch]])
+    .one_of(PROBES);
 
 /// Search a collection for a face (1:N).
 ///
@@ -234,7 +164,7 @@ pub(super) async fn search_faces(
         BodyFormat::Raw => (ProbeInput::Image(raw(request, &state).await?), params),
         BodyFormat::Json => read_json::<SearchBody>(request, &state).await?.split(params)?,
     };
-    let conditions = filter::checked(
+    let conditions = checked_filter(
         FaceFilter {
             crawl_id: params.crawl_id,
             site: params.site.clone(),
@@ -268,7 +198,7 @@ pub(super) async fn search_faces(
     // Without the site, because the audit log contains no addresses.
     let detail = json!({
         "probe": probe.info.kind(), "face_id": probe.face, "crawl_id": params.crawl_id,
-        "since": params.since.map(filter::rfc3339), "until": params.until.map(filter::rfc3339),
+        "since": params.since.map(rfc3339), "until": params.until.map(rfc3339),
         "min_quality": query.filter.min_quality, "threshold": threshold, "limit": query.limit,
         "matches": found.len(),
     });

@@ -1,95 +1,229 @@
-//! Defines a stored face with the places where its image was found.
-use crate::routes::dto::{BoundingBox, FirstSources, ImageSources, Quality, Source, points};
-use crate::{ApiError, AppState};
-use serde::Serialize;
-use std::collections::HashMap;
-use store::faces::Face;
+//! Gets, lists and deletes stored faces, and returns their images.
+use crate::auth::Caller;
+use crate::extract::{Bounded, Fraction, Id, List, Query, site, time, uuid};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, deleted, preview};
+use crate::routes::shared::stored::{StoredFace, blob_answer, with_sources};
+use crate::routes::shared::values::Binary;
+use crate::{ApiError, AppState, Code, Scope, Spec};
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use store::faces::FaceListQuery;
+use store::faces::scope::{FaceFilter, Site};
+use store::keys::audit::Action;
+use store::retried;
 use time::OffsetDateTime;
-use utoipa::ToSchema;
+use time::format_description::well_known::Rfc3339;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// A stored face.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(crate) struct StoredFace {
-    /// Its id.
-    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b03")]
-    pub(crate) id: Uuid,
-    /// The collection of the face.
-    #[schema(example = "default")]
-    pub(crate) collection: String,
-    /// The image it was found in.
-    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
-    pub(crate) image_id: Uuid,
-    /// The box around the face.
-    pub(crate) bbox: BoundingBox,
-    /// The detector's confidence, 0 to 1.
-    #[schema(example = 0.93)]
-    pub(crate) det_score: f32,
-    /// x and y of the right eye, left eye, nose tip, and right and left mouth corner. Left and
-    /// right are those of the subject.
-    #[schema(example = json!([[188.1, 202.1], [270.7, 198.8], [233.4, 248.9], [200.3, 290.9], [267.4, 286.9]]))]
-    pub(crate) landmarks: Vec<[f32; 2]>,
-    /// Quality of the face; null if it was not assessed.
-    pub(crate) quality: Option<Quality>,
-    /// The model of its embedding.
-    #[schema(example = "sface")]
-    pub(crate) embedding_model: String,
-    /// The first places where its image was found.
-    #[schema(value_type = Vec<Source>)]
-    pub(crate) sources: FirstSources,
-    /// Number of places where it was found. Counting stops at 1,000.
-    #[schema(example = 1)]
-    pub(crate) sources_total: i64,
-    /// Whether `sources` is incomplete; `GET /images/{id}/sources` lists all places.
-    #[schema(example = false)]
-    pub(crate) sources_cut: bool,
-    /// Time at which it was stored.
-    #[serde(with = "time::serde::rfc3339")]
-    pub(crate) created_at: OffsetDateTime,
+pub(super) const READ: Spec = Spec::needs(Scope::Read);
+
+/// Return a stored face.
+#[utoipa::path(
+    get, path = "/faces/{id}", operation_id = "get_face", tag = "faces",
+    params(("id" = Uuid, Path, description = "Id of the face")),
+    responses((status = 200, description = "The face", body = StoredFace)),
+)]
+pub(super) async fn get_face(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+) -> Result<Json<StoredFace>, ApiError> {
+    let face = caller.store().face(id).await?;
+    let face = with_sources(&state, vec![face]).await?.pop();
+    face.map(Json).ok_or_else(|| ApiError::not_found("face", id))
 }
 
-impl StoredFace {
-    pub(crate) fn new(face: Face, sources: FirstSources) -> Self {
-        Self {
-            id: face.id,
-            collection: face.collection,
-            image_id: face.image_id,
-            bbox: BoundingBox::from_slice(&face.bbox),
-            det_score: face.det_score,
-            landmarks: points(&face.landmarks),
-            quality: Quality::from_stored(face.quality),
-            embedding_model: face.embedding_model,
-            sources_total: sources.total,
-            sources_cut: sources.is_truncated(),
-            sources,
-            created_at: face.created_at,
-        }
+/// Selects the faces to list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// The collection; the default is the collection of the key, else `default`.
+    collection: Option<String>,
+    /// Only faces in images that this crawl found.
+    #[serde(deserialize_with = "uuid")]
+    crawl_id: Option<Uuid>,
+    /// Only faces in this image.
+    #[serde(deserialize_with = "uuid")]
+    image_id: Option<Uuid>,
+    /// Only faces in images or videos found on this host or its subdomains. The host of the page
+    /// counts. For a file that was not found on a page, the host of the file counts.
+    #[param(value_type = Option<String>, min_length = 1, example = "example.org")]
+    #[serde(deserialize_with = "site")]
+    site: Option<Site>,
+    /// Only faces stored at this time or later.
+    #[param(value_type = Option<String>, format = DateTime)]
+    #[serde(deserialize_with = "time")]
+    since: Option<OffsetDateTime>,
+    /// Only faces stored before this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    #[serde(deserialize_with = "time")]
+    until: Option<OffsetDateTime>,
+    /// Minimum overall quality of a face.
+    #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
+    min_quality: Option<Fraction>,
+    /// `true`: only faces that met the quality profile when they were stored, or were not assessed.
+    /// `false`: only the other faces.
+    passed: Option<bool>,
+    /// Maximum number of faces in the response.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// A page of faces, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct FaceList {
+    faces: Vec<StoredFace>,
+    /// Send it as `cursor` to get the next page; null on the last page.
+    #[schema(example = json!(null))]
+    next_cursor: Option<String>,
+}
+
+/// List stored faces.
+#[utoipa::path(
+    get, path = "/faces", operation_id = "list_faces", tag = "faces",
+    params(ListParams),
+    responses((status = 200, description = "A page of faces, newest first", body = FaceList)),
+)]
+pub(super) async fn list_faces(
+    State(state): State<AppState>,
+    caller: Caller,
+    Query(params): Query<ListParams>,
+) -> Result<Json<FaceList>, ApiError> {
+    let store = caller.store();
+    let collection = caller.collection(params.collection.as_deref()).await?;
+    let filter = checked_filter(
+        FaceFilter {
+            crawl_id: params.crawl_id,
+            site: params.site,
+            since: params.since,
+            until: params.until,
+            min_quality: params.min_quality.map(Fraction::get),
+        },
+        Code::BadQuery,
+    )?;
+    let query = FaceListQuery {
+        collection: collection.name,
+        image_id: params.image_id,
+        passed: params.passed,
+        filter,
+    };
+    let list = List::of("faces", &query);
+    let before = list.after(params.cursor.as_deref())?;
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut faces = store.faces(&query, before, limit + 1).await?;
+    let next_cursor = list.paginate(&mut faces, limit, |face| face.id);
+    Ok(Json(FaceList { faces: with_sources(&state, faces).await?, next_cursor }))
+}
+
+/// Returns the filter if its period is not empty.
+///
+/// # Errors
+/// Fails with `code` if the period is empty.
+pub(super) fn checked_filter(filter: FaceFilter, code: Code) -> Result<FaceFilter, ApiError> {
+    match (filter.since, filter.until) {
+        (Some(since), Some(until)) if since >= until => Err(ApiError::new(
+            code,
+            format!("until is {}; it must be later than since, which is {}", rfc3339(until), rfc3339(since)),
+        )
+        .field("until")),
+        _ => Ok(filter),
     }
 }
 
-/// Adds the sources of all images in one query.
-pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<Vec<StoredFace>, ApiError> {
-    let images: Vec<Uuid> = faces.iter().map(|face| face.image_id).collect();
-    let sources = sources_by_image(state, images).await?;
-    let lists = faces.len();
-    let found =
-        |face: &Face| sources.get(&face.image_id).map(|sources| sources.first(lists)).unwrap_or_default();
-    Ok(faces
-        .into_iter()
-        .map(|face| {
-            let found = found(&face);
-            StoredFace::new(face, found)
-        })
-        .collect())
+pub(super) fn rfc3339(time: OffsetDateTime) -> String {
+    time.format(&Rfc3339).unwrap_or_else(|_| time.to_string())
 }
 
-/// Returns the places where several images were found, by image.
-pub(crate) async fn sources_by_image(
-    state: &AppState,
-    mut images: Vec<Uuid>,
-) -> Result<HashMap<Uuid, ImageSources>, ApiError> {
-    images.sort_unstable();
-    images.dedup();
-    let lists = state.services.store.source_lists(&images).await?;
-    Ok(lists.into_iter().map(|(image, list)| (image, list.into())).collect())
+/// The kind of a face image.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum CropKind {
+    /// The face with some of its surroundings, JPEG.
+    #[default]
+    Crop,
+    /// The aligned chip of 112x112 pixels from which the embedding was computed, PNG.
+    Chip,
+}
+
+/// Selects the kind of the image.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CropParams {
+    /// `crop` (the default) shows the face with some of its surroundings (JPEG). `chip` is the
+    /// aligned 112x112 image (PNG).
+    #[param(inline)]
+    kind: Option<CropKind>,
+}
+
+/// Return the image of a stored face.
+#[utoipa::path(
+    get, path = "/faces/{id}/crop", operation_id = "get_face_crop", tag = "faces",
+    params(("id" = Uuid, Path, description = "Id of the face"), CropParams),
+    responses(
+        (status = 200, description = "The image", content((Binary = "image/jpeg"), (Binary = "image/png")), headers(("etag"))),
+        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`", headers(("etag"))),
+        (status = 404, description = "The face does not exist or has no image of this kind"),
+    ),
+)]
+pub(super) async fn get_face_crop(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<CropParams>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let face = caller.store().face(id).await?;
+    let (key, what) = match params.kind.unwrap_or_default() {
+        CropKind::Crop => (face.crop_key, "crop of face"),
+        CropKind::Chip => (face.chip_key, "chip of face"),
+    };
+    let key = key.ok_or_else(|| ApiError::not_found(what, id))?;
+    blob_answer(&state, &key, &headers).await?.ok_or_else(|| ApiError::not_found(what, id))
+}
+
+pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);
+
+/// Delete a stored face with its embedding, crop and chip.
+///
+/// If its image was sent only for enrolment, and the face was the last one of the image that
+/// belongs to a subject, the image is deleted too.
+#[utoipa::path(
+    delete, path = "/faces/{id}", operation_id = "delete_face", tag = "faces",
+    params(("id" = Uuid, Path, description = "Id of the face"), DeletionParams),
+    responses(
+        (status = 200, description = "What the call would delete (`dry_run`)", body = DeletionPreview),
+        (status = 204, description = "The face was deleted"),
+    ),
+)]
+pub(super) async fn delete_face(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<DeletionParams>,
+) -> Result<Response, ApiError> {
+    let store = caller.store();
+    let face = store.face(id).await?;
+    let (target, extent) = (format!("delete_face.{id}"), store.extent_of_face(id).await?);
+    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
+    {
+        return Ok(response);
+    }
+    let blobs = retried("delete_face", || async {
+        let mut tx = store.begin().await?;
+        let blobs = store.delete_face(tx.conn(), id).await?;
+        caller.audit(&mut tx, Action::DeleteFace, face.collection_id, json!({"face_id": id})).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(blobs)
+    })
+    .await?;
+    Ok(deleted(&state, blobs).await)
 }

@@ -1,10 +1,25 @@
-//! Defines a stored image with the places where it was found.
-use crate::routes::dto::{FirstSources, Source, hash_hex};
-use serde::Serialize;
-use store::images::Image;
+//! Gets, lists and deletes stored images, with the places where they were found.
+use crate::auth::Caller;
+use crate::extract::{Bounded, Id, List, Query, uuid};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, deleted, preview};
+use crate::routes::shared::stored::{FirstSources, Source, StoredFace, blob_answer, sources_by_image};
+use crate::routes::shared::values::{Binary, hash_hex};
+use crate::{ApiError, AppState, Code, Scope, Spec};
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use store::faces::FaceListQuery;
+use store::images::{Image, ImageFilter};
+use store::keys::audit::Action;
+use store::retried;
 use time::OffsetDateTime;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
+
+pub(super) const READ: Spec = Spec::needs(Scope::Read);
 
 /// A stored image.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -73,4 +88,204 @@ impl StoredImage {
             created_at: image.created_at,
         }
     }
+}
+
+/// Maximum number of faces in the response. No image is stored with more faces.
+const MAX_FACES: i64 = 1000;
+
+/// A stored image with its faces.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ImageAnswer {
+    #[serde(flatten)]
+    image: StoredImage,
+    /// Its faces. They have the same sources as the image.
+    faces: Vec<StoredFace>,
+}
+
+/// Return a stored image with its faces and the places where it was found.
+#[utoipa::path(
+    get, path = "/images/{id}", operation_id = "get_image", tag = "images",
+    params(("id" = Uuid, Path, description = "Id of the image")),
+    responses((status = 200, description = "The image", body = ImageAnswer)),
+)]
+pub(super) async fn get_image(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+) -> Result<Json<ImageAnswer>, ApiError> {
+    let store = caller.store();
+    let image = store.image(id).await?;
+    let list = FaceListQuery {
+        collection: image.collection.clone(),
+        image_id: Some(id),
+        ..FaceListQuery::default()
+    };
+    let faces = store.faces(&list, None, MAX_FACES).await?;
+    let all_sources = sources_by_image(&state, vec![id]).await?.remove(&id).unwrap_or_default();
+    // The response contains one list of sources for each face, and one for the image.
+    let sources = all_sources.first(faces.len() + 1);
+    let faces = faces.into_iter().map(|face| StoredFace::new(face, sources.clone())).collect();
+    Ok(Json(ImageAnswer { image: StoredImage::new(image, sources), faces }))
+}
+
+/// Selects the images to list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// The collection; the default is the collection of the key, else `default`.
+    collection: Option<String>,
+    /// Only images that this crawl found.
+    #[serde(deserialize_with = "uuid")]
+    crawl_id: Option<Uuid>,
+    /// Only images with faces (`true`) or without faces (`false`).
+    has_faces: Option<bool>,
+    /// Maximum number of images in the response.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// A page of images, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ImageList {
+    images: Vec<StoredImage>,
+    /// Send it as `cursor` to get the next page; null on the last page.
+    #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
+    next_cursor: Option<String>,
+}
+
+/// List stored images.
+#[utoipa::path(
+    get, path = "/images", operation_id = "list_images", tag = "images",
+    params(ListParams),
+    responses((status = 200, description = "A page of images, newest first", body = ImageList)),
+)]
+pub(super) async fn list_images(
+    State(state): State<AppState>,
+    caller: Caller,
+    Query(params): Query<ListParams>,
+) -> Result<Json<ImageList>, ApiError> {
+    let store = caller.store();
+    let collection = caller.collection(params.collection.as_deref()).await?;
+    let filter =
+        ImageFilter { collection: collection.name, crawl_id: params.crawl_id, has_faces: params.has_faces };
+    let list = List::of("images", &filter);
+    let before = list.after(params.cursor.as_deref())?;
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut images = store.images(&filter, before, limit + 1).await?;
+    let next_cursor = list.paginate(&mut images, limit, |image| image.id);
+    let lists = images.len();
+    let sources = sources_by_image(&state, images.iter().map(|image| image.id).collect()).await?;
+    let images = images
+        .into_iter()
+        .map(|image| {
+            let found = sources.get(&image.id).map(|sources| sources.first(lists)).unwrap_or_default();
+            StoredImage::new(image, found)
+        })
+        .collect();
+    Ok(Json(ImageList { images, next_cursor }))
+}
+
+/// Selects a page of the list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SourceListParams {
+    /// Maximum number of places in the response.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 200, default = 50)]
+    limit: Option<Bounded<1, 200>>,
+    /// `next_cursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// A page of the places where an image was found, in the order of discovery.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SourcePage {
+    sources: Vec<Source>,
+    /// Send it as `cursor` to get the next page; null on the last page.
+    #[schema(example = "AAAAAAAAA-g")]
+    next_cursor: Option<String>,
+}
+
+/// List the places where an image was found.
+#[utoipa::path(
+    get, path = "/images/{id}/sources", operation_id = "list_image_sources", tag = "images",
+    params(("id" = Uuid, Path, description = "Id of the image"), SourceListParams),
+    responses((status = 200, description = "A page of places, in the order in which they were found", body = SourcePage)),
+)]
+pub(super) async fn list_image_sources(
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<SourceListParams>,
+) -> Result<Json<SourcePage>, ApiError> {
+    let store = caller.store();
+    let image = store.image(id).await?;
+    let list = List::of("image_sources", id);
+    let after = list.after(params.cursor.as_deref())?;
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut found = store.sources_of(image.id, after, limit + 1).await?;
+    let next_cursor = list.paginate(&mut found, limit, |(number, _)| *number);
+    Ok(Json(SourcePage {
+        sources: found.into_iter().map(|(_, source)| source.into()).collect(),
+        next_cursor,
+    }))
+}
+
+/// Return a small version of a stored image. The original file is not stored.
+#[utoipa::path(
+    get, path = "/images/{id}/thumbnail", operation_id = "get_image_thumbnail", tag = "images",
+    params(("id" = Uuid, Path, description = "Id of the image")),
+    responses(
+        (status = 200, description = "The thumbnail", content((Binary = "image/jpeg")), headers(("etag"))),
+        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`", headers(("etag"))),
+        (status = 404, description = "The image does not exist or has no thumbnail"),
+    ),
+)]
+pub(super) async fn get_image_thumbnail(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let gone = || ApiError::not_found("thumbnail of image", id);
+    let key = caller.store().image(id).await?.thumbnail_key.ok_or_else(gone)?;
+    blob_answer(&state, &key, &headers).await?.ok_or_else(gone)
+}
+
+pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);
+
+/// Delete a stored image with its faces, sources, crops, chips and thumbnail.
+#[utoipa::path(
+    delete, path = "/images/{id}", operation_id = "delete_image", tag = "images",
+    params(("id" = Uuid, Path, description = "Id of the image"), DeletionParams),
+    responses(
+        (status = 200, description = "What the call would delete (`dry_run`)", body = DeletionPreview),
+        (status = 204, description = "The image was deleted"),
+    ),
+)]
+pub(super) async fn delete_image(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<DeletionParams>,
+) -> Result<Response, ApiError> {
+    let store = caller.store();
+    let image = store.image(id).await?;
+    let (target, extent) = (format!("delete_image.{id}"), store.extent_of_image(id).await?);
+    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
+    {
+        return Ok(response);
+    }
+    let blobs = retried("delete_image", || async {
+        let mut tx = store.begin().await?;
+        let blobs = store.delete_image(tx.conn(), id).await?;
+        let detail = json!({"image_id": id, "faces": image.face_count});
+        caller.audit(&mut tx, Action::DeleteImage, image.collection_id, detail).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(blobs)
+    })
+    .await?;
+    Ok(deleted(&state, blobs).await)
 }

@@ -1,3 +1,4 @@
+//! Reports the devices and the device of each operation.
 use crate::{AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;

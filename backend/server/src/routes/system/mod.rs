@@ -1,10 +1,9 @@
 //! Operations that report devices, health and metrics, and the web page.
 mod gpu;
 mod health;
-mod metrics;
 mod page;
 
-pub(crate) use page::router as page_router;
+pub(crate) use page::{no_method, no_route, no_status_route, router as page_router};
 
 use crate::operation::Routes;
 use utoipa_axum::routes;
@@ -18,5 +17,5 @@ pub(crate) fn status_router() -> Routes {
     Routes::default()
         .add(health::LIVE, routes!(health::live))
         .add(health::READY, routes!(health::ready))
-        .add(metrics::SPEC, routes!(metrics::get_metrics))
+        .add(health::METRICS, routes!(health::get_metrics))
 }

@@ -1,9 +1,8 @@
-//! Serves the web page at `GET /`. The web page uses only this API.
-use crate::AppState;
-use crate::routes::fallback::no_route;
+//! Serves the web page at `GET /`, which uses only this API, and responds to unknown paths.
+use crate::{ApiError, AppState, Code};
 use axum::Router;
 use axum::extract::Path;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use domain::Reason;
@@ -90,4 +89,21 @@ fn content_type(path: &str) -> Option<&'static str> {
         "png" => "image/png",
         _ => return None,
     })
+}
+
+pub(crate) async fn no_route(uri: Uri) -> ApiError {
+    ApiError::new(Code::RouteNotFound, format!("the path {} does not exist; see /docs", uri.path()))
+}
+
+/// Responds to a request for an unknown path of a process without an API.
+pub(crate) async fn no_status_route(uri: Uri) -> ApiError {
+    let detail = format!(
+        "the path {} does not exist; a worker serves only /health/live, /health/ready and /metrics",
+        uri.path()
+    );
+    ApiError::new(Code::RouteNotFound, detail)
+}
+
+pub(crate) async fn no_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {}", uri.path()))
 }

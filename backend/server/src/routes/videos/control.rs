@@ -1,12 +1,21 @@
+//! Pauses, resumes, retries, cancels, follows and deletes videos.
 use super::create::too_many;
 use super::view::VideoView;
 use crate::auth::Caller;
-use crate::extract::Id;
+use crate::extract::{Id, Query};
+use crate::openapi::example_of;
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, deleted, preview};
+use crate::routes::shared::events::events;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use store::keys::audit::Action;
+use store::retried;
+use store::videos::Video;
 
-pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
+pub(super) const CONTROL: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
 /// A retry needs the same scope as the upload.
 pub(super) const RETRY: Spec =
     Spec::needs(Scope::Write).problems(&[&[Code::Conflict, Code::VideoUnavailable]]);
@@ -73,4 +82,66 @@ pub(super) async fn cancel_video(
     Id(id): Id,
 ) -> Result<Json<VideoView>, ApiError> {
     Ok(Json(state.services.videos.cancel(caller.store(), id).await?.into()))
+}
+
+pub(super) const EVENTS: Spec = Spec::needs(Scope::Read).limited_elsewhere();
+
+/// Follow a video as server-sent events.
+///
+/// The event `progress` contains the same JSON as `GET /videos/{id}`. It is sent immediately, and
+/// then at most twice per second after a change. When the video has ended, the event `done`
+/// contains the same JSON, and the stream ends. The stream also ends when the video is deleted or
+/// the service stops.
+#[utoipa::path(
+    get, path = "/videos/{id}/events", operation_id = "follow_video", tag = "videos",
+    params(("id" = Uuid, Path, description = "Id of the video")),
+    responses(
+        (status = 200, description = "`progress` and `done` events", body = String, content_type = "text/event-stream",
+            example = json!(format!("event: progress\ndata: {}\n\n", example_of::<VideoView>()))),
+        (status = 429, description = "The caller has the maximum number of open streams"),
+    ),
+)]
+pub(super) async fn follow_video(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+) -> Result<impl IntoResponse, ApiError> {
+    let view = |_: &Caller, video: &Video| VideoView::from(video.clone());
+    events(state.clone(), caller, &state.video_followers, id, view).await
+}
+
+pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);
+
+/// Delete a video with its tracks, frames, faces, crops and chips. A video that is being read is
+/// cancelled.
+#[utoipa::path(
+    delete, path = "/videos/{id}", operation_id = "delete_video", tag = "videos",
+    params(("id" = Uuid, Path, description = "Id of the video"), DeletionParams),
+    responses(
+        (status = 200, description = "What the call would delete (`dry_run`)", body = DeletionPreview),
+        (status = 204, description = "The video was deleted"),
+    ),
+)]
+pub(super) async fn delete_video(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<DeletionParams>,
+) -> Result<Response, ApiError> {
+    let store = caller.store();
+    let video = store.video(id).await?;
+    let (target, extent) = (format!("delete_video.{id}"), store.extent_of_video(id).await?);
+    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
+    {
+        return Ok(response);
+    }
+    let blobs = retried("delete_video", || async {
+        let mut tx = store.begin().await?;
+        let blobs = state.services.videos.delete(&mut tx, store, id).await?;
+        caller.audit(&mut tx, Action::DeleteVideo, video.collection_id, json!({"video_id": id})).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(blobs)
+    })
+    .await?;
+    Ok(deleted(&state, blobs).await)
 }

@@ -1,15 +1,15 @@
-use super::options::{MaxGap, check_type, file_address, video_request};
-use super::upload::{place, refuse, spool};
+//! Adds videos, from an upload or an address.
+use super::upload::{refuse, spool};
 use super::view::VideoView;
 use crate::auth::Caller;
 use crate::extract::{Query, is_json, read_small_json};
-use crate::routes::dto::Binary;
-use crate::routes::faces::RotateParam;
+use crate::routes::shared::analysis::RotateParam;
+use crate::routes::shared::values::{Binary, located};
+use crate::routes::videos::upload::{MaxGap, check_type, file_address, video_request};
 use crate::{ApiError, AppState, Code, Scope, Spec};
-use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::Response;
 use pipeline::{Added, Rotate, Upload, VideoLimits};
 use serde::Deserialize;
 use std::time::Duration;
@@ -105,8 +105,8 @@ pub(super) async fn create_video(
     }
     let typed = check_type(headers, &["application/json"]);
     let prepared = async {
-        // Before the first statement of the database: places limit the connections of uploads.
-        let place = place(&state)?;
+        // Before the first statement of the database: the permit limits the connections of uploads.
+        let permit = state.uploads.admit()?;
         let collection = caller.collection(params.collection.as_deref()).await?;
         typed?;
         let options =
@@ -116,9 +116,9 @@ pub(super) async fn create_video(
         if !videos.has_room(collection.id, content_length(headers)).await? {
             return Err(too_many(videos.limits()));
         }
-        Ok((options, collection, spool, place))
+        Ok((options, collection, spool, permit))
     };
-    let (options, collection, folder, _place) = match prepared.await {
+    let (options, collection, folder, _permit) = match prepared.await {
         Ok(prepared) => prepared,
         Err(error) => return refuse(request, error).await,
     };
@@ -154,7 +154,6 @@ async fn answer(caller: &Caller, added: Added, limits: VideoLimits) -> Result<Re
         Added::Existing(id) => (StatusCode::OK, id),
         Added::TooMany => return Err(too_many(limits)),
     };
-    let location = HeaderValue::from_str(&format!("/videos/{id}")).map_err(ApiError::internal)?;
     let view = VideoView::from(caller.store().video(id).await?);
-    Ok((status, [(header::LOCATION, location)], Json(view)).into_response())
+    located(status, &format!("/videos/{id}"), view)
 }

@@ -1,14 +1,17 @@
-mod csv;
-mod example;
-
+//! Exports a video with its tracks. The stream and the JSON lines are in `shared::export`.
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
-use crate::routes::export::video::{TRACKS, track_line, video_line};
-use crate::routes::export::{Export, Format, Piece};
+use crate::routes::shared::export::{Export, Format, Piece};
+use crate::routes::shared::export::{
+    FACE_COLUMNS, TRACKS, about_face, csv_row, embedding_field, empty_columns, example_track, example_video,
+    field, track_line, video_line,
+};
+use crate::routes::shared::values::to_ms;
 use crate::{ApiError, AppState, Scope, Spec};
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
+use store::images::sources::ExportedTrack;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
@@ -40,8 +43,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
     get, path = "/videos/{id}/export", operation_id = "export_video", tag = "videos",
     params(("id" = Uuid, Path, description = "Id of the video"), ExportParams),
     responses((status = 200, description = "The video, and one line per track", content(
-        (String = "application/x-ndjson", example = json!(example::jsonl())),
-        (String = "text/csv", example = json!(example::csv())),
+        (String = "application/x-ndjson", example = json!(jsonl_example())),
+        (String = "text/csv", example = json!(csv_example())),
     ), headers(("content-disposition")))),
 )]
 pub(super) async fn export_video(
@@ -51,7 +54,7 @@ pub(super) async fn export_video(
     Query(params): Query<ExportParams>,
 ) -> Result<Response, ApiError> {
     let (format, embeddings) = (params.format.unwrap_or_default(), params.embeddings.unwrap_or(false));
-    let export = Export { format, name: format!("video-{video}"), head: csv::head(embeddings) };
+    let export = Export { format, name: format!("video-{video}"), head: csv_head(embeddings) };
     let reader = Reader { video, format, embeddings };
     export.respond(state, caller, None, move |caller, after| reader.read(caller, after)).await
 }
@@ -83,9 +86,50 @@ impl Reader {
         for track in &page.tracks {
             text += &match format {
                 Format::Jsonl => track_line(video, track)?,
-                Format::Csv => csv::line(video, track, embeddings),
+                Format::Csv => csv_line(video, track, embeddings),
             };
         }
         Ok(Piece { text, next: page.next.map(Some) })
     }
+}
+
+const TRACK_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,samples,faces,image_id,at_ms";
+
+fn csv_head(embeddings: bool) -> String {
+    crate::routes::shared::export::csv_header(&format!("{TRACK_COLUMNS},{FACE_COLUMNS}"), embeddings)
+}
+
+/// Returns the row of a track. `faces` is the number of its stored faces. `image_id` and `at_ms`
+/// are the frame of the best one.
+fn csv_line(video: Uuid, exported: &ExportedTrack, embeddings: bool) -> String {
+    let (track, best) = (&exported.track, exported.faces.first());
+    let about_track = [
+        video.to_string(),
+        track.id.to_string(),
+        field(track.person),
+        to_ms(track.started_us).to_string(),
+        to_ms(track.ended_us).to_string(),
+        track.samples.to_string(),
+        exported.faces.len().to_string(),
+        field(best.map(|(_, face)| face.0.image_id)),
+        field(best.map(|(at_us, _)| to_ms(*at_us))),
+    ];
+    let about_best: Vec<String> = match best {
+        Some((_, face)) => about_face(face).collect(),
+        None => empty_columns(FACE_COLUMNS).collect(),
+    };
+    let embedding = embeddings.then(|| embedding_field(best.map(|(_, face)| face)));
+    csv_row(about_track.into_iter().chain(about_best).chain(embedding))
+}
+
+/// Returns the line of a video and that of one track.
+fn jsonl_example() -> String {
+    let video = example_video();
+    let track = track_line(video.video.id, &example_track()).expect("the boxes of the example are valid");
+    video_line(&video) + &track
+}
+
+/// Returns the header row and the row of one track.
+fn csv_example() -> String {
+    csv_head(false) + &csv_line(example_video().video.id, &example_track(), false)
 }

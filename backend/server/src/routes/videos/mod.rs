@@ -1,21 +1,13 @@
 //! Operations for videos: who appears when.
-mod answer;
-mod clip;
 mod control;
 mod create;
-mod delete;
 mod detect;
-mod events;
 mod export;
-mod get;
-mod list;
-mod options;
 mod tracks;
 mod upload;
 mod view;
 
-pub(crate) use answer::VideoAnswer;
-pub(crate) use view::Appearance;
+pub(crate) use detect::VideoAnswer;
 
 use crate::operation::Routes;
 use utoipa_axum::routes;
@@ -24,14 +16,14 @@ pub(crate) fn router() -> Routes {
     Routes::default()
         .add(create::SPEC, routes!(create::create_video))
         .add(detect::SPEC, routes!(detect::detect_video))
-        .add(list::SPEC, routes!(list::list_videos))
-        .add(get::SPEC, routes!(get::get_video))
-        .add(delete::SPEC, routes!(delete::delete_video))
-        .add(events::SPEC, routes!(events::follow_video))
+        .add(view::READ, routes!(view::list_videos))
+        .add(view::READ, routes!(view::get_video))
+        .add(control::DELETE, routes!(control::delete_video))
+        .add(control::EVENTS, routes!(control::follow_video))
         .add(tracks::SPEC, routes!(tracks::list_tracks))
         .add(export::SPEC, routes!(export::export_video))
-        .add(control::SPEC, routes!(control::pause_video))
-        .add(control::SPEC, routes!(control::resume_video))
+        .add(control::CONTROL, routes!(control::pause_video))
+        .add(control::CONTROL, routes!(control::resume_video))
         .add(control::RETRY, routes!(control::retry_video))
-        .add(control::SPEC, routes!(control::cancel_video))
+        .add(control::CONTROL, routes!(control::cancel_video))
 }

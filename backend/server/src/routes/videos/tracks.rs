@@ -1,8 +1,7 @@
+//! Lists the tracks of a video.
 use crate::auth::Caller;
-use crate::extract::cursor::List;
-use crate::extract::values::Bounded;
-use crate::extract::{Id, Query};
-use crate::routes::dto::{boxes, to_ms};
+use crate::extract::{Bounded, Id, List, Query};
+use crate::routes::shared::values::{boxes, to_ms};
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use domain::VideoState;

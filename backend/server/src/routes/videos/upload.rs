@@ -1,32 +1,27 @@
-//! Copies an uploaded video to a file, without holding it in memory.
-use crate::auth::CallerId;
-use crate::extract::{drop_unread, limited_upload};
-use crate::limit::KeyedPermit;
+//! Reads the options of an analysis, and copies an uploaded video to a file without holding it in
+//! memory.
+use crate::extract::{Bounded, drop_unread, limited_upload, media_type, unsupported};
 use crate::{ApiError, AppState, Code};
 use axum::extract::Request;
+use axum::http::HeaderMap;
+use crawler::FetchError;
 use futures::StreamExt;
+use pipeline::{Rotate, VideoRequest};
 use sha2::{Digest, Sha256};
 use std::time::{Duration, Instant};
 use store::SpoolFolder;
 use tokio::fs::File;
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
-use tokio::sync::OwnedSemaphorePermit;
+use url::Url;
+use video::Sampling;
 
 /// Number of bytes that suffice to recognise a video.
 const HEAD: usize = 200;
 /// Minimum rate of an upload in bytes per second, after [`SLOW_START`]. A slower one would hold its
-/// place for too long.
+/// permit for too long.
 const MIN_RATE: u64 = 64 << 10;
 /// Time that each upload has, however slow it is.
 const SLOW_START: Duration = Duration::from_secs(30);
-/// Time after which a caller with too many uploads may try again.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
-
-/// Permits one upload. Dropping it releases the place.
-pub(super) struct Place {
-    _caller: KeyedPermit<CallerId>,
-    _all: OwnedSemaphorePermit,
-}
 
 /// An uploaded file. It has no name, so nothing remains of it when it is dropped.
 pub(super) struct Spooled {
@@ -34,19 +29,6 @@ pub(super) struct Spooled {
     pub(super) file: File,
     pub(super) sha256: [u8; 32],
     pub(super) bytes: u64,
-}
-
-/// Reserves a place for an upload of the current caller.
-///
-/// # Errors
-/// Fails with 429 if the caller or the service has too many.
-pub(super) fn place(state: &AppState) -> Result<Place, ApiError> {
-    let refused = |what: &str| ApiError::overloaded(what, RETRY_AFTER);
-    let caller = state.caller_uploads.try_acquire(CallerId::current());
-    let caller = caller.ok_or_else(|| refused("the caller has too many uploads in progress"))?;
-    let all = state.uploads.clone().try_acquire_owned();
-    let all = all.map_err(|_| refused("too many uploads are in progress"))?;
-    Ok(Place { _caller: caller, _all: all })
 }
 
 /// Reads the body to a file in the folder of `spool`.
@@ -105,4 +87,70 @@ fn too_slow() -> ApiError {
     let sentence =
         format!("the video arrives too slowly; at least {} KiB per second are needed", MIN_RATE >> 10);
     ApiError::new(Code::Timeout, sentence)
+}
+
+/// Longest time without an analysed frame, in milliseconds.
+pub(super) type MaxGap = Bounded<200, 60_000>;
+
+/// Returns the options that the parameters of a request select.
+///
+/// # Errors
+/// Fails with 400 if `sampling` cannot be read, or if `refine` contradicts it.
+pub(super) fn video_request(
+    sampling: Option<&str>,
+    max_gap_ms: Option<MaxGap>,
+    refine: Option<bool>,
+    rotate: Option<Rotate>,
+) -> Result<VideoRequest, ApiError> {
+    let defaults = VideoRequest::default();
+    let sampling = match sampling {
+        None => defaults.sampling,
+        Some(text) => text.parse::<Sampling>().map_err(|error| {
+            ApiError::new(Code::BadQuery, format!("sampling: {error}"))
+                .field("sampling")
+                .value(text)
+                .allowed(["auto", "keyframes", "fps=N with N from 0.1 to 30"])
+        })?,
+    };
+    let max_gap_ms = max_gap_ms.and_then(|gap| u32::try_from(gap.get()).ok());
+    let max_gap_ms = max_gap_ms.unwrap_or(defaults.max_gap_ms);
+    let refine = refine.unwrap_or(defaults.refine);
+    let request = VideoRequest { sampling, max_gap_ms, refine, rotate: rotate.unwrap_or_default() };
+    request.checked().map_err(|error| {
+        ApiError::new(Code::BadQuery, format!("refine: {error}"))
+            .field("refine")
+            .value("true")
+            .allowed(["false", "true with sampling=auto"])
+    })
+}
+
+/// Rejects a body that is declared to be something else than a video. `others` are the other types
+/// that the operation takes.
+pub(super) fn check_type(headers: &HeaderMap, others: &[&'static str]) -> Result<(), ApiError> {
+    let media = media_type(headers);
+    if media.starts_with("video/") || media == "application/octet-stream" {
+        return Ok(());
+    }
+    let taken = [&["video/*", "application/octet-stream"], others].concat();
+    Err(unsupported(headers, &taken))
+}
+
+/// Returns the normal form of the address of a file that a worker fetches.
+///
+/// # Errors
+/// Fails with 422 if it is not an http or https URL, or if the guard rejects it.
+pub(super) fn file_address(state: &AppState, text: &str) -> Result<Url, ApiError> {
+    let bad = |reason: &str| {
+        ApiError::new(Code::BadUrl, format!("url: {reason}"))
+            .field("url")
+            .value(text)
+            .allowed(["an absolute http or https URL"])
+    };
+    let address = crawler::urls::parse_address(text).map_err(|reason| bad(&reason.to_string()))?;
+    if !matches!(address.scheme(), "http" | "https") {
+        return Err(bad(&format!("the scheme `{}` is not allowed", address.scheme())));
+    }
+    let refused = state.services.fetcher.guard().check_url(&address);
+    refused.map_err(|error| ApiError::from(FetchError::from(error)).field("url").value(text))?;
+    Ok(address)
 }

@@ -1,12 +1,18 @@
-use crate::routes::dto::to_ms;
+//! Gets and lists videos.
+use crate::auth::Caller;
+use crate::extract::{Bounded, Id, List, Query, uuid};
+use crate::routes::shared::values::to_ms;
+use crate::{ApiError, Scope, Spec};
+use axum::Json;
 use domain::{Reason, VideoState};
 use pipeline::VideoRequest;
-use serde::Serialize;
-use store::videos::Video;
-use store::videos::tracks::StoredAppearance;
+use serde::{Deserialize, Serialize};
+use store::videos::{Video, VideoFilter};
 use time::OffsetDateTime;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
+
+pub(super) const READ: Spec = Spec::needs(Scope::Read);
 
 /// A video.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -119,38 +125,61 @@ impl From<Video> for VideoView {
     }
 }
 
-/// When a face was visible in a video.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(crate) struct Appearance {
-    /// The video.
-    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b07")]
-    video_id: Uuid,
-    /// The track of the face.
-    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b08")]
-    track_id: Uuid,
-    /// Number of the person in this video, from 1; null until the whole video was read.
-    #[schema(example = 2)]
-    person: Option<i32>,
-    /// Time of the first frame of the track, in milliseconds.
-    #[schema(example = 61_200)]
-    start_ms: i64,
-    /// Time of the last frame of the track, in milliseconds.
-    #[schema(example = 65_000)]
-    end_ms: i64,
-    /// Time of the frame with this face, in milliseconds.
-    #[schema(example = 63_400)]
-    at_ms: i64,
+/// Get a video and its progress.
+#[utoipa::path(
+    get, path = "/videos/{id}", operation_id = "get_video", tag = "videos",
+    params(("id" = Uuid, Path, description = "Id of the video")),
+    responses((status = 200, description = "The video", body = VideoView)),
+)]
+pub(super) async fn get_video(caller: Caller, Id(id): Id) -> Result<Json<VideoView>, ApiError> {
+    Ok(Json(caller.store().video(id).await?.into()))
 }
 
-impl From<StoredAppearance> for Appearance {
-    fn from(stored: StoredAppearance) -> Self {
-        Self {
-            video_id: stored.video_id,
-            track_id: stored.track_id,
-            person: stored.person,
-            start_ms: to_ms(stored.started_us),
-            end_ms: to_ms(stored.ended_us),
-            at_ms: to_ms(stored.at_us),
-        }
-    }
+/// Selects the videos to list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// The collection; the default is the collection of the key, else `default`.
+    collection: Option<String>,
+    /// Only videos in this state.
+    #[param(inline)]
+    state: Option<VideoState>,
+    /// Only videos that this crawl or scan found.
+    #[serde(deserialize_with = "uuid")]
+    crawl_id: Option<Uuid>,
+    /// Maximum number of videos in the response.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 100, default = 20)]
+    limit: Option<Bounded<1, 100>>,
+    /// `next_cursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// A page of videos, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct VideoList {
+    videos: Vec<VideoView>,
+    /// Send it as `cursor` to get the next page; null on the last page.
+    #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
+    next_cursor: Option<String>,
+}
+
+/// List videos.
+#[utoipa::path(
+    get, path = "/videos", operation_id = "list_videos", tag = "videos",
+    params(ListParams),
+    responses((status = 200, description = "A page of videos, newest first", body = VideoList)),
+)]
+pub(super) async fn list_videos(
+    caller: Caller,
+    Query(params): Query<ListParams>,
+) -> Result<Json<VideoList>, ApiError> {
+    let collection = caller.collection(params.collection.as_deref()).await?;
+    let limit = params.limit.map_or(20, Bounded::get);
+    let filter = VideoFilter { collection: collection.name, state: params.state, crawl_id: params.crawl_id };
+    let list = List::of("videos", &filter);
+    let before = list.after(params.cursor.as_deref())?;
+    let mut rows = caller.store().videos(&filter, before, limit + 1).await?;
+    let next_cursor = list.paginate(&mut rows, limit, |video| video.id);
+    Ok(Json(VideoList { videos: rows.into_iter().map(VideoView::from).collect(), next_cursor }))
 }

@@ -1,0 +1,374 @@
+//! Reserves the memory of request bodies, fetched images and responses. Each reservation uses a
+//! budget of all callers and the share of its own caller.
+use super::callers::{CallerShare, Shares};
+use crate::{ApiError, request};
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, SizeHint};
+use inference::Priority;
+use pipeline::{Budget, Exhausted, Share};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Unit of the callers' shares of memory, in bytes.
+const KIB: u64 = 1 << 10;
+
+/// Why a partly read body could not get more memory.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum ReservationError {
+    /// The bodies of all callers together use the whole budget.
+    #[error(transparent)]
+    All(#[from] Exhausted),
+    /// The other bodies of the same sender use its whole share.
+    #[error("the caller's other bodies use its whole share of {0}")]
+    Share(&'static str, Exhausted),
+}
+
+impl From<ReservationError> for ApiError {
+    fn from(error: ReservationError) -> Self {
+        match error {
+            ReservationError::All(exhausted) => exhausted.into(),
+            ReservationError::Share(_, ref exhausted) => {
+                Self::overloaded(error.to_string(), exhausted.retry_after)
+            }
+        }
+    }
+}
+
+/// The oldest partly read body that waits for more memory. The entry holds the age of the body and
+/// a token that ends the wait. A lower age means an older body.
+#[derive(Clone, Default)]
+struct OldestWaitingBody(Arc<Mutex<Option<(u64, CancellationToken)>>>);
+
+/// Represents the entry of the waiting body. Dropping it removes the entry.
+struct WaitingSlot<'a> {
+    oldest: &'a OldestWaitingBody,
+    age: u64,
+}
+
+impl OldestWaitingBody {
+    fn next_age() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Waits for `memory`. Returns `None` if an older body is already waiting, or when an older
+    /// body starts to wait.
+    async fn wait<T>(
+        &self,
+        age: u64,
+        memory: impl Future<Output = Result<T, Exhausted>>,
+    ) -> Option<Result<T, Exhausted>> {
+        let displaced = CancellationToken::new();
+        {
+            let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*slot {
+                Some((other, _)) if *other < age => return None,
+                Some((_, other)) => other.cancel(),
+                None => {}
+            }
+            *slot = Some((age, displaced.clone()));
+        }
+        let _slot = WaitingSlot { oldest: self, age };
+        tokio::select! {
+            memory = memory => Some(memory),
+            () = displaced.cancelled() => None,
+        }
+    }
+}
+
+impl Drop for WaitingSlot<'_> {
+    fn drop(&mut self) {
+        let mut slot = self.oldest.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.as_ref().is_some_and(|(age, _)| *age == self.age) {
+            *slot = None;
+        }
+    }
+}
+
+/// Limits the memory of request bodies.
+///
+/// Only the oldest partly read body may wait for more memory. Other partly read bodies are rejected
+/// and release their memory, so two of them never wait for each other.
+pub(crate) struct BodyMemory {
+    budget: Budget,
+    oldest: OldestWaitingBody,
+    shares: Shares,
+}
+
+impl BodyMemory {
+    /// Returns a `BodyMemory` with a budget of `limit` bytes.
+    pub(crate) fn new(limit: u64) -> Self {
+        let budget = Budget::new("request_bodies", limit);
+        Self {
+            shares: Shares::three_quarters_of(budget.limit(), KIB),
+            budget,
+            oldest: OldestWaitingBody::default(),
+        }
+    }
+
+    /// Returns the empty reservation of a body of the current caller. The body may wait for memory
+    /// until `until`.
+    pub(crate) fn reservation(&self, until: Option<Instant>) -> BodyReservation {
+        BodyReservation {
+            budget: self.budget.clone(),
+            oldest: self.oldest.clone(),
+            age: OldestWaitingBody::next_age(),
+            until,
+            share: self.shares.open(),
+            held: None,
+            bytes: 0,
+        }
+    }
+}
+
+/// The memory of one request body, which grows while the body arrives.
+pub(crate) struct BodyReservation {
+    budget: Budget,
+    oldest: OldestWaitingBody,
+    age: u64,
+    until: Option<Instant>,
+    share: CallerShare,
+    held: Option<Share>,
+    bytes: u64,
+}
+
+impl BodyReservation {
+    /// Returns the reserved bytes; `u64::MAX` if the body holds the whole budget and needs no more.
+    pub(crate) fn bytes(&self) -> u64 {
+        if self.bytes >= self.budget.limit() { u64::MAX } else { self.bytes }
+    }
+
+    /// Raises the reservation to `bytes` in total. After an error, the previous one remains.
+    pub(crate) async fn grow(&mut self, bytes: u64) -> Result<(), ReservationError> {
+        // Round up to whole units of the budget, so that the partial reservations of a body do not
+        // add up to more than the body.
+        let bytes = bytes.next_multiple_of(KIB).min(self.budget.limit());
+        let more = bytes.saturating_sub(self.bytes);
+        let Some(held) = &mut self.held else {
+            // This body holds no memory that others wait for, so it may wait.
+            let begin = self.share.begin(bytes);
+            let begun = match self.until {
+                Some(until) => tokio::time::timeout_at(until.into(), begin).await.is_ok(),
+                None => {
+                    begin.await;
+                    true
+                }
+            };
+            if !begun {
+                return Err(self.share_exhausted());
+            }
+            let share = self.budget.take(bytes, Priority::Interactive, self.until).await?;
+            (self.held, self.bytes) = (Some(share), bytes);
+            return Ok(());
+        };
+        if !self.share.grow(bytes) {
+            return Err(self.share_exhausted());
+        }
+        let share = match self.budget.try_take(more) {
+            Some(share) => share,
+            None => {
+                let memory = self.budget.take(more, Priority::Interactive, self.until);
+                self.oldest.wait(self.age, memory).await.ok_or_else(|| self.budget.exhausted())??
+            }
+        };
+        held.join(share);
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    fn share_exhausted(&self) -> ReservationError {
+        let exhausted = self.budget.exhausted();
+        ReservationError::Share(exhausted.what, exhausted)
+    }
+
+    /// Releases the part that exceeds `bytes`.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        if let Some(held) = &mut self.held {
+            held.shrink(bytes);
+            self.share.shrink(bytes);
+            self.bytes = self.bytes.min(bytes);
+        }
+    }
+
+    pub(crate) fn release(&mut self) {
+        self.shrink(0);
+    }
+}
+
+/// Waits until the share of the current caller and then the budget have `bytes` for one reservation
+/// of an operation. The timeout of the request ends the wait for the share.
+async fn take(budget: &Budget, shares: &Shares, bytes: u64) -> Result<(Share, CallerShare), Exhausted> {
+    let mut share = shares.open();
+    share.begin(bytes).await;
+    let held = budget.take(bytes, Priority::Interactive, request::deadline()).await?;
+    Ok((held, share))
+}
+
+/// Limits the memory of images that are fetched for callers. It is separate from [`BodyMemory`],
+/// because a body is still held while its images are fetched.
+pub(crate) struct FetchMemory {
+    budget: Budget,
+    shares: Shares,
+    /// Maximum size of an image in bytes.
+    image_limit: u64,
+}
+
+impl FetchMemory {
+    pub(crate) fn new(limit: u64, image_limit: u64) -> Self {
+        let budget = Budget::new("fetched_images", limit);
+        Self { budget, shares: Shares::three_quarters_of(limit, KIB), image_limit }
+    }
+
+    /// Waits for memory for `images` images of a request. Call it before the first fetch.
+    ///
+    /// The sizes are not known yet, so each image gets memory for the maximum size. All memory is
+    /// reserved in one step, because a holder that waits for more could block others. The caller's
+    /// share is smaller than the budget, so other callers can still fetch images.
+    ///
+    /// # Errors
+    /// Fails with 429 if no memory becomes available until shortly before the request's deadline.
+    pub(crate) async fn take(&self, images: u64) -> Result<FetchReservation, ApiError> {
+        let image_limit = self.image_limit;
+        let (held, share) = take(&self.budget, &self.shares, images * image_limit).await?;
+        Ok(FetchReservation { held, share: Arc::new(share), image_limit })
+    }
+}
+
+/// Reserves memory for images that are about to be fetched.
+pub(crate) struct FetchReservation {
+    held: Share,
+    /// The caller's share. It is released when the last of the images has arrived.
+    share: Arc<CallerShare>,
+    image_limit: u64,
+}
+
+impl FetchReservation {
+    /// Splits off the memory for one image.
+    pub(crate) fn split(&mut self) -> Self {
+        Self { held: self.held.split(self.image_limit), share: self.share.clone(), ..*self }
+    }
+
+    /// Returns `image`, which keeps memory of its own size until its last reference is dropped.
+    pub(crate) fn hold(self, image: Bytes) -> Bytes {
+        let Self { mut held, share, .. } = self;
+        drop(share);
+        held.shrink(image.len() as u64);
+        Bytes::from_owner(FetchedImage { image, _memory: held })
+    }
+}
+
+struct FetchedImage {
+    image: Bytes,
+    _memory: Share,
+}
+
+impl AsRef<[u8]> for FetchedImage {
+    fn as_ref(&self) -> &[u8] {
+        &self.image
+    }
+}
+
+/// Limits the memory of responses until their readers have received them.
+pub(crate) struct ResponseMemory {
+    budget: Budget,
+    shares: Shares,
+}
+
+impl ResponseMemory {
+    pub(crate) fn new(limit: u64) -> Self {
+        let budget = Budget::new("answers", limit);
+        Self { budget, shares: Shares::three_quarters_of(limit, KIB) }
+    }
+
+    /// Reserves `bytes` or fails immediately. It does not wait, so it may be called while other
+    /// memory is held.
+    ///
+    /// # Errors
+    /// Fails with 429 if the budget or the caller's share has too little free memory.
+    pub(crate) fn try_take(&self, bytes: u64) -> Result<ResponseReservation, ApiError> {
+        let mut share = self.shares.open();
+        let held = if share.grow(bytes) { self.budget.try_take(bytes) } else { None };
+        let held = held.ok_or_else(|| self.exhausted())?;
+        Ok(ResponseReservation { held, share })
+    }
+
+    /// Reserves `bytes`, and waits for them until the deadline of the current request.
+    ///
+    /// # Errors
+    /// Fails with 429 at the deadline.
+    pub(crate) async fn take(&self, bytes: u64) -> Result<ResponseReservation, ApiError> {
+        let (held, share) = take(&self.budget, &self.shares, bytes).await?;
+        Ok(ResponseReservation { held, share })
+    }
+
+    pub(crate) fn exhausted(&self) -> ApiError {
+        self.budget.exhausted().into()
+    }
+}
+
+/// The memory for one response.
+pub(crate) struct ResponseReservation {
+    held: Share,
+    share: CallerShare,
+}
+
+impl ResponseReservation {
+    /// Reduces the reservation to `bytes`.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        self.held.shrink(bytes);
+        self.share.shrink(bytes);
+    }
+
+    /// Returns `piece`, which keeps the reservation until it has been sent.
+    pub(crate) fn hold_piece(self: Arc<Self>, piece: Bytes) -> Bytes {
+        Bytes::from_owner(HeldPiece { piece, _memory: self })
+    }
+
+    /// Returns `body`, whose pieces keep the reservation until they have been sent.
+    pub(crate) fn hold(self: Arc<Self>, body: Body) -> Body {
+        Body::new(HeldBody { body, memory: self })
+    }
+}
+
+struct HeldBody {
+    body: Body,
+    memory: Arc<ResponseReservation>,
+}
+
+/// A piece of a response. The connection keeps pieces after it has dropped the body.
+struct HeldPiece {
+    piece: Bytes,
+    _memory: Arc<ResponseReservation>,
+}
+
+impl AsRef<[u8]> for HeldPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.piece
+    }
+}
+
+impl HttpBody for HeldBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let hold = |piece| self.memory.clone().hold_piece(piece);
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(hold))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

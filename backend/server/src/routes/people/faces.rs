@@ -1,0 +1,447 @@
+//! Enrols, lists and removes the faces of a subject.
+use crate::auth::{Caller, insufficient};
+use crate::extract::image::{
+    BodyFormat, ImageForm, ImageSource, SourceFields, exactly_one_of, one_part, raw, read_json,
+    resolve_with_url,
+};
+use crate::extract::{Bounded, Id, List, Query, Score, SubjectFace};
+use crate::routes::people::view::SubjectView;
+use crate::routes::shared::analysis::{ProfileParam, RotateParam};
+use crate::routes::shared::deletion::{DeletionPreview, deleted, preview};
+use crate::routes::shared::stored::{StoredFace, with_sources};
+use crate::routes::shared::values::Binary;
+use crate::{ApiError, AppState, Code, Scope, Spec};
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use bytes::Bytes;
+use pipeline::Rotate;
+use pipeline::images::ingest::{EnrolError, Enrolment, unmet_requirements};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use store::erasures::retention::Extent;
+use store::keys::audit::Action;
+use store::people::Subject;
+use store::retried;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+use vision::{Profile, QualityReport};
+
+/// What happens to images that were sent for enrolment.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Enrolled {
+    /// They are deleted when none of their faces is assigned to a subject.
+    #[default]
+    Delete,
+    /// They are kept like other images.
+    Keep,
+}
+
+/// Selects what is deleted together with a subject or its face, or requests a dry run.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct EnrolledImagesParams {
+    /// With `delete` (the default), an image that was only sent for enrolment is deleted when none
+    /// of its faces is assigned to a subject. With `keep`, it is kept like other images. Images
+    /// that a crawl or a scan found are always kept.
+    #[param(inline)]
+    pub(super) enrolled_images: Option<Enrolled>,
+    /// Report what would be deleted without deleting or changing anything.
+    #[param(default = false)]
+    pub(super) dry_run: Option<bool>,
+    /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
+    /// deletes more than `CONFIRM_ABOVE` rows.
+    pub(super) confirm: Option<String>,
+}
+
+/// Selects a page of the list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct FaceListParams {
+    /// Maximum number of faces in the response.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
+    limit: Option<Bounded<1, 1000>>,
+    /// `next_cursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// A page of a subject's faces, newest first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SubjectFaceList {
+    faces: Vec<StoredFace>,
+    /// Send it as `cursor` to get the next page; null on the last page.
+    #[schema(example = "AZjxwn0QcACAAEpvH24rAg")]
+    next_cursor: Option<String>,
+}
+
+pub(super) const LIST_FACES: Spec = Spec::needs(Scope::Read);
+
+/// List the faces of a subject.
+#[utoipa::path(
+    get, path = "/subjects/{id}/faces", operation_id = "list_subject_faces", tag = "subjects",
+    params(("id" = Uuid, Path, description = "Id of the subject"), FaceListParams),
+    responses((status = 200, description = "A page of faces, newest first", body = SubjectFaceList)),
+)]
+pub(super) async fn list_subject_faces(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<FaceListParams>,
+) -> Result<Json<SubjectFaceList>, ApiError> {
+    let store = caller.store();
+    let subject = store.subject(id).await?;
+    let list = List::of("subject_faces", id);
+    let before = list.after(params.cursor.as_deref())?;
+    let limit = params.limit.map_or(50, Bounded::get);
+    let mut faces = store.faces_of_subject(subject.collection_id, id, before, limit + 1).await?;
+    let next_cursor = list.paginate(&mut faces, limit, |face| face.id);
+    Ok(Json(SubjectFaceList { faces: with_sources(&state, faces).await?, next_cursor }))
+}
+
+pub(super) const REMOVE_FACE: Spec = Spec::needs(Scope::Write).problems(&[&[Code::ConfirmationNeeded]]);
+
+/// Remove a face from a subject.
+///
+/// Clustering does not assign the face to this subject again. The face is kept, unless its image
+/// was only sent for enrolment (see `enrolled_images`). `enrolled_images=delete`, the default,
+/// requires the scope `erase` in addition to `write`.
+#[utoipa::path(
+    delete, path = "/subjects/{id}/faces/{face_id}", operation_id = "remove_subject_face", tag = "subjects",
+    params(("id" = Uuid, Path, description = "Id of the subject"), ("face_id" = Uuid, Path, description = "Id of the face"), EnrolledImagesParams),
+    responses(
+        (status = 200, description = "What the call would delete (`dry_run`)", body = DeletionPreview),
+        (status = 204, description = "The face was removed from the subject"),
+        (status = 404, description = "The subject does not exist, or the face is not assigned to it"),
+    ),
+)]
+pub(super) async fn remove_subject_face(
+    State(state): State<AppState>,
+    caller: Caller,
+    SubjectFace { id, face_id }: SubjectFace,
+    Query(params): Query<EnrolledImagesParams>,
+) -> Result<Response, ApiError> {
+    let drop = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
+    if drop && caller.key().is_some_and(|key| !key.allows(Scope::Erase)) {
+        let detail = "this deletes images that were sent for enrolment, which requires the scope erase; \
+                      send enrolled_images=keep to remove the face and keep the image";
+        return Err(insufficient(Scope::Erase, detail));
+    }
+    let store = caller.store();
+    let subject = store.subject(id).await?;
+    let extent =
+        if drop { store.extent_of_enrolled(Some(id), Some(face_id)).await? } else { Extent::default() };
+    let target = format!("remove_subject_face.{id}.{face_id}.{drop}");
+    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
+    {
+        return Ok(response);
+    }
+    let blobs = retried("remove_subject_face", || async {
+        let mut tx = store.begin().await?;
+        store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
+        let blobs = store.unlink_face(tx.conn(), id, face_id, drop).await?;
+        let detail = json!({"subject_id": id, "face_id": face_id});
+        caller.audit(&mut tx, Action::RemoveSubjectFace, subject.collection_id, detail).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(blobs)
+    })
+    .await?;
+    Ok(deleted(&state, blobs).await)
+}
+
+/// A face that was assigned to the subject.
+#[derive(Serialize, ToSchema)]
+struct EnrolledFace {
+    /// The stored face.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b03")]
+    face_id: Uuid,
+    /// Its image.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b02")]
+    image_id: Uuid,
+    /// Requirements of the profile that the face fails; empty unless `force` was set.
+    #[schema(example = json!([]))]
+    unmet: Vec<String>,
+}
+
+/// The enrolled faces and their subject.
+#[derive(Serialize, ToSchema)]
+pub(super) struct EnrolAnswer {
+    faces: Vec<EnrolledFace>,
+    /// The subject after the call.
+    subject: SubjectView,
+}
+
+pub(super) const ENROL: Spec = Spec::needs(Scope::Write)
+    .problems(&[Code::IMAGE, Code::FETCHED, Code::FACE, &[Code::LowQuality, Code::Conflict, Code::DiskFull]])
+    .one_of(INPUTS);
+
+/// Enrol faces of a subject.
+///
+/// The request contains an image or the ids of stored faces. An image is a multipart part `image`,
+/// a raw body, or JSON with `url` or `image_base64`. The face with the highest score is enrolled,
+/// or the face at `face_index`. The image is stored with a source of the kind `enrolment`. A file
+/// that the collection already contains is not stored twice. `face_ids` enrols stored faces.
+#[utoipa::path(
+    post, path = "/subjects/{id}/faces", operation_id = "enrol_subject_faces", tag = "subjects",
+    params(("id" = Uuid, Path, description = "Id of the subject"), EnrolParams),
+    request_body(content(
+        (ImageForm = "multipart/form-data"), (EnrolBody = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
+    )),
+    responses(
+        (status = 200, description = "The faces were enrolled", body = EnrolAnswer),
+        (status = 404, description = "The subject or face does not exist"),
+        (status = 409, description = "A face is assigned to a different subject, and `move` is not set"),
+        (status = 422, description = "The image has no face, the quality of a face is too low (`errors` lists the reasons), or a field is invalid"),
+    ),
+)]
+pub(super) async fn enrol_faces(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<EnrolParams>,
+    request: Request,
+) -> Result<Json<EnrolAnswer>, ApiError> {
+    // This check runs before the body is read, so that no image is analysed for a subject that does
+    // not exist.
+    let subject = caller.store().subject(id).await?;
+    let (input, params) = match BodyFormat::of(request.headers())? {
+        BodyFormat::Multipart => (Input::Image(one_part(request, &state).await?, None), params),
+        BodyFormat::Raw => (Input::Image(raw(request, &state).await?, None), params),
+        BodyFormat::Json => read_json::<EnrolBody>(request, &state).await?.split(&state, params).await?,
+    };
+    let faces = match input {
+        Input::Image(bytes, address) => {
+            vec![enrol_image(&state, &caller, &subject, (bytes, address), &params).await?]
+        }
+        Input::Faces(faces) => enrol_stored(&caller, &subject, &faces, &params).await?,
+    };
+    Ok(Json(EnrolAnswer { faces, subject: caller.store().subject(id).await?.into() }))
+}
+
+async fn enrol_image(
+    state: &AppState,
+    caller: &Caller,
+    subject: &Subject,
+    (bytes, address): (bytes::Bytes, Option<ImageAddress>),
+    params: &EnrolParams,
+) -> Result<EnrolledFace, ApiError> {
+    let collection = caller.store().collection_by_id(subject.collection_id).await?;
+    let collection_profile = pipeline::profile_of(&collection);
+    let (url, answered) = address.map(|address| (address.requested, address.fetched_from)).unzip();
+    let enrolment = Enrolment {
+        bytes,
+        url,
+        answered,
+        collection: subject.collection_id,
+        subject: subject.id,
+        face_index: params.face_index.map_or(0, Bounded::index),
+        aligned: params.aligned.unwrap_or(false),
+        options: analysis(params, collection_profile),
+        required_profile: demands(params),
+        force: params.force.unwrap_or(false),
+        moved: params.r#move.unwrap_or(false),
+    };
+    let permit = state.analyses.admit(1)?;
+    let enrolled = state.services.ingest.enrol(&state.analyzer(), enrolment).await;
+    drop(permit);
+    let enrolled = enrolled.map_err(|error| match error {
+        EnrolError::Quality(unmet) => low_quality("image", demands(params), unmet),
+        error => error.into(),
+    })?;
+    Ok(EnrolledFace { face_id: enrolled.face, image_id: enrolled.image, unmet: enrolled.reasons })
+}
+
+async fn enrol_stored(
+    caller: &Caller,
+    subject: &Subject,
+    faces: &[Uuid],
+    params: &EnrolParams,
+) -> Result<Vec<EnrolledFace>, ApiError> {
+    let store = caller.store();
+    let mut enrolled = Vec::with_capacity(faces.len());
+    for &face_id in faces {
+        let face = store.face(face_id).await?;
+        if face.collection_id != subject.collection_id {
+            return Err(ApiError::not_found("face", face_id).field("face_ids"));
+        }
+        let quality: Option<QualityReport> =
+            face.quality.and_then(|stored| serde_json::from_value(stored).ok());
+        let unmet = unmet_requirements(quality.as_ref(), demands(params), false);
+        if !unmet.is_empty() && !params.force.unwrap_or(false) {
+            return Err(low_quality("face_ids", demands(params), unmet).value(face_id.to_string()));
+        }
+        enrolled.push(EnrolledFace { face_id, image_id: face.image_id, unmet });
+    }
+    let moved = params.r#move.unwrap_or(false);
+    retried("enrol_faces", || async {
+        let mut tx = store.begin().await?;
+        store.lock_subjects(tx.conn(), subject.collection_id, &[subject.id]).await?;
+        store.enrol_faces(tx.conn(), subject.collection_id, subject.id, faces, moved).await?;
+        tx.commit().await
+    })
+    .await?;
+    Ok(enrolled)
+}
+
+fn demands(params: &EnrolParams) -> Profile {
+    params.quality_profile.unwrap_or(Profile::Strict)
+}
+
+fn low_quality(field: &str, demands: Profile, unmet: Vec<String>) -> ApiError {
+    let name = serde_json::to_value(demands).ok().and_then(|value| value.as_str().map(str::to_owned));
+    let name = name.unwrap_or_default();
+    ApiError::new(
+        Code::LowQuality,
+        format!("the face does not meet the profile {name}: {}", unmet.join(", ")),
+    )
+    .field(field)
+    .allowed([
+        format!("a face that meets the profile {name}"),
+        "a different quality_profile".into(),
+        "force=true".into(),
+    ])
+    .errors(unmet)
+}
+
+/// Fields of the body that select the faces.
+const INPUTS: &[&str] = &["url", "image_base64", "face_ids"];
+/// Maximum number of stored faces in one call.
+const MAX_FACES: usize = 100;
+
+/// Options that select a face and its quality requirements. A JSON body may contain the same
+/// fields; its values take precedence.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct EnrolParams {
+    /// Index of the face in the image, by descending score, starting at 0.
+    #[param(value_type = Option<u32>, minimum = 0, maximum = 999, default = 0)]
+    pub(super) face_index: Option<Bounded<0, 999>>,
+    /// Minimum `det_score` of a face of the image.
+    #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    pub(super) min_score: Option<Score>,
+    /// `auto`: if no face of the image is certainly upright, also search the rotated image (see
+    /// `POST /faces/detect`).
+    #[param(inline, value_type = Option<RotateParam>)]
+    pub(super) rotate: Option<Rotate>,
+    /// Treat the image as an aligned crop of 112x112 pixels (see `GET /faces/{id}/crop?kind=chip`).
+    /// No detection runs, and the original size and pose of the face are not assessed.
+    #[param(default = false)]
+    pub(super) aligned: Option<bool>,
+    /// Quality profile that the face must pass; the default is `strict`. A face that fails is
+    /// rejected with `low_quality` and the reasons.
+    #[param(inline, value_type = Option<ProfileParam>)]
+    pub(super) quality_profile: Option<Profile>,
+    /// Enrol the face even if it fails the quality profile. Faces of low quality often match other
+    /// people, so each of them increases the rate of false matches.
+    #[param(default = false)]
+    pub(super) force: Option<bool>,
+    /// Move a face that is assigned to a different subject. Without this option, such a face causes
+    /// a conflict, because a face belongs to at most one subject.
+    #[param(default = false)]
+    pub(super) r#move: Option<bool>,
+}
+
+/// The input and the options of an enrolment in JSON. The input is exactly one of `url`,
+/// `image_base64` and `face_ids`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
+pub(crate) struct EnrolBody {
+    /// An image that the service fetches.
+    #[schema(format = Uri)]
+    url: Option<String>,
+    /// An image in the request.
+    image_base64: Option<String>,
+    /// 1 to 100 stored faces of the same collection.
+    #[schema(min_items = 1, max_items = 100)]
+    face_ids: Option<Vec<Uuid>>,
+    /// Same as the query parameter.
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
+    face_index: Option<Bounded<0, 999>>,
+    /// Same as the query parameter.
+    #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
+    min_score: Option<Score>,
+    /// Same as the query parameter.
+    #[schema(inline, value_type = Option<RotateParam>)]
+    rotate: Option<Rotate>,
+    /// Same as the query parameter.
+    aligned: Option<bool>,
+    /// Same as the query parameter.
+    #[schema(inline, value_type = Option<ProfileParam>)]
+    quality_profile: Option<Profile>,
+    /// Same as the query parameter.
+    force: Option<bool>,
+    /// Same as the query parameter.
+    r#move: Option<bool>,
+}
+
+pub(super) struct ImageAddress {
+    /// The URL that the caller sent.
+    pub(super) requested: String,
+    /// The URL that returned the image, after redirects.
+    pub(super) fetched_from: String,
+}
+
+pub(super) enum Input {
+    /// An image file and, if it was fetched, its addresses.
+    Image(Bytes, Option<ImageAddress>),
+    /// Stored faces.
+    Faces(Vec<Uuid>),
+}
+
+impl EnrolBody {
+    /// Returns the input, and the options merged from the body and the query.
+    async fn split(self, state: &AppState, query: EnrolParams) -> Result<(Input, EnrolParams), ApiError> {
+        let params = EnrolParams {
+            face_index: self.face_index.or(query.face_index),
+            min_score: self.min_score.or(query.min_score),
+            rotate: self.rotate.or(query.rotate),
+            aligned: self.aligned.or(query.aligned),
+            quality_profile: self.quality_profile.or(query.quality_profile),
+            force: self.force.or(query.force),
+            r#move: self.r#move.or(query.r#move),
+        };
+        let url = self.url.clone();
+        let fields = SourceFields { url: self.url, image_base64: self.image_base64 };
+        let input = match (fields.url.is_some() || fields.image_base64.is_some(), self.face_ids) {
+            (true, None) => match ImageSource::try_from(fields) {
+                Ok(source) => {
+                    let (bytes, fetched_from) = resolve_with_url(state, source).await?;
+                    let address = url
+                        .zip(fetched_from)
+                        .map(|(requested, fetched_from)| ImageAddress { requested, fetched_from });
+                    Some(Input::Image(bytes, address))
+                }
+                Err(_) => None,
+            },
+            (false, Some(faces)) => Some(Input::Faces(checked_faces(faces)?)),
+            _ => None,
+        };
+        Ok((input.ok_or_else(|| exactly_one_of(INPUTS))?, params))
+    }
+}
+
+fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
+    faces.sort_unstable();
+    faces.dedup();
+    if (1..=MAX_FACES).contains(&faces.len()) {
+        return Ok(faces);
+    }
+    let allowed = format!("1 to {MAX_FACES} ids of stored faces");
+    Err(ApiError::new(Code::InvalidField, format!("face_ids: the value must contain {allowed}"))
+        .field("face_ids")
+        .allowed([allowed]))
+}
+
+/// Returns the options for the analysis of the image.
+fn analysis(params: &EnrolParams, stored_by: Option<Profile>) -> pipeline::AnalyzeOptions {
+    pipeline::AnalyzeOptions {
+        min_score: params.min_score.map(Score::get),
+        rotate: params.rotate.unwrap_or_default(),
+        quality_profile: stored_by,
+        ..pipeline::AnalyzeOptions::default()
+    }
+}

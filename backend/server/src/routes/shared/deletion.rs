@@ -1,0 +1,111 @@
+//! What deletions share: the dry run, its confirmation token, and the deletion of blobs afterwards.
+use crate::confirmation::Deletion;
+use crate::{ApiError, AppState};
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use store::erasures::retention::Extent;
+use utoipa::{IntoParams, ToSchema};
+
+/// Options of a deletion: a dry run, or the confirmation of one.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DeletionParams {
+    /// Report what would be deleted without deleting anything.
+    #[param(default = false)]
+    pub(crate) dry_run: Option<bool>,
+    /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
+    /// deletes more than `CONFIRM_ABOVE` rows.
+    pub(crate) confirm: Option<String>,
+}
+
+/// The rows that the call would delete.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "dry_run": true, "images": 1840, "faces": 5130, "videos": 3, "subjects": 12, "suppressions": 0,
+    "confirm": "1769861700.6982.cGxhaW4gdGV4dCBvZiAzMiBieXRlcywgc2lnbmVk"
+}))]
+pub(crate) struct DeletionPreview {
+    /// Always true, because nothing was changed.
+    dry_run: bool,
+    /// Number of stored images. Counting stops at one million.
+    images: i64,
+    /// Number of stored faces. Counting stops at one million.
+    faces: i64,
+    /// Number of videos.
+    videos: i64,
+    /// Number of subjects, including clusters.
+    subjects: i64,
+    /// Number of suppressions of erased images and people. Once a suppression is deleted, its image
+    /// or person may be stored again.
+    suppressions: i64,
+    /// Confirmation token for the same call, sent as `confirm`. It is valid for 15 minutes.
+    confirm: String,
+}
+
+/// Returns the response of a dry run, or `None` if the deletion may be carried out: it is small, or
+/// it was confirmed. `target` identifies the operation and what it deletes.
+///
+/// # Errors
+/// Fails with 428 `confirmation_needed` if the deletion needs a token and `confirm` is not one.
+pub(crate) async fn preview(
+    state: &AppState,
+    target: String,
+    extent: Extent,
+    dry_run: Option<bool>,
+    confirm: Option<&str>,
+) -> Result<Option<Response>, ApiError> {
+    let preview = DeletionPreview::of(state, target, extent, dry_run, confirm).await?;
+    Ok(preview.map(|preview| Json(preview).into_response()))
+}
+
+impl DeletionPreview {
+    /// Does the same as [`preview`], and returns the body of the response.
+    pub(crate) async fn of(
+        state: &AppState,
+        target: String,
+        extent: Extent,
+        dry_run: Option<bool>,
+        confirm: Option<&str>,
+    ) -> Result<Option<Self>, ApiError> {
+        let deletion = Deletion { target, count: extent.rows() };
+        let confirmations = state.confirmations().await?;
+        if dry_run.unwrap_or(false) {
+            let Extent { images, faces, videos, subjects, suppressions } = extent;
+            let confirm = confirmations.token(&deletion);
+            return Ok(Some(Self { dry_run: true, images, faces, videos, subjects, suppressions, confirm }));
+        }
+        confirmations.check(&deletion, confirm)?;
+        Ok(None)
+    }
+}
+
+/// Maximum time for which the response waits for the deletion of blobs. Longer deletions continue
+/// after the response.
+const MAX_DELETION_WAIT: Duration = Duration::from_secs(10);
+
+/// Responds to a deletion after the commit. Blobs of the deleted rows are deleted first.
+pub(crate) async fn deleted(state: &AppState, blobs: Vec<String>) -> Response {
+    drop_blobs(state, blobs).await;
+    StatusCode::NO_CONTENT.into_response()
+}
+
+/// Deletes blobs whose rows were deleted, after the commit. A failed deletion is logged, and the
+/// sweep repeats it.
+pub(crate) async fn drop_blobs(state: &AppState, keys: Vec<String>) {
+    if keys.is_empty() {
+        return;
+    }
+    let (store, blobs) = (state.services.store.clone(), state.services.blobs.clone());
+    let deletion = tokio::spawn(async move {
+        if let Err(error) = store.drop_blobs(&blobs, &keys).await {
+            tracing::warn!(%error, blobs = keys.len(), "failed to delete blobs; the sweep retries");
+        }
+    });
+    if tokio::time::timeout(MAX_DELETION_WAIT, deletion).await.is_err() {
+        tracing::info!("blob deletion continues after the response");
+    }
+}
