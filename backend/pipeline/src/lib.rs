@@ -20,16 +20,18 @@ pub use domain::{
     CannotRefine, ChangeError, CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval,
     MatchThreshold, Rotate, Secret, Sitemaps, ThresholdSource, VideoLimits, VideoRequest, forget_jobs, jobs,
 };
+pub use erasures::sketch::{Sketcher, max_differing_bits};
+pub use erasures::suppression::Suppressor;
 pub use erasures::sweeps::Maintenance;
 pub use images::analyze::{
     Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, MAX_FACES,
     MIN_SCORE_FLOOR, Passes, Pixels, StoredFaces, Thumbnails, Timings, profile_of, small_view,
 };
-pub use images::ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
+pub use images::ingest::{Ingest, IngestError, Ingested, Scan};
 pub use people::clusters::Clusters;
 pub use tracking::boxes::decode as decode_boxes;
 pub use videos::analyze::{
-    FrameFaces, Resume, ShotPictures, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoEnd, VideoOptions,
-    VideoPart, VideoParts, VideoProgress, VideoTrack,
+    FrameFaces, Resume, ShotPictures, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoOptions, VideoPart,
+    VideoParts, VideoProgress, VideoSummary, VideoTrack,
 };
 pub use videos::control::{Added, Upload, Videos};

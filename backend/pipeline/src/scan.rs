@@ -1,5 +1,5 @@
-//! Runs a scan of local files and records it as a crawl. Every file has a row in the image ledger,
-//! like every URL of a crawl. This module does not read files or list directories.
+//! Runs a scan of local files and records it as a crawl. Every image has a row in the image ledger,
+//! like every URL of a crawl. This module does not list directories.
 //!
 //! A scan has no jobs. The caller (the command line) lists and reads the files and decides on
 //! concurrency and progress output. It calls `begin`, `add` for files, `ingest`, `skip` or `fail`
@@ -7,17 +7,18 @@
 //!
 //! A running scan holds a lease on the crawl record. If the command of the scan is killed, the
 //! lease expires. The next maintenance run of a service, or the next scan, then ends the scan as
-//! failed. Videos of a scan are in the module `scan_video`.
-
-pub(crate) mod videos;
-use crate::domain::{ChangeError, Row, RowEnd, forget_jobs};
-use crate::domain::{CrawlError, collection_id};
-use crate::images::ingest::outcome::count_outcome;
-use crate::images::ingest::{Incoming, Ingest, IngestError, Ingested};
-use crate::{AnalyzeOptions, Dedupe, Rotate, profile_of};
+//! failed.
+//!
+//! A video of a scan ends with the scan, too. The next scan of the file with the same options
+//! continues after the last part that is stored. The files remain where they are.
+use crate::crawls::closing;
+use crate::domain::{ChangeError, CrawlError, Row, RowEnd, VideoRequest, collection_id, forget_jobs};
+use crate::images::ingest::{
+    Incoming, Ingest, IngestError, Ingested, ReadVideoError, VideoFile, VideoReader, count_outcome,
+};
+use crate::{AnalyzeOptions, Dedupe, Rotate, VideoProgress, profile_of};
 use bytes::Bytes;
-use domain::{CrawlKind, CrawlState, Reason, Unprocessed};
-use queue::Queue;
+use domain::{CrawlKind, CrawlState, Reason, Unprocessed, VideoState};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,21 +26,19 @@ use std::time::Duration;
 use store::crawls::Crawl;
 use store::crawls::ledger::Ledger;
 use store::crawls::pages::{Admitted, NewImageUrl};
-use store::{Store, StoreError};
+use store::videos::crawled::VideoCounts;
+use store::videos::{NewVideo, Video, VideoEnd};
+use store::{Store, StoreError, retried};
 use tokio::task::JoinHandle;
 use url::Url;
 use uuid::Uuid;
+use video::Decoder;
 
 /// Duration of the lease. It is long, so that a scan can continue after its computer was suspended
 /// for a short time.
 const LEASE: Duration = Duration::from_secs(120);
 /// Time between two renewals of the lease.
 const RENEWAL: Duration = Duration::from_secs(20);
-/// Error text in the record of a scan whose lease expired.
-const LAPSED: &str = "the scan command ended before the scan was complete; run it again, and stored images are not analysed again";
-/// Detail of a video whose scan ended first.
-const VIDEO_ENDED: &str =
-    "the scan ended before the end of the video; scan the file again with the same options to continue";
 
 /// A running scan. Cloning it is cheap, so that many tasks can add files to it.
 #[derive(Clone)]
@@ -84,35 +83,9 @@ impl Drop for Lease {
 
 async fn renew(store: &Store, scan: Uuid) -> Result<bool, StoreError> {
     let mut tx = store.begin().await?;
-    let is_held = store.renew_scan(tx.conn(), scan, LEASE).await?;
+    let is_held = store.crawls().renew_scan(tx.conn(), scan, LEASE).await?;
     tx.commit().await?;
     Ok(is_held)
-}
-
-/// Ends the scans whose lease expired and returns their number. The state becomes `failed`; rows
-/// that are still queued are skipped as `not_scanned`.
-pub(crate) async fn end_lapsed(store: &Store, queue: &Queue) -> Result<u64, ChangeError> {
-    let mut ended = 0;
-    for scan in store.lapsed_scans().await? {
-        let mut tx = store.begin().await?;
-        match store.lock_suppressions_of_crawl(tx.conn(), scan).await {
-            // It was deleted meanwhile.
-            Err(StoreError::NotFound { .. }) => continue,
-            locked => locked?,
-        };
-        if store.end_lapsed_scan(tx.conn(), scan, LAPSED).await? {
-            let skipped = store.skip_queued(tx.conn(), scan, Reason::NotScanned, i64::MAX).await?;
-            forget_jobs(queue, &mut tx, &skipped.jobs).await?;
-            tx.commit().await?;
-            tracing::warn!(%scan, "scan lease expired; scan ended as failed");
-            ended += 1;
-        }
-    }
-    let mut tx = store.begin().await?;
-    let jobs = store.end_scanned_videos(tx.conn(), VIDEO_ENDED).await?;
-    forget_jobs(queue, &mut tx, &jobs).await?;
-    tx.commit().await?;
-    Ok(ended)
 }
 
 impl Scan {
@@ -130,16 +103,16 @@ impl Scan {
     ) -> Result<Self, CrawlError> {
         let store = ingest.inner.store.clone();
         let collection = collection_id(&store, collection).await?;
-        end_lapsed(&store, &ingest.inner.queue).await?;
-        let own = profile_of(&store.collection_by_id(collection).await?);
+        closing::end_lapsed_scans(&store, &ingest.inner.queue).await?;
+        let own = profile_of(&store.collections().by_id(collection).await?);
         let options = AnalyzeOptions { quality_profile: options.quality_profile.or(own), ..options };
         let mut tx = store.begin().await?;
         let mut stored = serde_json::json!({ "dedupe": dedupe });
         if options.rotate == Rotate::Auto {
             stored["rotate"] = serde_json::json!(options.rotate);
         }
-        let crawl = store.insert_crawl(tx.conn(), collection, CrawlKind::Scan, seeds, &stored).await?;
-        store.renew_scan(tx.conn(), crawl.id, LEASE).await?;
+        let crawl = store.crawls().insert(tx.conn(), collection, CrawlKind::Scan, seeds, &stored).await?;
+        store.crawls().renew_scan(tx.conn(), crawl.id, LEASE).await?;
         tx.commit().await?;
         let lease = Arc::new(Lease::start(store.clone(), crawl.id));
         Ok(Self { store, ingest, crawl, dedupe, options, lease })
@@ -167,7 +140,7 @@ impl Scan {
             rows.push(NewImageUrl { url: url.into(), page_url: None, asked_url: None, alt: None });
         }
         let mut tx = self.store.begin().await?;
-        let admitted = self.store.admit_images(tx.conn(), self.crawl.id, i64::MAX, &rows).await?;
+        let admitted = self.store.ledger().admit_images(tx.conn(), self.crawl.id, i64::MAX, &rows).await?;
         tx.commit().await?;
         Ok(admitted)
     }
@@ -221,11 +194,12 @@ impl Scan {
         let mut tx = self.store.begin().await?;
         let end = if interrupted { CrawlState::Cancelled } else { CrawlState::Completed };
         let live = [CrawlState::Running];
-        self.store.lock_suppressions(tx.conn(), self.crawl.collection_id, false).await?;
-        let crawl = self.store.set_crawl_state(tx.conn(), self.crawl.id, &live, end, None).await?;
-        let skipped = self.store.skip_queued(tx.conn(), self.crawl.id, Reason::NotScanned, i64::MAX).await?;
+        self.store.suppressions().lock(tx.conn(), self.crawl.collection_id, false).await?;
+        let crawl = self.store.crawls().set_state(tx.conn(), self.crawl.id, &live, end, None).await?;
+        let skipped =
+            self.store.crawls().skip_queued(tx.conn(), self.crawl.id, Reason::NotScanned, i64::MAX).await?;
         forget_jobs(queue, &mut tx, &skipped.jobs).await?;
-        let jobs = self.store.end_scanned_videos(tx.conn(), VIDEO_ENDED).await?;
+        let jobs = self.store.crawled_videos().end_scanned(tx.conn(), closing::VIDEO_ENDED).await?;
         forget_jobs(queue, &mut tx, &jobs).await?;
         tx.commit().await?;
         Ok(crawl)
@@ -251,5 +225,217 @@ impl Scan {
         tx.commit().await?;
         count_outcome("image", state.as_str(), Some(&reason));
         Ok(())
+    }
+}
+
+/// Time between two checks whether another scan still reads the same file.
+const OTHER_SCAN_INTERVAL: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Debug)]
+pub enum ScannedVideo {
+    /// The video was read to its end, or as far as a damaged file can be read.
+    Stored {
+        video: Box<Video>,
+        /// What is stored of it.
+        counts: VideoCounts,
+    },
+    /// The collection has this video, or another process is reading the same file.
+    Duplicate(Uuid),
+    /// The video was erased and must not be stored again.
+    Suppressed,
+    /// The video was not read to its end. What is stored of it remains.
+    Unprocessed {
+        video: Uuid,
+        /// The state for summaries.
+        state: Unprocessed,
+        reason: Reason,
+        /// A human-readable explanation.
+        detail: String,
+    },
+}
+
+/// Which row a scan uses for a file.
+enum Begun {
+    Running(Uuid),
+    Existing(Uuid),
+    Suppressed,
+}
+
+impl Scan {
+    /// Analyses and stores one video file. If the future is dropped, everything up to the last part
+    /// remains stored, and [`Scan::finish`] ends the video.
+    ///
+    /// # Errors
+    /// Fails if the store fails, or if another process ended the scan.
+    pub async fn video(
+        &self,
+        decoder: &Decoder,
+        path: &Path,
+        file: VideoFile,
+        request: VideoRequest,
+        progress: &mut dyn VideoProgress,
+    ) -> Result<ScannedVideo, IngestError> {
+        self.check_alive()?;
+        let new = NewVideo {
+            collection: self.crawl.collection_id,
+            sha256: Some(file.sha256),
+            bytes: Some(i64::try_from(file.bytes).unwrap_or(i64::MAX)),
+            source_url: Url::from_file_path(path).ok().map(Into::into),
+            source_key: None,
+            scan: Some(self.crawl.id),
+            options: serde_json::to_value(request).expect("options are plain data"),
+        };
+        let id = match self.begin_video(&new).await? {
+            Begun::Running(id) => id,
+            Begun::Existing(id) => return self.duplicate(&new, id).await,
+            Begun::Suppressed => return Ok(ScannedVideo::Suppressed),
+        };
+        let video = retried("video", || self.store.videos().get(id)).await?;
+        let reader = VideoReader::Scan(self.crawl.id);
+        let error = tokio::select! {
+            read = self.ingest.read_video(decoder, file, &video, reader, progress) => match read {
+                Ok(_) => return self.stored(id).await,
+                Err(error) => error,
+            },
+            _ = self.ingest.video_stopped(id) => {
+                StoreError::Conflict("the video was ended by another process".into()).into()
+            }
+        };
+        self.unprocessed(id, error).await
+    }
+
+    /// Inserts the row of a file, or takes that of an interrupted scan. Waits if another scan may
+    /// be reading the file.
+    async fn begin_video(&self, new: &NewVideo) -> Result<Begun, IngestError> {
+        let mut first_lease = None;
+        loop {
+            let existing = match retried("begin_scanned_video", || self.try_begin_video(new)).await? {
+                Begun::Existing(id) => id,
+                begun => return Ok(begun),
+            };
+            // A scan that reads the file has a lease. If its command was killed, the lease expires;
+            // if not, the lease is renewed.
+            let Some(lease) = self.store.crawled_videos().lease_of_scanned(existing).await? else {
+                let live = self.store.videos().state(existing).await?;
+                // It may have ended after the insertion failed.
+                if matches!(live, Some(VideoState::Cancelled | VideoState::Failed) | None) {
+                    continue;
+                }
+                return Ok(Begun::Existing(existing));
+            };
+            match first_lease.replace((existing, lease)) {
+                Some(first) if first != (existing, lease) => return Ok(Begun::Existing(existing)),
+                None => {
+                    tracing::info!(video = %existing, "another scan may be reading the file; waiting for it")
+                }
+                Some(_) => {}
+            }
+            tokio::time::sleep(OTHER_SCAN_INTERVAL).await;
+            closing::end_lapsed_scans(&self.store, &self.ingest.inner.queue).await?;
+        }
+    }
+
+    async fn try_begin_video(&self, new: &NewVideo) -> Result<Begun, IngestError> {
+        let mut tx = self.store.begin().await?;
+        self.store.suppressions().lock(tx.conn(), new.collection, false).await?;
+        if let Some(sha256) = &new.sha256
+            && self.store.suppressions().suppresses_video(&mut *tx.conn(), new.collection, sha256).await?
+        {
+            return Ok(Begun::Suppressed);
+        }
+        let model = self.ingest.inner.model_id;
+        let id = match self.store.crawled_videos().continue_scanned(tx.conn(), new, model).await? {
+            Some(id) => id,
+            None => match self.store.videos().insert(tx.conn(), new).await? {
+                Err(existing) => return Ok(Begun::Existing(existing)),
+                Ok(id) => {
+                    let from = [VideoState::Queued];
+                    self.store.videos().set_state(tx.conn(), id, &from, VideoState::Running).await?;
+                    id
+                }
+            },
+        };
+        tx.commit().await?;
+        Ok(Begun::Running(id))
+    }
+
+    /// Records that the file is that of another video. The deletion of the other scan or crawl then
+    /// keeps that video.
+    async fn duplicate(&self, new: &NewVideo, original: Uuid) -> Result<ScannedVideo, IngestError> {
+        // The commit's answer may be lost. The next attempt then finds the record by its id.
+        let id = Uuid::now_v7();
+        retried("record_duplicate_video", || async {
+            let mut tx = self.store.begin().await?;
+            self.store.suppressions().lock(tx.conn(), new.collection, false).await?;
+            self.store.crawled_videos().record_duplicate(tx.conn(), id, new, original).await?;
+            let jobs = self.store.erasures().erase_emptied_video(tx.conn(), id).await?;
+            forget_jobs(&self.ingest.inner.queue, &mut tx, &jobs).await?;
+            tx.commit().await?;
+            Ok::<_, IngestError>(())
+        })
+        .await?;
+        Ok(ScannedVideo::Duplicate(original))
+    }
+
+    async fn stored(&self, id: Uuid) -> Result<ScannedVideo, IngestError> {
+        let counts = self.store.crawled_videos().counts(id).await?;
+        Ok(ScannedVideo::Stored { video: Box::new(self.store.videos().get(id).await?), counts })
+    }
+
+    /// Ends a video that could not be read. Fails with errors that affect all files.
+    async fn unprocessed(&self, id: Uuid, error: ReadVideoError) -> Result<ScannedVideo, IngestError> {
+        let detail = error.for_users();
+        if detail != error.to_string() {
+            tracing::warn!(video = %id, %error, "failed to read a video");
+        }
+        let (state, reason) = match error {
+            ReadVideoError::Analyze(error) => (error.state(), error.reason()),
+            ReadVideoError::Ingest(IngestError::Analyze(error)) => (error.state(), error.reason()),
+            ReadVideoError::Duplicate(other) => return Ok(ScannedVideo::Duplicate(other)),
+            ReadVideoError::Suppressed => (Unprocessed::Skipped, Reason::SuppressedVideo),
+            ReadVideoError::OtherModel => (Unprocessed::Failed, Reason::ModelChanged),
+            ReadVideoError::Options(_) => (Unprocessed::Failed, Reason::BadOptions),
+            ReadVideoError::Ingest(error) => return self.after_store_error(id, error).await,
+        };
+        let end = VideoEnd {
+            state: VideoState::Failed,
+            people: None,
+            reason: Some(reason.clone()),
+            detail: Some(&detail),
+            original: None,
+            keeps_file: false,
+        };
+        let ended = retried("fail_scanned_video", || async {
+            let mut tx = self.store.begin().await?;
+            // An erasure finds the video ended, or this transaction finds what was erased.
+            self.store.suppressions().lock(tx.conn(), self.crawl.collection_id, false).await?;
+            self.store.crawled_videos().hold_scanned(tx.conn(), id, self.crawl.id).await?;
+            self.store.videos().end(tx.conn(), id, end.clone()).await?;
+            // A crawl may have found the same file.
+            let jobs = self.store.erasures().erase_emptied_video(tx.conn(), id).await?;
+            forget_jobs(&self.ingest.inner.queue, &mut tx, &jobs).await?;
+            tx.commit().await?;
+            Ok::<_, IngestError>(())
+        })
+        .await;
+        match ended {
+            Ok(()) => Ok(ScannedVideo::Unprocessed { video: id, state, reason, detail }),
+            Err(error) => self.after_store_error(id, error).await,
+        }
+    }
+
+    /// Tells a video that was ended or deleted from outside from a failure of the store.
+    async fn after_store_error(&self, id: Uuid, error: IngestError) -> Result<ScannedVideo, IngestError> {
+        match self.store.videos().state(id).await? {
+            // The transaction that ended it was committed, but its answer was lost.
+            Some(VideoState::Completed) => self.stored(id).await,
+            Some(VideoState::Cancelled | VideoState::Failed) | None => {
+                self.check_alive()?;
+                let (state, reason) = (Unprocessed::Skipped, Reason::Cancelled);
+                let detail = "the video was cancelled or deleted while it was read".into();
+                Ok(ScannedVideo::Unprocessed { video: id, state, reason, detail })
+            }
+            _ => Err(error),
+        }
     }
 }

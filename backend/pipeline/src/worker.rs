@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use store::Store;
 
-pub use crate::crawls::deliveries::DELIVERY_PLACES;
-pub use crate::domain::turn::TURN;
+pub use crate::crawls::webhook::DELIVERY_PLACES;
+pub use crate::domain::TURN;
 pub use crate::videos::job::VideoTools;
 use crate::videos::job::{Step, VideoHandler};
 
@@ -29,7 +29,7 @@ pub fn handlers(
         fetcher.clone(),
     ));
     let blobs = ingest.blobs().clone();
-    let erase = Arc::new(crate::collections::erase::EraseCollection::new(
+    let erase = Arc::new(crate::collections::EraseCollection::new(
         store.clone(),
         queue.clone(),
         crawls.clone(),
@@ -45,7 +45,7 @@ pub fn handlers(
         Some(match kind {
             JobKind::ScanPage => Arc::new(crate::crawls::page::ScanPage(context.clone())),
             JobKind::ScanImage => Arc::new(crate::crawls::image::ScanImage(context.clone())),
-            JobKind::StartCrawl => Arc::new(crate::crawls::next_run::StartCrawl(crawls.clone())),
+            JobKind::StartCrawl => Arc::new(crate::crawls::closing::StartCrawl(crawls.clone())),
             JobKind::DeliverWebhook => webhook.clone(),
             JobKind::EraseCollection => erase.clone(),
             JobKind::ClusterCollection => clustering.clone(),
@@ -58,5 +58,5 @@ pub fn handlers(
 
 /// Returns only the handler of [`JobKind::ClusterCollection`], which needs no models.
 pub fn cluster_handler(store: Store, queue: Queue) -> Arc<dyn Handler> {
-    Arc::new(crate::people::clustering::ClusterCollection::new(store, queue))
+    Arc::new(crate::people::clusters::ClusterCollection::new(store, queue))
 }

@@ -45,7 +45,7 @@ impl Secret {
         store: &Store,
         max_unconfirmed: u64,
     ) -> Result<Confirmations, ApiError> {
-        let secret = self.0.get_or_try_init(|| store.confirmation_secret()).await?;
+        let secret = self.0.get_or_try_init(|| store.extents().confirmation_secret()).await?;
         let mac = Hmac::<Sha256>::new_from_slice(secret).map_err(ApiError::internal)?;
         Ok(Confirmations { mac, max_unconfirmed })
     }

@@ -148,8 +148,8 @@ impl Followed for Snapshot {
 
     /// Loads the crawl and its first seeds.
     async fn read(store: &Store, id: Uuid) -> Result<Self, ApiError> {
-        let crawl = store.crawl_in_brief(id).await?;
-        let progress = store.crawl_progress(id).await?;
+        let crawl = store.crawls().get_brief(id).await?;
+        let progress = store.crawls().progress(id).await?;
         Ok(Self { crawl, progress })
     }
 
@@ -167,7 +167,7 @@ impl Followed for Video {
     const HELP: &'static str = "Number of videos that are polled for event streams.";
 
     async fn read(store: &Store, id: Uuid) -> Result<Self, ApiError> {
-        Ok(store.video(id).await?)
+        Ok(store.videos().get(id).await?)
     }
 
     fn is_over(&self) -> bool {

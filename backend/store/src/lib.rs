@@ -18,6 +18,7 @@ pub mod images;
 pub mod index;
 pub mod keys;
 pub mod people;
+pub mod store;
 pub mod videos;
 
 pub use blobs::Blobs;
@@ -25,5 +26,6 @@ pub use blobs::reserve::{DiskReserve, SpoolFolder};
 pub use collections::deletion::Erased;
 pub use db::StoreError;
 pub use db::transient::retried;
-pub use db::{Config, Store, Tx};
+pub use db::{Config, Tx};
 pub use images::supersede::StoredFace;
+pub use store::Store;

@@ -172,7 +172,7 @@ fn server() -> PgConnectOptions {
 /// Creates and migrates a template, once per schema. Its name contains the migrations' checksums,
 /// so an edited migration leads to a new template.
 async fn ensure_template(server: &PgConnectOptions) -> String {
-    let name = format!("template_{}", store::Store::schema_fingerprint());
+    let name = format!("template_{}", store::db::schema::fingerprint());
     let mut admin = PgConnection::connect_with(server).await.expect("the test server answers");
     sqlx::query("select pg_advisory_lock($1)")
         .bind(TEMPLATE_LOCK)
@@ -200,7 +200,7 @@ async fn ensure_template(server: &PgConnectOptions) -> String {
             .connect_with(server.clone().database(&name))
             .await
             .expect("the template accepts connections");
-        let migrated = store::Store::from_pool(pool.clone()).migrate(OlderPrograms::Stop).await;
+        let migrated = store::Store::from_pool(pool.clone()).schema().migrate(OlderPrograms::Stop).await;
         // A template must have no connection.
         migrated.expect("the migrations run").schema.end().await.expect("the connection closes");
         pool.close().await;

@@ -67,7 +67,7 @@ pub(super) async fn backup(settings: &Settings, args: BackupArgs) -> anyhow::Res
 /// them, so all blobs to which the dump refers exist by then. The deletion log is written last, so
 /// that it contains everything that was deleted in the meantime.
 async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> anyhow::Result<BackupReport> {
-    let _schema = database.store.check_schema().await?;
+    let _schema = database.store.schema().check().await?;
     let folder = &args.folder;
     output::create_private_folder(folder)
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
@@ -77,8 +77,8 @@ async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> a
     }
     if !args.only_erasures {
         let copies = Blobs::open(&folder.join(BLOBS).to_string_lossy())?;
-        let mut blobs = database.store.copy_blobs(&open_blobs(settings)?, &copies).await?;
-        blobs.removed = database.store.prune_copies(&copies).await?;
+        let mut blobs = database.store.blobs().copy(&open_blobs(settings)?, &copies).await?;
+        blobs.removed = database.store.blobs().prune_copies(&copies).await?;
         report.blobs = Some(blobs);
     }
     report.deletion_log = write_deletion_log(&database.store, folder).await?;
@@ -86,7 +86,7 @@ async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> a
     tokio::task::spawn_blocking(move || restrict_all(&whole)).await?;
     // A newer version may have migrated the database in the meantime, and refer to blobs in a way
     // that this version does not know.
-    let _schema = database.store.check_schema().await.context("the backup may be incomplete")?;
+    let _schema = database.store.schema().check().await.context("the backup may be incomplete")?;
     Ok(report)
 }
 
@@ -107,6 +107,7 @@ async fn write_deletion_log(store: &Store, folder: &Path) -> anyhow::Result<u64>
     let mut file = BufWriter::new(private_file(&draft)?);
     let mut written = 0;
     store
+        .erasures()
         .deletion_log(|line| {
             written += 1;
             writeln!(file, "{line}").map_err(anyhow::Error::from)
@@ -215,7 +216,7 @@ async fn restore_into(
     let store = &database.store;
     if !args.without_database {
         ensure!(
-            !store.has_schema().await?,
+            !store.schema().exists().await?,
             "the database is not empty: restore into a new one (DATABASE_URL, or an empty DATA_DIR)"
         );
         let dump = args.folder.join(DUMP);
@@ -235,13 +236,13 @@ async fn restore_into(
     }
     database.migrate(OlderPrograms::Stop).await?;
     // An index outside the database may lack faces that the backup brought back.
-    store.forget_index_sets().await?;
+    store.index().forget_sets().await?;
     let queue = Queue::new(store.pool().clone(), queue::Config::default());
     let erased_again = reapply(store, &queue, deletion_log).await.context("cannot apply the deletion log")?;
     let blobs = open_blobs(settings)?;
     let copies = Blobs::open(&args.folder.join(BLOBS).to_string_lossy())?;
-    let copied = store.copy_blobs(&copies, &blobs).await?;
-    store.delete_pending_blobs(&blobs).await?;
+    let copied = store.blobs().copy(&copies, &blobs).await?;
+    store.blobs().delete_pending(&blobs).await?;
     Ok(RestoreReport { erased_again, blobs: copied })
 }
 

@@ -117,13 +117,13 @@ async fn dispatch(settings: &Settings, database: &Database, args: IndexArgs) -> 
 }
 
 async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Result<Exit> {
-    let lag = store.oldest_index_change().await?;
+    let lag = store.index().oldest_change().await?;
     let now = store.clock().await?;
     let lag = lag.map_or(0.0, |oldest| (now - oldest).as_seconds_f64());
     let status = Status {
         search_index: settings.storage.search_index.name(),
         lag_seconds: lag.max(0.0),
-        changes: store.count_index_changes().await?,
+        changes: store.index().count_changes().await?,
         sets: search_index::sets(store).await?,
         pgvector: Pgvector::new(store.pool().clone()).indexes().await?,
     };
@@ -185,14 +185,14 @@ async fn rebuild_pgvector(store: &Store) -> anyhow::Result<()> {
     let pgvector = Pgvector::new(store.pool().clone());
     for index in pgvector.indexes().await? {
         eprintln!("building the index of {}; faces can be stored and searched meanwhile", index.model);
-        pgvector.rebuild(&store.model(index.model_id).await?).await?;
+        pgvector.rebuild(&store.models().get(index.model_id).await?).await?;
     }
     Ok(())
 }
 
 async fn rebuild_external(settings: &Settings, store: &Store) -> anyhow::Result<()> {
     let index = external(settings, store)?;
-    let requested = store.request_index_rebuild(index.name()).await?;
+    let requested = store.index().request_rebuild(index.name()).await?;
     eprintln!("{requested} sets are being built; searches use the old ones meanwhile");
     carry_out(&index, store, is_complete).await
 }
@@ -206,7 +206,7 @@ async fn verify(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
     // Only complete sets can be compared. A set that is replaced meanwhile has no result.
     loop {
         carry_out(&index, store, is_complete).await?;
-        store.request_index_check(index.name()).await?;
+        store.index().request_check(index.name()).await?;
         carry_out(&index, store, |sets| sets.iter().all(|set| set.check_requested_at.is_none())).await?;
         let sets = search_index::sets(store).await?;
         if is_complete(&sets) && sets.iter().all(|set| set.check_result.is_some()) {
@@ -287,7 +287,7 @@ fn external(settings: &Settings, store: &Store) -> anyhow::Result<ExternalIndex>
                 .into(),
         )
     })?;
-    Ok(ExternalIndex::new(store.clone(), engine).with_config(settings.search_index()))
+    Ok(ExternalIndex::new(store.pool().clone(), engine).with_config(settings.search_index()))
 }
 
 /// Drops the indexes of pgvector. Fails if the index outside Postgres is not complete. With
@@ -310,7 +310,7 @@ async fn drop_indexes(
         if index != SearchIndex::Qdrant {
             return Err(UsageError(format!("--forget is for --index qdrant, not for {name}")).into());
         }
-        anyhow::ensure!(store.forget_index(name).await?, "the database has no record of the index qdrant");
+        anyhow::ensure!(store.index().forget(name).await?, "the database has no record of the index qdrant");
         return Ok(());
     }
     if index != SearchIndex::Pgvector {

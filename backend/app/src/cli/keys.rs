@@ -126,11 +126,11 @@ async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
         made_by: None,
     };
     let mut tx = store.begin().await?;
-    let (made, key) = match store.create_key(tx.conn(), &new).await {
+    let (made, key) = match store.keys().create(tx.conn(), &new).await {
         Err(StoreError::Invalid(sentence)) => return Err(UsageError(sentence).into()),
         made => made?,
     };
-    store.audit(tx.conn(), &record(Action::CreateKey, &made)).await?;
+    store.audit().record(tx.conn(), &record(Action::CreateKey, &made)).await?;
     tx.commit().await?;
     if args.json {
         let mut shown = view(&made);
@@ -151,9 +151,10 @@ async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
 
 /// Returns the collection. If it does not exist, the error lists the existing ones.
 async fn find(store: &Store, name: &str) -> anyhow::Result<Collection> {
-    match store.collection(name).await {
+    match store.collections().get(name).await {
         Err(StoreError::NotFound { .. }) => {
-            let names: Vec<String> = store.collections().await?.into_iter().map(|one| one.name).collect();
+            let names: Vec<String> =
+                store.collections().list().await?.into_iter().map(|one| one.name).collect();
             let sentence = format!(
                 "there is no collection {name:?}; allowed: {} (POST /collections creates another)",
                 names.join(", ")
@@ -165,7 +166,7 @@ async fn find(store: &Store, name: &str) -> anyhow::Result<Collection> {
 }
 
 async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
-    let keys = store.keys(None, i64::MAX).await?;
+    let keys = store.keys().list(None, i64::MAX).await?;
     if json {
         output::json(&json!({ "keys": keys.iter().map(view).collect::<Vec<_>>() }))?;
         return Ok(Exit::Success);
@@ -192,7 +193,7 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
 
 async fn revoke(store: &Store, id: Uuid, descendants: bool, json: bool) -> anyhow::Result<Exit> {
     let mut tx = store.begin().await?;
-    let ended = match store.revoke_key(tx.conn(), id, descendants).await {
+    let ended = match store.keys().revoke(tx.conn(), id, descendants).await {
         Err(StoreError::NotFound { .. }) => {
             return Err(
                 UsageError(format!("there is no key {id}; `facecrawl keys list` lists all keys")).into()
@@ -201,7 +202,7 @@ async fn revoke(store: &Store, id: Uuid, descendants: bool, json: bool) -> anyho
         ended => ended?,
     };
     for key in ended.revoked() {
-        store.audit(tx.conn(), &record(Action::RevokeKey, key)).await?;
+        store.audit().record(tx.conn(), &record(Action::RevokeKey, key)).await?;
     }
     tx.commit().await?;
     if json {

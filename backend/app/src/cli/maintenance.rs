@@ -31,7 +31,7 @@ pub(super) async fn migrate(settings: &Settings, args: MigrateArgs) -> anyhow::R
     database.close().await;
     let ran = migrated?;
     if args.json {
-        output::json(&json!({ "migrations_run": ran, "schema": store::Store::schema_fingerprint() }))?;
+        output::json(&json!({ "migrations_run": ran, "schema": store::db::schema::fingerprint() }))?;
     } else {
         output::line(match ran {
             0 => "the schema is up to date".into(),
@@ -125,8 +125,8 @@ async fn reembed_collections(
 ) -> anyhow::Result<ReembedReport> {
     let (store, ingest) = (foundation.store(), &foundation.ingest);
     let collections: Vec<Collection> = match collection {
-        None => store.collections().await?,
-        Some(name) => match store.collection(name).await {
+        None => store.collections().list().await?,
+        Some(name) => match store.collections().get(name).await {
             Err(error @ StoreError::NotFound { .. }) => {
                 return Err(super::UsageError(format!("--collection: {error}")).into());
             }
@@ -141,7 +141,7 @@ async fn reembed_collections(
         interrupted: false,
     };
     for collection in collections {
-        let outdated = store.count_outdated(collection.id, ingest.model_id()).await?;
+        let outdated = store.models().count_outdated(collection.id, ingest.model_id()).await?;
         let bar = output::image_bar(outdated.unsigned_abs());
         let done = ingest
             .reembed(collection.id, signal, |so_far| {

@@ -77,7 +77,7 @@ impl Database {
     /// would end with it.
     pub async fn migrate(&self, older: OlderPrograms) -> anyhow::Result<usize> {
         let older = if self.of_other_process { OlderPrograms::Keep } else { older };
-        let Migrated { ran, schema } = self.store.migrate(older).await?;
+        let Migrated { ran, schema } = self.store.schema().migrate(older).await?;
         if ran > 0 {
             tracing::info!(migrations = ran, "database migrated");
         }

@@ -56,7 +56,9 @@ pub async fn serve(
     metrics: PrometheusHandle,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    if settings.server().auth == server::Auth::Keys && foundation.store().keys(None, 1).await?.is_empty() {
+    if settings.server().auth == server::Auth::Keys
+        && foundation.store().keys().list(None, 1).await?.is_empty()
+    {
         tracing::warn!("AUTH=keys, but there is no key yet; create one with `facecrawl keys create`");
     }
     let services = Services {

@@ -71,7 +71,7 @@ impl Foundation {
         let store = database.store.clone();
         let queue = Queue::new(
             store.pool().clone(),
-            queue::Config { schema_version: Store::schema_version(), ..queue::Config::default() },
+            queue::Config { schema_version: store::db::schema::version(), ..queue::Config::default() },
         );
         let analyzer = Analyzer::new(engine, crate::decoder::pipeline_config(settings));
         let ingest = Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone())
@@ -108,7 +108,7 @@ impl Foundation {
     /// Reports how many stored faces have embeddings of another model than the current one, and
     /// what to do. Search does not find those faces.
     pub async fn warn_about_outdated_faces(&self, settings: &Settings) -> Result<(), StoreError> {
-        let others = self.store().faces_of_other_models(self.ingest.model_id()).await?;
+        let others = self.store().models().faces_of_other_models(self.ingest.model_id()).await?;
         let faces: i64 = others.iter().map(|(_, faces)| faces).sum();
         if faces == 0 {
             return Ok(());

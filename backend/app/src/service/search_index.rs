@@ -45,7 +45,7 @@ pub async fn open(
         remove_unused(settings, store).await?;
     }
     let Some(engine) = open_engine(settings)? else { return Ok(None) };
-    let index = ExternalIndex::new(store.clone(), engine).with_config(settings.search_index());
+    let index = ExternalIndex::new(store.pool().clone(), engine).with_config(settings.search_index());
     match role {
         Role::Searches => match index.take_over().await {
             Err(StoreError::IndexUnavailable(reason)) => {
@@ -56,7 +56,7 @@ pub async fn open(
             }
             taken => taken.context("cannot record the changes of faces")?,
         },
-        Role::StoresFaces if !store.records_index_changes().await? => {
+        Role::StoresFaces if !store.index().records_changes().await? => {
             let index = settings.storage.search_index.name();
             tracing::warn!(index, "no process that serves the API has started with this SEARCH_INDEX");
         }
@@ -126,7 +126,7 @@ fn qdrant_server(settings: &Settings) -> anyhow::Result<Option<Server>> {
 /// Returns the sets of the search index outside Postgres.
 pub async fn sets(store: &Store) -> anyhow::Result<Vec<IndexSet>> {
     let mut conn = store.pool().acquire().await?;
-    Ok(store.index_sets(&mut conn).await?)
+    Ok(store.index().sets(&mut conn).await?)
 }
 
 /// Returns whether searches use a set of this index for the model.
@@ -148,12 +148,12 @@ async fn remove_unused(settings: &Settings, store: &Store) -> anyhow::Result<()>
     let used = settings.storage.search_index;
     // First, so that no process applies changes while recording stops.
     let mut server_id = None;
-    ExternalIndex::release(store, IN_FILES).await?;
+    ExternalIndex::release(store.pool(), IN_FILES).await?;
     if used != SearchIndex::Qdrant {
-        server_id = ExternalIndex::release(store, SearchIndex::Qdrant.name()).await?;
+        server_id = ExternalIndex::release(store.pool(), SearchIndex::Qdrant.name()).await?;
     }
-    if used == SearchIndex::Pgvector && store.records_index_changes().await? {
-        store.stop_index_changes().await.context("cannot stop recording the changes of faces")?;
+    if used == SearchIndex::Pgvector && store.index().records_changes().await? {
+        store.index().stop_changes().await.context("cannot stop recording the changes of faces")?;
     }
     remove_files(settings, store).await?;
     if let Some(id) = server_id {
@@ -163,7 +163,7 @@ async fn remove_unused(settings: &Settings, store: &Store) -> anyhow::Result<()>
 }
 
 async fn remove_files(settings: &Settings, store: &Store) -> anyhow::Result<()> {
-    store.forget_index(IN_FILES).await?;
+    store.index().forget(IN_FILES).await?;
     let folder = settings.storage.data_dir.join("index");
     if !folder.exists() {
         return Ok(());
@@ -195,7 +195,7 @@ async fn remove_collections(settings: &Settings, store: &Store, id: Uuid) -> any
         .context(EXPLANATION);
     }
     server.remove_all().await.context(EXPLANATION)?;
-    store.forget_index(SearchIndex::Qdrant.name()).await?;
+    store.index().forget(SearchIndex::Qdrant.name()).await?;
     tracing::info!("deleted the unused search index in the Qdrant server");
     Ok(())
 }

@@ -26,7 +26,7 @@ pub(super) async fn with_secret(
         (None, Some(_)) => None,
     };
     let sketcher = secret.map(|secret| Sketcher::new(Secret::new(secret)));
-    let foreign = store.foreign_sketches(sketcher.as_ref().map_or("", Sketcher::key)).await?;
+    let foreign = store.suppressions().foreign_sketches(sketcher.as_ref().map_or("", Sketcher::key)).await?;
     if foreign > 0 {
         tracing::warn!(
             sketches = foreign,

@@ -9,7 +9,7 @@ use store::keys::{NewKey, Scope};
 /// Creates a key for `default` or for every collection. Returns its secret.
 async fn key(stage: &Stage, name: &str, scopes: &[Scope], bound: bool) -> String {
     let store = stage.database.store();
-    let default = store.collection("default").await.unwrap();
+    let default = store.collections().get("default").await.unwrap();
     let new = NewKey {
         collection_id: bound.then_some(default.id),
         name: name.into(),
@@ -19,7 +19,7 @@ async fn key(stage: &Stage, name: &str, scopes: &[Scope], bound: bool) -> String
         made_by: None,
     };
     let mut tx = store.begin().await.unwrap();
-    let (_, secret) = store.create_key(tx.conn(), &new).await.unwrap();
+    let (_, secret) = store.keys().create(tx.conn(), &new).await.unwrap();
     tx.commit().await.unwrap();
     secret
 }
@@ -261,14 +261,14 @@ async fn the_log_is_filtered_and_grows_as_one_scrolls() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     let store = stage.database.store();
-    let default = store.collection("default").await.unwrap().id;
+    let default = store.collections().get("default").await.unwrap().id;
     let mut tx = store.begin().await.unwrap();
     for number in 0..130 {
         let action = if number % 10 == 0 { Action::Erase } else { Action::Search };
         let detail = json!({"faces": number, "suppress": true, "face_id": uuid::Uuid::now_v7()});
         let entry =
             AuditEntry { action, collection_id: Some(default), key_id: None, request_id: None, detail };
-        store.audit(tx.conn(), &entry).await.unwrap();
+        store.audit().record(tx.conn(), &entry).await.unwrap();
     }
     tx.commit().await.unwrap();
 

@@ -126,7 +126,7 @@ async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 }
 
 async fn default_collection(store: &Store) -> Uuid {
-    store.collection(DEFAULT_COLLECTION).await.unwrap().id
+    store.collections().get(DEFAULT_COLLECTION).await.unwrap().id
 }
 
 #[testing::needs(slow)]
@@ -149,9 +149,10 @@ async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
     ] {
         database.execute(statement).await;
     }
-    let model = store.register_model("other", "other", 3).await.unwrap().id;
+    let model = store.models().register("other", "other", 3).await.unwrap().id;
     let left = async || {
-        let (all, other) = (store.count_outdated(collection, 0), store.count_outdated(collection, model));
+        let (all, other) =
+            (store.models().count_outdated(collection, 0), store.models().count_outdated(collection, model));
         all.await.unwrap() - other.await.unwrap()
     };
     assert_eq!(left().await, COPIES);
@@ -180,8 +181,10 @@ async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
     let refused = place.run_on(&database, &["reembed", "--collection", "nobodys"]).expect(2);
     assert!(refused.stderr.contains("nobodys"), "{}", refused.stderr);
     // All faces come from the same image, so all have the same embedding under the current model.
-    let (_, first) = store.embedding("00000000-0000-7000-8000-000000000001".parse().unwrap()).await.unwrap();
-    let (_, last) = store.embedding("00000000-0000-7000-8000-000000001999".parse().unwrap()).await.unwrap();
+    let (_, first) =
+        store.faces().embedding("00000000-0000-7000-8000-000000000001".parse().unwrap()).await.unwrap();
+    let (_, last) =
+        store.faces().embedding("00000000-0000-7000-8000-000000001999".parse().unwrap()).await.unwrap();
     assert_eq!((first.len(), &first), (128, &last));
 }
 
@@ -207,8 +210,8 @@ async fn clusters(store: &Store) -> BTreeSet<BTreeSet<Uuid>> {
     let collection_id = default_collection(store).await;
     let filter = SubjectFilter { collection_id, name: None, external_id: None, origin: None };
     let mut all = BTreeSet::new();
-    for subject in store.subjects(&filter, None, 1_000).await.unwrap() {
-        let faces = store.faces_of_subject(collection_id, subject.id, None, 1_000).await.unwrap();
+    for subject in store.people().list(&filter, None, 1_000).await.unwrap() {
+        let faces = store.people().faces(collection_id, subject.id, None, 1_000).await.unwrap();
         all.insert(faces.into_iter().map(|face| face.id).collect());
     }
     all
@@ -231,7 +234,7 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
         service.caller().ask(202, Method::POST, "/collections/default/cluster", Some(&json!({}))).await;
         if kill {
             let hold = hold.unwrap();
-            let run = async || store.latest_clustering(collection).await.unwrap().unwrap();
+            let run = async || store.clusters().latest(collection).await.unwrap().unwrap();
             wait_until("a step", async || run().await.looked > 0).await;
             service.signal(Signal::KILL);
             let _ = service.ended();
@@ -278,7 +281,7 @@ async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
     let store = database.store();
     let erased = async || {
         let filter = AuditFilter { action: Some(Action::Expire), ..AuditFilter::default() };
-        let log = store.audit_log(&filter, None, 1_000).await.unwrap();
+        let log = store.audit().list(&filter, None, 1_000).await.unwrap();
         log.iter().map(|record| record.detail["images"].as_u64().unwrap()).sum::<u64>()
     };
     assert_eq!(files_below(&folder).len(), EXPIRED);

@@ -188,7 +188,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
     let (mut stopped, mut kept_waiting) = (None, 0);
     for (at, failure) in schedule(&mut random) {
         wait_for("for images to be stored", async || {
-            let progress = store.crawl_progress(id).await.ok()?;
+            let progress = store.crawls().progress(id).await.ok()?;
             (*progress.images.get(&ImageState::Processed)? as usize >= at).then_some(())
         })
         .await;

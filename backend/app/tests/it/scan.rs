@@ -57,9 +57,9 @@ async fn every_file_of_a_folder_is_accounted_for() {
     // The database agrees with the output on stdout.
     let store = database.store();
     let filter = store::images::ImageFilter { collection: "press".into(), ..Default::default() };
-    assert_eq!(store.images(&filter, None, 100).await.unwrap().len(), 2);
+    assert_eq!(store.images().list(&filter, None, 100).await.unwrap().len(), 2);
     let filter = store::faces::FaceListQuery { collection: "press".into(), ..Default::default() };
-    assert_eq!(store.faces(&filter, None, 100).await.unwrap().len(), 3);
+    assert_eq!(store.faces().list(&filter, None, 100).await.unwrap().len(), 3);
 
     let again = scan(&place, &database, &["photos/ada.jpg", "photos/two", "-c", "press"]).expect(0).json();
     assert_eq!(again["images"]["duplicate"], 2);
@@ -125,10 +125,11 @@ async fn a_scan_that_is_broken_off_says_how_far_it_came() {
     let store = database.store();
     let deadline = std::time::Instant::now() + testing::MAX_WAIT;
     loop {
-        let crawl = store.crawls(&Default::default(), None, 1).await.unwrap().into_iter().next();
+        let crawl = store.crawls().list(&Default::default(), None, 1).await.unwrap().into_iter().next();
         if let Some(crawl) = crawl
             && store
-                .crawl_progress(crawl.id)
+                .crawls()
+                .progress(crawl.id)
                 .await
                 .unwrap()
                 .images
@@ -177,16 +178,16 @@ fn media_folder(place: &TestFolder, times: u32) {
 
 async fn videos(database: &TestDatabase, collection: &str) -> Vec<Video> {
     let filter = VideoFilter { collection: collection.into(), state: None, crawl_id: None };
-    database.store().videos(&filter, None, 10).await.unwrap_or_default()
+    database.store().videos().list(&filter, None, 10).await.unwrap_or_default()
 }
 
 async fn tracks(database: &TestDatabase, video: &Video) -> Vec<Track> {
-    database.store().tracks(video.id, &TrackFilter::default(), None, 1_000).await.unwrap().tracks
+    database.store().tracks().list(video.id, &TrackFilter::default(), None, 1_000).await.unwrap().tracks
 }
 
 async fn count_of_faces(database: &TestDatabase, collection: &str) -> usize {
     let filter = store::faces::FaceListQuery { collection: collection.into(), ..Default::default() };
-    database.store().faces(&filter, None, 1_000).await.unwrap().len()
+    database.store().faces().list(&filter, None, 1_000).await.unwrap().len()
 }
 
 /// Returns what must not depend on interruptions.
@@ -249,7 +250,7 @@ async fn a_video_of_a_folder_is_stored_and_its_faces_have_appearances() {
     let shots: Vec<uuid::Uuid> =
         stored.iter().flat_map(|track| &track.faces).map(|shot| shot.face_id).collect();
     assert_eq!(json!(shots.len()), film["faces"]);
-    assert_eq!(database.store().appearances(&shots).await.unwrap().len(), shots.len());
+    assert_eq!(database.store().tracks().appearances(&shots).await.unwrap().len(), shots.len());
 
     let faces = count_of_faces(&database, "default").await;
     let again = scan_videos(&place, &database, &["media/film"]).expect(0).json();

@@ -120,9 +120,9 @@ async fn an_index_in_a_server_is_built_verified_and_removed_beside_the_service()
     let service = program.start("pgvector");
     let answer = ask(&service.caller(), &embedding).await;
     assert_eq!(found(&answer)[0], face);
-    assert!(!database.store().records_index_changes().await.unwrap());
+    assert!(!database.store().index().records_changes().await.unwrap());
     assert_eq!(run("pgvector", &["index", "status", "--json"]).expect(0).json()["sets"], json!([]));
-    let released = ExternalIndex::release(&database.store(), "qdrant").await.unwrap();
+    let released = ExternalIndex::release(database.store().pool(), "qdrant").await.unwrap();
     assert_eq!(released, None, "no record is left");
 }
 
@@ -214,7 +214,7 @@ struct Shared {
 /// Deletes an image. An earlier attempt may have deleted it although its answer was lost.
 async fn delete(store: &Store, image: Uuid) -> Result<(), StoreError> {
     let mut tx = store.begin().await?;
-    match store.delete_image(tx.conn(), image).await {
+    match store.images().delete(tx.conn(), image).await {
         Err(StoreError::NotFound { .. }) => Ok(()),
         Err(error) => Err(error),
         Ok(_) => tx.commit().await,
@@ -334,7 +334,7 @@ async fn the_index_in_a_server_equals_the_rows_after_kills_of_service_and_databa
     let rows: i64 = sqlx::query_scalar("select count(*) from faces").fetch_one(store.pool()).await.unwrap();
     assert_eq!(sets[0]["check_result"]["rows"], rows);
     let deadline = Instant::now() + MAX_WAIT;
-    while store.oldest_index_change().await.unwrap().is_some() {
+    while store.index().oldest_change().await.unwrap().is_some() {
         assert!(Instant::now() < deadline, "the index does not follow the changes");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -369,7 +369,7 @@ async fn an_index_in_files_is_refused_and_deleted_and_no_face_is_lost() {
     sqlx::raw_sql(RECORDS).execute(database.pool()).await.unwrap();
     writer.add().await.unwrap();
     let store = database.store();
-    assert_eq!(store.count_index_changes().await.unwrap(), FACES_PER_IMAGE as i64);
+    assert_eq!(store.index().count_changes().await.unwrap(), FACES_PER_IMAGE as i64);
     let folder = place.path().join("data/index");
     let set = folder.join("3f8e7a52-94a5-4d0c-b9f7-1f7e6ad2b6a1");
     fs::create_dir_all(set.join("segments")).unwrap();
@@ -392,9 +392,9 @@ async fn an_index_in_files_is_refused_and_deleted_and_no_face_is_lost() {
 
     let service = program.start("pgvector");
     assert!(!folder.exists(), "the files contain embeddings of faces");
-    assert_eq!(ExternalIndex::release(&store, "edge").await.unwrap(), None, "a record is left");
-    assert!(!store.records_index_changes().await.unwrap());
-    assert_eq!(store.count_index_changes().await.unwrap(), 0);
+    assert_eq!(ExternalIndex::release(store.pool(), "edge").await.unwrap(), None, "a record is left");
+    assert!(!store.index().records_changes().await.unwrap());
+    assert_eq!(store.index().count_changes().await.unwrap(), 0);
     let status = || program.run("pgvector", &["index", "status", "--json"]).expect(0).json();
     assert_eq!(status()["sets"], json!([]));
     // Faces from before and after the last update of the index are found.

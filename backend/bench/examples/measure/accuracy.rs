@@ -81,7 +81,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
     let analyzer = analyzer(arguments)?;
     let faces = faces(&analyzer, arguments).await?;
     let embedder = analyzer.engine().embedder();
-    let most = pipeline::images::ingest::max_differing_bits(embedder) as usize;
+    let most = pipeline::max_differing_bits(embedder) as usize;
     let mut populations = serde_json::Map::new();
     type Chosen = fn(&&Face) -> bool;
     let all: [(&str, Chosen); 3] =

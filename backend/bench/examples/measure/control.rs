@@ -27,17 +27,17 @@ pub(crate) async fn measure() -> anyhow::Result<Value> {
     crawls.resume(crawl).await?;
     let resume = ms(started);
     let started = Instant::now();
-    store.crawl_progress(crawl).await?;
+    store.crawls().progress(crawl).await?;
     let counts = ms(started);
     let started = Instant::now();
     crawls.cancel(crawl).await?;
     let cancel = ms(started);
-    let at_once = store.crawl_progress(crawl).await?.pages;
-    while !store.closing_crawls().await?.is_empty() {
+    let at_once = store.crawls().progress(crawl).await?.pages;
+    while !store.crawls().closing().await?.is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let closed = ms(started);
-    let at_the_end = store.crawl_progress(crawl).await?.pages;
+    let at_the_end = store.crawls().progress(crawl).await?.pages;
     Ok(json!({
         "pause": pause, "resume": resume, "counts": counts, "cancel": cancel, "closed": closed,
         "counts_at_once": at_once, "counts_at_the_end": at_the_end,

@@ -106,11 +106,11 @@ impl<'a> Meter<'a> {
 impl Crawl {
     async fn begin(store: Store, dimensions: usize) -> Result<Self> {
         let queue = Queue::new(store.pool().clone(), queue::Config::default());
-        let collection = store.ensure_collection("footprint").await?.id;
-        let model = store.register_model("footprint", "footprint", i32::try_from(dimensions)?).await?.id;
+        let collection = store.collections().ensure("footprint").await?.id;
+        let model = store.models().register("footprint", "footprint", i32::try_from(dimensions)?).await?.id;
         let mut tx = store.begin().await?;
         let seeds = ["http://www.example.org/".to_owned()];
-        let id = store.insert_crawl(tx.conn(), collection, CrawlKind::Web, &seeds, &json!({})).await?.id;
+        let id = store.crawls().insert(tx.conn(), collection, CrawlKind::Web, &seeds, &json!({})).await?.id;
         tx.commit().await?;
         Ok(Self { store, queue, id, collection, model, dimensions, random: Random(1) })
     }
@@ -136,7 +136,7 @@ impl Crawl {
         let all: Vec<NewPage> = (0..pages).map(page).collect();
         for links in all.chunks(LINKS) {
             let mut tx = self.store.begin().await?;
-            let rows = self.store.admit_pages(tx.conn(), self.id, i64::MAX, links).await?;
+            let rows = self.store.ledger().admit_pages(tx.conn(), self.id, i64::MAX, links).await?;
             self.queue.enqueue(tx.conn(), &self.jobs("scan_page", &rows)).await?;
             tx.commit().await?;
         }
@@ -174,8 +174,8 @@ impl Crawl {
         };
         let mut tx = self.store.begin().await?;
         self.queue.complete(tx.conn(), claim).await?;
-        let rows = self.store.admit_images(tx.conn(), self.id, i64::MAX, &images).await?;
-        self.store.settle_page(tx.conn(), row, &result).await?;
+        let rows = self.store.ledger().admit_images(tx.conn(), self.id, i64::MAX, &images).await?;
+        self.store.ledger().settle_page(tx.conn(), row, &result).await?;
         self.queue.enqueue(tx.conn(), &self.jobs("scan_image", &rows)).await?;
         tx.commit().await?;
         Ok(())
@@ -187,12 +187,12 @@ impl Crawl {
         let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.face()).collect();
         let mut tx = self.store.begin().await?;
         self.queue.complete(tx.conn(), claim).await?;
-        let inserted = self.store.insert_image(tx.conn(), self.collection, &image).await?;
+        let inserted = self.store.images().insert(tx.conn(), self.collection, &image).await?;
         inserted.map_err(|_| anyhow!("two images have the same bytes"))?;
-        self.store.insert_faces(tx.conn(), self.collection, image.id, &faces).await?;
+        self.store.faces().insert(tx.conn(), self.collection, image.id, &faces).await?;
         let (state, image) = (ImageState::Processed, Some(image.id));
         let result = ImageUrlResult { state, reason: None, detail: None, image };
-        self.store.settle_image_url(tx.conn(), row, result).await?;
+        self.store.ledger().settle_image_url(tx.conn(), row, result).await?;
         tx.commit().await?;
         Ok(())
     }

@@ -2,4 +2,3 @@
 
 pub mod budget;
 pub(crate) mod fair_semaphore;
-pub(crate) mod image_budget;

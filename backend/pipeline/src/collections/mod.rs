@@ -1,3 +1,109 @@
-//! Empties deleted collections.
+//! Handles `erase_collection`: erases the contents of a deleted collection piece by piece. The
+//! statements are in the store.
+use crate::Crawls;
+use crate::domain::jobs::CollectionDeletion;
+use crate::domain::{ChangeError, CrawlError, TURN, Turn, jobs};
+use queue::{Claim, ClaimedJob, Handler, Outcome, Queue, QueueError};
+use serde_json::json;
+use std::time::Duration;
+use store::keys::audit::{Action, AuditEntry};
+use store::{Blobs, Store, StoreError};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
-pub(crate) mod erase;
+/// Wait before the next attempt if a row was added while the last piece was erased.
+const RETRY_WAIT: Duration = Duration::from_secs(1);
+
+/// The handler of `erase_collection`. If the process is killed at any point, the next attempt
+/// continues: finished pieces are committed, and the rest still exists.
+pub(crate) struct EraseCollection {
+    store: Store,
+    queue: Queue,
+    crawls: Crawls,
+    blobs: Blobs,
+}
+
+impl EraseCollection {
+    pub(crate) fn new(store: Store, queue: Queue, crawls: Crawls, blobs: Blobs) -> Self {
+        Self { store, queue, crawls, blobs }
+    }
+
+    /// Cancels the crawls that could still store content.
+    async fn cancel_crawls(&self, collection: Uuid) -> Result<(), CrawlError> {
+        for crawl in self.store.collections().crawls_to_cancel(collection).await? {
+            match self.crawls.cancel(crawl).await {
+                // The crawl ended at the same moment.
+                Err(CrawlError::Store(StoreError::Conflict(_) | StoreError::NotFound { .. })) => {}
+                cancelled => drop(cancelled?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Erases one piece. Returns whether the collection is completely deleted.
+    async fn piece(&self, collection: Uuid, claim: Claim) -> Result<Piece, ChangeError> {
+        let mut tx = self.store.begin().await?;
+        let erased = self.store.collections().erase_some(tx.conn(), collection).await?;
+        if erased.done {
+            // Blobs of earlier pieces may remain. The audit entry states that none remain, so they
+            // are deleted first.
+            self.store.blobs().delete_pending(&self.blobs).await?;
+        }
+        if erased.done && erased.rows > 0 {
+            let entry = AuditEntry {
+                action: Action::EraseCollection,
+                collection_id: Some(collection),
+                key_id: None,
+                request_id: None,
+                detail: json!({}),
+            };
+            self.store.audit().record(tx.conn(), &entry).await?;
+        }
+        if erased.rows > 0 {
+            self.queue.record_progress(tx.conn(), claim).await?;
+        }
+        tx.commit().await?;
+        self.store.blobs().delete(&self.blobs, &erased.blobs).await?;
+        tracing::debug!(%collection, rows = erased.rows, blobs = erased.blobs.len(), "erased a piece of a collection");
+        Ok(match (erased.done, erased.rows > 0) {
+            (true, _) => Piece::Last,
+            (false, true) => Piece::Some,
+            (false, false) => Piece::Stuck,
+        })
+    }
+}
+
+enum Piece {
+    Last,
+    Some,
+    /// A row was added in the meantime, or a crawl is running.
+    Stuck,
+}
+
+#[async_trait::async_trait]
+impl Handler for EraseCollection {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+        let collection = match jobs::read::<CollectionDeletion>(&job.payload) {
+            Ok(deletion) => deletion.collection_id,
+            Err(error) => return Outcome::Discard(error),
+        };
+        if let Err(error) = self.cancel_crawls(collection).await {
+            return Outcome::Retry(error.to_string(), None);
+        }
+        let turn = Turn::of(&self.queue, &job, TURN);
+        loop {
+            if cancel.is_cancelled() || turn.is_over().await {
+                return Outcome::Snooze(Duration::ZERO);
+            }
+            match self.piece(collection, job.claim).await {
+                Ok(Piece::Last) => break,
+                Ok(Piece::Some) => {}
+                Ok(Piece::Stuck) => return Outcome::Snooze(RETRY_WAIT),
+                Err(ChangeError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
+                Err(error) => return Outcome::Retry(error.to_string(), None),
+            }
+        }
+        tracing::info!(%collection, "erased a deleted collection");
+        Outcome::Done
+    }
+}

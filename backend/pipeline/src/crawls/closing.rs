@@ -1,5 +1,5 @@
-//! Ends a crawl after the transaction that settles its last row. Cancellation is in
-//! `crawl::control`.
+//! Ends a crawl after the transaction that settles its last row, and enqueues what follows: the
+//! message to its webhook and its next run. Cancellation is in `control`.
 //!
 //! Two transactions can settle the last two rows at the same time, and neither sees the change of
 //! the other. The check for queued rows therefore runs after the commit. The check that follows the
@@ -8,44 +8,31 @@
 //!
 //! `Crawls::reconcile` ends a crawl whose last check failed or did not run, for example because the
 //! process ended after the commit.
-
-pub(crate) mod notifications;
-
-use crate::domain::ChangeError;
+//!
+//! The jobs that follow are enqueued in the transaction that ends the crawl. They are therefore not
+//! lost, and they do not exist if the transaction is rolled back.
+use crate::Crawls;
+use crate::domain::forget_jobs;
+use crate::domain::jobs::{NextRun, WebhookMessage};
+use crate::domain::{ChangeError, CrawlError, CrawlOptions, jobs};
 use domain::{CrawlState, Reason};
-use queue::{Claim, Queue, QueueError};
+use queue::{ClaimedJob, Handler, Outcome, Queue, QueueError};
 use store::crawls::ledger::Outcomes;
+use store::crawls::{Crawl, CrawlProgress};
 use store::{Store, StoreError, Tx, retried};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-
-/// Checks that the crawl is live. Call it in a transaction that settles a row, right after the call
-/// to the queue and before any other statement.
-///
-/// # Errors
-/// Fails with [`QueueError::Stale`] if the crawl has ended or was deleted. A cancellation runs
-/// before the call to the queue or waits for it, so nothing is stored after a cancellation.
-pub(crate) async fn check_live(
-    store: &Store,
-    tx: &mut Tx,
-    crawl: Uuid,
-    claim: Claim,
-) -> Result<(), ChangeError> {
-    match store.crawl_state(tx.conn(), crawl).await? {
-        Some(state) if state.is_live() => Ok(()),
-        _ => Err(QueueError::Stale(claim.id).into()),
-    }
-}
 
 /// Ends the crawl if no row is queued. Call it after the commit of a transaction that settled a
 /// row. The row is settled in any case. A failure is therefore only logged, and `Crawls::reconcile`
 /// ends the crawl later.
 pub(crate) async fn end_if_done(store: &Store, queue: &Queue, crawl: Uuid) {
     let ended: Result<(), ChangeError> = retried("end_crawl", || async {
-        if store.has_queued_rows(store.pool(), crawl).await? {
+        if store.ledger().has_queued_rows(store.pool(), crawl).await? {
             return Ok(());
         }
         let mut tx = store.begin().await?;
-        match store.lock_crawl(tx.conn(), crawl).await {
+        match store.crawls().lock(tx.conn(), crawl).await {
             // The crawl was deleted.
             Err(StoreError::NotFound { .. }) => return Ok(()),
             locked => locked?,
@@ -69,16 +56,17 @@ pub(crate) async fn finish_if_done(
     crawl: Uuid,
 ) -> Result<bool, ChangeError> {
     // Several workers can find that no row is queued. Only the first one reads the outcomes.
-    let live = store.crawl_state(tx.conn(), crawl).await?.is_some_and(CrawlState::is_live);
-    if !live || store.has_queued_rows(tx.conn(), crawl).await? {
+    let live = store.crawls().state(tx.conn(), crawl).await?.is_some_and(CrawlState::is_live);
+    if !live || store.ledger().has_queued_rows(tx.conn(), crawl).await? {
         return Ok(false);
     }
-    let (state, error) = match failure_reason(&store.outcomes(tx.conn(), crawl).await?) {
+    let (state, error) = match failure_reason(&store.ledger().outcomes(tx.conn(), crawl).await?) {
         None => (CrawlState::Completed, None),
         Some(error) => (CrawlState::Failed, Some(error)),
     };
-    let ended = store.set_crawl_state(tx.conn(), crawl, &CrawlState::LIVE, state, error.as_deref()).await?;
-    notifications::ended(store, queue, tx, &ended).await?;
+    let ended =
+        store.crawls().set_state(tx.conn(), crawl, &CrawlState::LIVE, state, error.as_deref()).await?;
+    enqueue_followups(store, queue, tx, &ended).await?;
     Ok(true)
 }
 
@@ -105,6 +93,116 @@ const REMEDIES: [(Reason, &str); 2] = [
     (Reason::ForbiddenAddress, "add the range of the private address to CRAWL_ALLOW_PRIVATE to allow it"),
     (Reason::ForbiddenUrl, "add the port of the URL to CRAWL_PORTS to allow it"),
 ];
+
+/// Enqueues the jobs for a crawl that has ended. The jobs belong to no group, so that a
+/// cancellation does not cancel the message to the webhook.
+pub(crate) async fn enqueue_followups(
+    store: &Store,
+    queue: &Queue,
+    tx: &mut Tx,
+    crawl: &Crawl,
+) -> Result<(), ChangeError> {
+    metrics::counter!("facecrawl_crawls_total", "event" => crawl.state.as_str()).increment(1);
+    // A scan of local files has different options, without webhook and interval.
+    let Ok(options) = serde_json::from_value::<CrawlOptions>(crawl.options.clone()) else { return Ok(()) };
+    let mut jobs = Vec::new();
+    if options.webhook.is_some() {
+        jobs.push(WebhookMessage::new(crawl).job(crawl.collection_id));
+    }
+    if let Some(every) = options.every
+        && crawl.state != CrawlState::Cancelled
+        && crawl.series_id.is_some()
+    {
+        let at = store.crawls().schedule_next_run(tx.conn(), crawl.id, every.duration()).await?;
+        jobs.push(NextRun { crawl_id: crawl.id }.job(crawl.collection_id, at));
+    }
+    queue.enqueue(tx.conn(), &jobs).await?;
+    Ok(())
+}
+
+/// Returns the crawl in the form of a webhook message. The message is the same as the response to
+/// `GET /crawls/{id}`, except that it omits the seeds and the options, which can be long.
+pub(crate) fn report(crawl: &Crawl, progress: &CrawlProgress) -> serde_json::Value {
+    let time = |at: time::OffsetDateTime| at.format(&time::format_description::well_known::Rfc3339).ok();
+    serde_json::json!({
+        "id": crawl.id,
+        "state": crawl.state,
+        "kind": crawl.kind,
+        "collection": crawl.collection,
+        "created_at": time(crawl.created_at),
+        "finished_at": crawl.finished_at.and_then(time),
+        "series_id": crawl.series_id,
+        "next_run_at": crawl.next_run_at.and_then(time),
+        "error": crawl.error,
+        "counts": {
+            "pages": progress.pages,
+            "images": progress.images,
+            "videos": progress.videos,
+            "faces": progress.faces,
+            "over_limit": progress.over_limit,
+            "links_left_out": progress.links_left_out,
+        },
+        "reasons": progress.reasons,
+    })
+}
+
+pub(crate) struct StartCrawl(pub(crate) Crawls);
+
+#[async_trait::async_trait]
+impl Handler for StartCrawl {
+    async fn run(&self, job: ClaimedJob, _cancel: CancellationToken) -> Outcome {
+        let run: NextRun = match jobs::read(&job.payload) {
+            Ok(run) => run,
+            Err(error) => return Outcome::Discard(error),
+        };
+        match self.0.start_next(run.crawl_id, job.claim).await {
+            Ok(started) => {
+                if let Some(crawl) = started {
+                    tracing::info!(crawl = %crawl.id, series = ?crawl.series_id, "started the next run of a crawl");
+                }
+                Outcome::Settled
+            }
+            Err(CrawlError::Queue(QueueError::Stale(_))) => Outcome::Stale,
+            // The crawl was deleted after its next run was scheduled.
+            Err(CrawlError::Store(StoreError::NotFound { .. })) => Outcome::Done,
+            Err(error @ CrawlError::Store(StoreError::Invalid(_))) => Outcome::Discard(error.to_string()),
+            Err(error) => Outcome::Retry(error.to_string(), None),
+        }
+    }
+}
+
+/// Error text in the record of a scan whose lease expired.
+const LAPSED: &str = "the scan command ended before the scan was complete; run it again, and stored images are not analysed again";
+
+/// Detail of a video whose scan ended first.
+pub(crate) const VIDEO_ENDED: &str =
+    "the scan ended before the end of the video; scan the file again with the same options to continue";
+
+/// Ends the scans whose lease expired and returns their number. The state becomes `failed`; rows
+/// that are still queued are skipped as `not_scanned`.
+pub(crate) async fn end_lapsed_scans(store: &Store, queue: &Queue) -> Result<u64, ChangeError> {
+    let mut ended = 0;
+    for scan in store.crawls().lapsed_scans().await? {
+        let mut tx = store.begin().await?;
+        match store.suppressions().lock_of_crawl(tx.conn(), scan).await {
+            // It was deleted meanwhile.
+            Err(StoreError::NotFound { .. }) => continue,
+            locked => locked?,
+        };
+        if store.crawls().end_lapsed_scan(tx.conn(), scan, LAPSED).await? {
+            let skipped = store.crawls().skip_queued(tx.conn(), scan, Reason::NotScanned, i64::MAX).await?;
+            forget_jobs(queue, &mut tx, &skipped.jobs).await?;
+            tx.commit().await?;
+            tracing::warn!(%scan, "scan lease expired; scan ended as failed");
+            ended += 1;
+        }
+    }
+    let mut tx = store.begin().await?;
+    let jobs = store.crawled_videos().end_scanned(tx.conn(), VIDEO_ENDED).await?;
+    forget_jobs(queue, &mut tx, &jobs).await?;
+    tx.commit().await?;
+    Ok(ended)
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,25 +1,28 @@
-//! Code common to the handlers of `scan_page` and `scan_image`, including the end of their jobs.
-//! Fetching and storing are in their own modules.
-
-use super::job_error::JobError;
-use super::live_jobs::LiveJobs;
-use super::sitemap_permits::SitemapPermits;
+//! What the handlers of jobs of crawls share: services, the view of a crawl, the end of a job,
+//! permits for sitemaps. Fetching and storing are in their own modules.
+//!
+//! The running jobs of each crawl in this process are counted, so that only the last of them checks
+//! with a query whether the crawl has ended. While another job of the crawl runs here, its row is
+//! still queued, or it will be settled before that job itself ends. So the crawl either has not
+//! ended, or the other job checks later.
 use crate::crawls::closing;
+use crate::crawls::job_error::JobError;
 use crate::crawls::politeness::host_throttle::{HostThrottle, RequestedDelay};
 use crate::crawls::politeness::robots::RobotsCache;
-use crate::domain::ChangeError;
-use crate::domain::{Row, RowEnd};
-use crate::images::ingest::outcome::count_outcome;
+use crate::domain::{ChangeError, Row, RowEnd};
+use crate::images::ingest::count_outcome;
 use crate::{CrawlOptions, Crawls, Ingest, crawls, profile_of};
 use crawler::Fetcher;
 use domain::{CrawlState, Reason, Unprocessed};
 use queue::{ClaimedJob, Outcome, Queue, QueueError};
 use std::collections::HashMap;
+use std::collections::HashSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::crawls::Crawl;
 use store::{Store, StoreError, retried};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
@@ -171,7 +174,7 @@ impl Context {
             } else {
                 self.queue.complete(tx.conn(), job.claim).await?;
             }
-            closing::check_live(&self.store, &mut tx, crawl, job.claim).await?;
+            crate::domain::check_live(&self.store, &mut tx, crawl, job.claim).await?;
             row.settle(&self.store, &mut tx, end).await?;
             Ok(tx.commit().await?)
         })
@@ -222,11 +225,11 @@ impl Context {
         {
             return Ok(view.clone());
         }
-        let crawl = match retried("crawl", || self.store.crawl(id)).await {
+        let crawl = match retried("crawl", || self.store.crawls().get(id)).await {
             Err(StoreError::NotFound { .. }) => return Err(JobError::Gone),
             crawl => crawl?,
         };
-        let collection = match self.store.collection_by_id(crawl.collection_id).await {
+        let collection = match self.store.collections().by_id(crawl.collection_id).await {
             // The collection was deleted, so no result of the crawl can be stored.
             Err(StoreError::NotFound { .. }) => return Err(JobError::Gone),
             collection => collection?,
@@ -246,5 +249,142 @@ impl Context {
 
     fn cached(&self) -> std::sync::MutexGuard<'_, HashMap<Uuid, (Instant, Arc<CrawlView>)>> {
         self.crawls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The running jobs of each crawl.
+#[derive(Default)]
+pub(crate) struct LiveJobs(Mutex<HashMap<Uuid, Jobs>>);
+
+#[derive(Default)]
+struct Jobs {
+    running: usize,
+    /// Whether a job settled a row since the last check.
+    settled: bool,
+}
+
+/// A running job. If it is dropped before [`Self::end`], for example at a shutdown, another job or
+/// `Crawls::reconcile` ends the crawl.
+pub(crate) struct LiveJob<'a> {
+    jobs: &'a LiveJobs,
+    crawl: Uuid,
+    has_ended: bool,
+}
+
+impl LiveJobs {
+    /// Counts a job of the crawl as running, until [`LiveJob::end`] is called or it is dropped.
+    pub(crate) fn begin(&self, crawl: Uuid) -> LiveJob<'_> {
+        self.lock().entry(crawl).or_default().running += 1;
+        LiveJob { jobs: self, crawl, has_ended: false }
+    }
+
+    /// Removes a job. Returns whether it was the last and a row was settled since the last check.
+    fn leave(&self, crawl: Uuid, settled: bool) -> bool {
+        let mut crawls = self.lock();
+        let Some(jobs) = crawls.get_mut(&crawl) else { return settled };
+        jobs.running -= 1;
+        jobs.settled |= settled;
+        if jobs.running > 0 {
+            return false;
+        }
+        crawls.remove(&crawl).is_some_and(|jobs| jobs.settled)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, Jobs>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LiveJob<'_> {
+    /// Ends the job. `settled` means that it settled its row, or may have settled it. Returns
+    /// whether the caller must check if the crawl has ended: no other job of the crawl runs in this
+    /// process, and a row was settled since the last check.
+    pub(crate) fn end(mut self, settled: bool) -> bool {
+        self.has_ended = true;
+        self.jobs.leave(self.crawl, settled)
+    }
+}
+
+impl Drop for LiveJob<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.jobs.leave(self.crawl, false);
+        }
+    }
+}
+
+/// Time after which a job is retried if another job is fetching a large sitemap.
+const RETRY_WAIT: Duration = Duration::from_millis(500);
+/// Maximum number of large sitemaps that a process remembers.
+const MAX_LARGE: usize = 10_000;
+
+/// Permits for fetching and reading sitemaps.
+///
+/// A sitemap can be ten times as large as a page, and even larger after decompression. A process
+/// reads one sitemap at a time and fetches one large sitemap at a time. No job holds the permit for
+/// reading during a fetch. A slow host therefore delays only other large sitemaps.
+pub(crate) struct SitemapPermits {
+    reading: Semaphore,
+    fetching: Semaphore,
+    /// Ids of rows in the page ledger whose sitemap exceeds the size limit of a page.
+    large: Mutex<HashSet<Uuid>>,
+}
+
+impl Default for SitemapPermits {
+    fn default() -> Self {
+        Self { reading: Semaphore::new(1), fetching: Semaphore::new(1), large: Mutex::default() }
+    }
+}
+
+impl SitemapPermits {
+    /// Waits for the permit to read a fetched sitemap. Does not fail: no code closes the semaphore.
+    pub(crate) async fn read(&self) -> Result<SemaphorePermit<'_>, JobError> {
+        self.reading.acquire().await.map_err(|error| JobError::failed(Reason::NoPlace, error))
+    }
+
+    /// Acquires the permit to fetch a large sitemap. Returns `None` if the page's sitemap is not
+    /// known to be large.
+    ///
+    /// # Errors
+    /// Fails with [`JobError::Later`] if another job holds the permit.
+    pub(crate) fn fetch_large(&self, page: Uuid) -> Result<Option<SemaphorePermit<'_>>, JobError> {
+        let is_large = self.large.lock().unwrap_or_else(PoisonError::into_inner).contains(&page);
+        if !is_large {
+            return Ok(None);
+        }
+        let permit = self.fetching.try_acquire();
+        permit.map(Some).map_err(|_| JobError::Later(RETRY_WAIT))
+    }
+
+    pub(crate) fn remember_large(&self, page: Uuid) {
+        let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
+        if large.len() >= MAX_LARGE {
+            // Jobs fetch the removed sitemaps as small ones, and detect their size again.
+            large.clear();
+        }
+        large.insert(page);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_job_checks_if_any_row_was_settled() {
+        let (jobs, crawl) = (LiveJobs::default(), Uuid::now_v7());
+        let (first, second, other) = (jobs.begin(crawl), jobs.begin(crawl), jobs.begin(Uuid::now_v7()));
+        assert!(!first.end(true), "another job of the crawl is running");
+        assert!(second.end(false), "the first job left the check to this one");
+        assert!(!other.end(false), "nothing was settled");
+        assert!(jobs.lock().is_empty());
+    }
+
+    #[test]
+    fn a_dropped_job_is_not_waited_for() {
+        let (jobs, crawl) = (LiveJobs::default(), Uuid::now_v7());
+        let (dropped, last) = (jobs.begin(crawl), jobs.begin(crawl));
+        drop(dropped);
+        assert!(last.end(true));
     }
 }

@@ -1,14 +1,19 @@
-//! Pauses, resumes and cancels crawls; retries and cancels single jobs. The module `completion`
-//! ends crawls that have no queued rows.
-
+//! Pauses, resumes and cancels crawls, retries and cancels single jobs, and periodically repairs
+//! rows whose job is missing. Crawls without queued rows are ended in `closing`.
+//!
+//! A job normally ends in the transaction that settles its row. The exception is a job that the
+//! queue itself discards, because its worker died or its handler panicked at every attempt. Without
+//! the repair, its row would remain queued, and the crawl would never end. A crawl would also never
+//! end if its last worker stopped after the commit of the last row.
 use super::Crawls;
 use crate::crawls::closing;
-use crate::crawls::closing::notifications;
 use crate::domain::{CrawlError, Row, RowEnd, forget_jobs, jobs};
-use domain::{CrawlKind, CrawlState, Reason, Unprocessed};
+use domain::{CrawlKind, CrawlState, JobKind, Reason, Unprocessed};
 use queue::{JobRow, JobState, QueueError};
-use store::crawls::Crawl;
+use std::collections::HashSet;
 use store::crawls::closing::Skipped;
+use store::crawls::ledger::Ledger;
+use store::crawls::{Crawl, CrawlFilter};
 use store::{StoreError, Tx, retried};
 use uuid::Uuid;
 
@@ -36,7 +41,7 @@ impl Crawls {
             let mut tx = self.store().begin().await?;
             self.queue().hold_group(tx.conn(), id).await?;
             let (from, to) = ([CrawlState::Running], CrawlState::Paused);
-            let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
+            let crawl = self.store().crawls().set_state(tx.conn(), id, &from, to, None).await?;
             if crawl.kind != CrawlKind::Web {
                 let reason = "a scan of local files cannot be paused; stop its command instead";
                 return Err(StoreError::Conflict(reason.into()).into());
@@ -56,7 +61,7 @@ impl Crawls {
             let mut tx = self.store().begin().await?;
             self.queue().release_group(tx.conn(), id).await?;
             let (from, to) = ([CrawlState::Paused], CrawlState::Running);
-            let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
+            let crawl = self.store().crawls().set_state(tx.conn(), id, &from, to, None).await?;
             tx.commit().await?;
             Ok::<_, CrawlError>(crawl)
         })
@@ -73,7 +78,7 @@ impl Crawls {
     async fn hasten_videos(&self, id: Uuid) -> Result<(), CrawlError> {
         let mut after = Uuid::nil();
         loop {
-            let videos = self.store().waiting_videos(id, after, CHUNK).await?;
+            let videos = self.store().crawled_videos().waiting(id, after, CHUNK).await?;
             let Some(last) = videos.last() else { return Ok(()) };
             after = *last;
             let mut tx = self.store().begin().await?;
@@ -89,11 +94,11 @@ impl Crawls {
     /// # Errors
     /// Fails with `StoreError::Conflict`, which contains the state, if crawl and series have ended.
     pub async fn cancel(&self, id: Uuid) -> Result<Crawl, CrawlError> {
-        let crawl = self.store().crawl(id).await?;
+        let crawl = self.store().crawls().get(id).await?;
         let Some(series) = crawl.series_id else { return self.cancel_run(id).await };
         // Between two queries a run can end and schedule the next one, or the next one can start.
         for _ in 0..MAX_ATTEMPTS {
-            let run = self.store().live_run(series).await?;
+            let run = self.store().crawls().live_run(series).await?;
             let ended = match run {
                 Some(run) => match self.cancel_run(run).await {
                     Err(CrawlError::Store(StoreError::Conflict(_))) => false,
@@ -102,7 +107,7 @@ impl Crawls {
                 None => {
                     retried("cancel_schedule", || async {
                         let mut tx = self.store().begin().await?;
-                        let ended = self.store().cancel_schedule(tx.conn(), series).await?;
+                        let ended = self.store().crawls().cancel_schedule(tx.conn(), series).await?;
                         tx.commit().await?;
                         Ok::<_, StoreError>(ended)
                     })
@@ -110,7 +115,7 @@ impl Crawls {
                 }
             };
             if ended {
-                return Ok(self.store().crawl(id).await?);
+                return Ok(self.store().crawls().get(id).await?);
             }
         }
         let reason = format!("the crawl is {}, and no further run is scheduled", crawl.state);
@@ -139,14 +144,14 @@ impl Crawls {
     async fn begin_closing(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
         let mut tx = self.store().begin().await?;
         let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
-        self.store().lock_suppressions_of_crawl(tx.conn(), id).await?;
+        self.store().suppressions().lock_of_crawl(tx.conn(), id).await?;
         let (from, to) = (CrawlState::LIVE, CrawlState::Cancelled);
-        let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
-        let skipped = self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await?;
+        let crawl = self.store().crawls().set_state(tx.conn(), id, &from, to, None).await?;
+        let skipped = self.store().crawls().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await?;
         forget_jobs(self.queue(), &mut tx, &skipped.jobs).await?;
         let closing = jobs.cast_signed() >= CHUNK || skipped.rows >= CHUNK;
-        self.store().set_closing(tx.conn(), id, closing).await?;
-        notifications::ended(self.store(), self.queue(), &mut tx, &crawl).await?;
+        self.store().crawls().set_closing(tx.conn(), id, closing).await?;
+        closing::enqueue_followups(self.store(), self.queue(), &mut tx, &crawl).await?;
         tx.commit().await?;
         Ok((crawl, closing))
     }
@@ -157,15 +162,17 @@ impl Crawls {
         loop {
             let mut tx = self.store().begin().await?;
             let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
-            let skipped = match self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await {
-                // The crawl and its rows were deleted meanwhile. Its jobs must still be cancelled.
-                Err(StoreError::NotFound { .. }) => Skipped::default(),
-                skipped => skipped?,
-            };
+            let skipped =
+                match self.store().crawls().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await {
+                    // The crawl and its rows were deleted meanwhile. Its jobs must still be
+                    // cancelled.
+                    Err(StoreError::NotFound { .. }) => Skipped::default(),
+                    skipped => skipped?,
+                };
             forget_jobs(self.queue(), &mut tx, &skipped.jobs).await?;
             let done = jobs.cast_signed() < CHUNK && skipped.rows < CHUNK;
             if done {
-                self.store().set_closing(tx.conn(), id, false).await?;
+                self.store().crawls().set_closing(tx.conn(), id, false).await?;
             }
             tx.commit().await?;
             if done {
@@ -248,19 +255,135 @@ impl Crawls {
 
     async fn reopen(&self, tx: &mut Tx, crawl: Uuid, job: &JobRow) -> Result<(), CrawlError> {
         let refuse = |why: String| Err(StoreError::Conflict(why).into());
-        let collection = match self.store().lock_crawl(tx.conn(), crawl).await {
+        let collection = match self.store().crawls().lock(tx.conn(), crawl).await {
             Err(StoreError::NotFound { .. }) => return refuse("the job's crawl has been deleted".into()),
             locked => locked?,
         };
-        if let Some(state) = self.store().crawl_state(tx.conn(), crawl).await?
+        if let Some(state) = self.store().crawls().state(tx.conn(), crawl).await?
             && !state.is_live()
         {
             return refuse(format!("the job's crawl is {state}; start a new crawl with its URL instead"));
         }
         self.queue().set_tenant(tx.conn(), job.id, collection).await?;
         if let Some((ledger, row)) = jobs::row_of(&job.kind, &job.payload) {
-            self.store().reopen_row(tx.conn(), crawl, ledger, row).await?;
+            self.store().crawls().reopen_row(tx.conn(), crawl, ledger, row).await?;
         }
         Ok(())
+    }
+}
+
+/// Number of rows or crawls that one query reads.
+const ROWS_AT_A_TIME: i64 = 1000;
+
+/// The final state of a row whose job was discarded by the queue itself.
+const DISCARDED: RowEnd<'static> = RowEnd {
+    state: Unprocessed::Failed,
+    reason: &Reason::JobDiscarded,
+    detail: "in every attempt, the worker ended or the handler panicked",
+    status: None,
+};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reconciled {
+    /// Number of rows settled as failed with the reason `job_discarded`.
+    pub rows: u64,
+    /// Number of crawls that ended as a result.
+    pub crawls: u64,
+    /// Number of cancelled crawls whose last rows and jobs were closed.
+    pub closed: u64,
+    /// Number of scans that ended because their lease expired.
+    pub scans: u64,
+}
+
+impl Crawls {
+    /// Settles the queued rows without a live job in all live web crawls (`failed`,
+    /// `job_discarded`), and ends the crawls without queued rows. Closes the remaining rows and
+    /// jobs of cancelled crawls, and ends scans of local files whose lease expired.
+    ///
+    /// Call it periodically. Several processes may call it concurrently.
+    ///
+    /// # Errors
+    /// Fails if the store or the queue fails. Earlier repairs are kept.
+    pub async fn reconcile(&self) -> Result<Reconciled, CrawlError> {
+        let mut done = Reconciled {
+            scans: crate::crawls::closing::end_lapsed_scans(self.store(), self.queue()).await?,
+            ..Reconciled::default()
+        };
+        for crawl in self.store().crawls().closing().await? {
+            self.close(crawl).await?;
+            done.closed += 1;
+        }
+        for state in CrawlState::LIVE {
+            let mut before = None;
+            loop {
+                let filter = CrawlFilter { state: Some(state), ..CrawlFilter::default() };
+                let crawls = self.store().crawls().list(&filter, before, ROWS_AT_A_TIME).await?;
+                for crawl in crawls.iter().filter(|crawl| crawl.kind == CrawlKind::Web) {
+                    self.reconcile_crawl(crawl, &mut done).await?;
+                }
+                before = crawls.last().map(|crawl| crawl.id);
+                if (crawls.len() as i64) < ROWS_AT_A_TIME {
+                    break;
+                }
+            }
+        }
+        if done != Reconciled::default() {
+            tracing::warn!(
+                rows = done.rows,
+                crawls = done.crawls,
+                closed = done.closed,
+                scans = done.scans,
+                "reconciled crawls"
+            );
+        }
+        Ok(done)
+    }
+
+    async fn reconcile_crawl(&self, crawl: &Crawl, done: &mut Reconciled) -> Result<(), CrawlError> {
+        for (ledger, kind) in [(Ledger::Pages, JobKind::ScanPage), (Ledger::ImageUrls, JobKind::ScanImage)] {
+            let mut after = None;
+            loop {
+                let orphans = self.orphans(crawl.id, ledger, kind, &mut after).await?;
+                if !orphans.is_empty() {
+                    let mut tx = self.store().begin().await?;
+                    self.store().crawls().lock(tx.conn(), crawl.id).await?;
+                    for id in &orphans {
+                        Row::new(ledger, *id).settle(self.store(), &mut tx, DISCARDED).await?;
+                    }
+                    tx.commit().await?;
+                    done.rows += orphans.len() as u64;
+                }
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        let mut tx = self.store().begin().await?;
+        self.store().crawls().lock(tx.conn(), crawl.id).await?;
+        if closing::finish_if_done(self.store(), self.queue(), &mut tx, crawl.id).await? {
+            done.crawls += 1;
+        }
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Returns the queued rows without a live job among the next [`ROWS_AT_A_TIME`] rows. Rows are
+    /// read before jobs. A row that is settled in between is still returned as an orphan, and
+    /// settling it again is a no-op.
+    async fn orphans(
+        &self,
+        crawl: Uuid,
+        ledger: Ledger,
+        kind: JobKind,
+        after: &mut Option<Uuid>,
+    ) -> Result<Vec<Uuid>, CrawlError> {
+        let mut tx = self.store().begin().await?;
+        let rows =
+            self.store().ledger().queued_rows(tx.conn(), crawl, ledger, *after, ROWS_AT_A_TIME).await?;
+        let keys: Vec<String> = rows.iter().map(Uuid::to_string).collect();
+        let live: HashSet<String> =
+            self.queue().live_keys(tx.conn(), kind.as_str(), &keys).await?.into_iter().collect();
+        *after = ((rows.len() as i64) == ROWS_AT_A_TIME).then(|| rows.last().copied()).flatten();
+        Ok(rows.into_iter().filter(|row| !live.contains(&row.to_string())).collect())
     }
 }

@@ -1,19 +1,18 @@
-//! Handles `scan_image`: fetches an image. The module `ingest` analyses and stores it.
-
+//! Handles `scan_image`: fetches an image. `images::ingest` analyses and stores it.
 use super::context::Context;
-use super::http_cache;
-use super::job_error::JobError;
 use crate::AnalyzeOptions;
-use crate::crawls::politeness::fetch_policy::{Area, FetchPolicy, accept_incomplete, accepts_incomplete};
-use crate::domain::Row;
-use crate::domain::jobs::{self, ImageJob, ShownOn};
+use crate::crawls::fetch_policy::{Area, FetchPolicy, accept_incomplete, accepts_incomplete};
+use crate::crawls::job_error::JobError;
+use crate::domain::jobs::{ImageJob, ShownOn};
+use crate::domain::{Row, jobs};
 use crate::images::ingest::{FetchedFrom, Incoming};
 use bytes::Bytes;
 use crawler::fetch::Kind;
-use crawler::{Directives, Referrer, Request};
+use crawler::{Directives, Fetched, Referrer, Request, Validators};
 use domain::Reason;
 use queue::{Claim, ClaimedJob, Handler, Outcome};
 use std::sync::Arc;
+use store::crawls::http_cache::CachedResponse;
 use store::crawls::ledger::Ledger;
 use store::retried;
 use tokio_util::sync::CancellationToken;
@@ -58,7 +57,11 @@ async fn scan(
         moved_to: None,
         fetched: None,
     };
-    if retried("refuses_address", || context.ingest.refuses_address(collection, job.image_url_id)).await? {
+    if retried("refuses_address", || {
+        context.ingest.suppressor().refuses_address(collection, job.image_url_id)
+    })
+    .await?
+    {
         let reason = Reason::SuppressedUrl;
         retried("settle_row", || context.ingest.settle_suppressed(&incoming, Some(claim), reason.clone()))
             .await?;
@@ -67,14 +70,14 @@ async fn scan(
     let mut known = match view.options.revalidate {
         true => {
             let url = job.url.as_str();
-            retried("cached_image", || context.store.cached_image(collection, url, model)).await?
+            retried("cached_image", || context.store.hosts().cached_image(collection, url, model)).await?
         }
         false => None,
     };
     let referrer = referrer(context, job).await?;
     loop {
         let hops = FetchPolicy::new(context, &view, Area::Anywhere);
-        let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
+        let validators = known.as_ref().and_then(|known| validators(&known.visit));
         let referrer = referrer.clone();
         let request = Request { validators, referrer, ..Request::new(job.url.clone(), Kind::Image) };
         let fetched = accept_incomplete(hops.fetch(request).await, accepts_incomplete);
@@ -88,7 +91,7 @@ async fn scan(
                 ));
             }
         }
-        let visit = http_cache::visit(&fetched);
+        let visit = visit(&fetched);
         let mut incoming = Incoming {
             bytes: fetched.body,
             incomplete: fetched.incomplete,
@@ -96,13 +99,13 @@ async fn scan(
             fetched: Some(FetchedFrom { url: job.url.to_string(), visit }),
             ..incoming.clone()
         };
-        if fetched.status == http_cache::NOT_MODIFIED
+        if fetched.status == NOT_MODIFIED
             && let Some(known) = known.take()
         {
             // The stored visit does not change.
             incoming.fetched = None;
             if context.ingest.settle_unchanged(&incoming, claim, known.image_id).await?.is_some() {
-                http_cache::saved("image", known.visit.bytes);
+                saved("image", known.visit.bytes);
                 return Ok(());
             }
             // The image was deleted in the meantime, so fetch the complete file.
@@ -130,6 +133,33 @@ async fn referrer(context: &Context, job: &ImageJob) -> Result<Option<Referrer>,
     let Some(ShownOn { page_id, policy }) = job.shown_on.filter(|_| context.fetcher.sends_referer()) else {
         return Ok(None);
     };
-    let page = retried("page_address", || context.store.page_address(page_id)).await?;
+    let page = retried("page_address", || context.store.ledger().page_address(page_id)).await?;
     Ok(page.and_then(|page| Referrer::new(&Url::parse(&page).ok()?, policy, &job.url)))
+}
+
+pub(crate) const NOT_MODIFIED: u16 = 304;
+
+/// Returns the validators of a visit, or `None` if its URL cannot be parsed.
+pub(crate) fn validators(visit: &CachedResponse) -> Option<Validators> {
+    let url = Url::parse(&visit.final_url).ok()?;
+    Some(Validators { url, etag: visit.etag.clone(), last_modified: visit.last_modified.clone() })
+}
+
+/// Returns the visit to store for a response, or `None` if the response has no validators.
+pub(crate) fn visit(fetched: &Fetched) -> Option<CachedResponse> {
+    let validators = fetched.validators()?;
+    Some(CachedResponse {
+        final_url: validators.url.into(),
+        etag: validators.etag,
+        last_modified: validators.last_modified,
+        bytes: i64::try_from(fetched.body.len()).unwrap_or(i64::MAX),
+    })
+}
+
+/// Increments `facecrawl_crawl_not_modified_total{ledger}` and
+/// `facecrawl_crawl_bytes_saved_total{ledger}`.
+pub(crate) fn saved(ledger: &'static str, bytes: i64) {
+    metrics::counter!("facecrawl_crawl_not_modified_total", "ledger" => ledger).increment(1);
+    metrics::counter!("facecrawl_crawl_bytes_saved_total", "ledger" => ledger)
+        .increment(bytes.max(0).unsigned_abs());
 }

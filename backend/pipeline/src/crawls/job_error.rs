@@ -1,6 +1,4 @@
-//! Defines why a job did not succeed, and the consequences for its row and its job. The module
-//! `context` applies them.
-
+//! Why a job did not succeed, and what follows for its row and for the job.
 use crate::AnalyzeError;
 use crate::domain::ChangeError;
 use crate::images::ingest::IngestError;

@@ -1,36 +1,31 @@
-//! Creates and controls crawls for the API and the command line. The jobs of a crawl run in the
-//! module `worker`.
-
+//! Creates crawls, and starts their first and later runs. Their jobs are handled in `page`, `image`
+//! and `webhook`.
 pub(crate) mod closing;
 pub(crate) mod context;
 mod control;
-pub(crate) mod deliveries;
-pub(crate) mod http_cache;
+pub(crate) mod fetch_policy;
 pub(crate) mod image;
 pub(crate) mod job_error;
-pub(crate) mod live_jobs;
-pub(crate) mod next_run;
 pub(crate) mod page;
 pub(crate) mod page_outcome;
 pub mod politeness;
-mod reconcile;
-mod runs;
-mod seeds;
-pub(crate) mod sitemap_permits;
 pub(crate) mod webhook;
-pub(crate) mod webhook_secrets;
-pub(crate) mod yields;
-
-pub use control::Retried;
+use crate::domain::jobs::{ImageJob, PageJob, VideoJob};
+use crate::domain::{CrawlError, CrawlOptions, Secret, SeedCounts, VideoRequest, collection_id};
+pub use control::{Reconciled, Retried};
+use crawler::frontier::depth_priority;
+use crawler::{extract, urls};
 use domain::CrawlKind;
-pub use reconcile::Reconciled;
-pub use webhook_secrets::NewWebhookSecret;
-
-use crate::domain::{CrawlError, CrawlOptions, Secret, collection_id};
-use queue::Queue;
+use queue::{Claim, NewJob, Queue};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
-use store::{Store, crawls::Crawl, retried};
+use store::crawls::Crawl;
+use store::crawls::pages::{NewImageUrl, NewPage};
+use store::videos::crawled::NewVideoUrl;
+use store::{Store, StoreError, Tx, retried};
+use url::Url;
 use uuid::Uuid;
+pub use webhook::NewWebhookSecret;
 
 /// Politeness and other settings that apply to every crawl of the service.
 #[derive(Clone, Debug)]
@@ -122,8 +117,8 @@ impl Crawls {
         options: CrawlOptions,
     ) -> Result<Crawl, CrawlError> {
         options.check()?;
-        let seeds = seeds::parse(seeds)?;
-        options.check_room(seeds::counts(&seeds, &options))?;
+        let seeds = parse(seeds)?;
+        options.check_room(counts(&seeds, &options))?;
         if options.webhook.is_some() && self.config.webhook_secret.is_none() {
             return Err(CrawlError::invalid(
                 "webhook",
@@ -147,9 +142,9 @@ impl Crawls {
         let stored = serde_json::to_value(options).expect("options are plain data");
         let mut tx = self.store.begin().await?;
         let mut crawl =
-            self.store.insert_crawl(tx.conn(), collection, CrawlKind::Web, seeds, &stored).await?;
+            self.store.crawls().insert(tx.conn(), collection, CrawlKind::Web, seeds, &stored).await?;
         if options.every.is_some() {
-            crawl = self.store.begin_schedule(tx.conn(), crawl.id).await?;
+            crawl = self.store.crawls().begin_schedule(tx.conn(), crawl.id).await?;
         }
         self.enqueue_seeds(&mut tx, &crawl, options).await?;
         tx.commit().await?;
@@ -167,5 +162,172 @@ impl Crawls {
 
     pub(crate) fn queue(&self) -> &Queue {
         &self.queue
+    }
+}
+
+impl Crawls {
+    /// Adds a crawl's seeds to its ledgers and enqueues their jobs.
+    async fn enqueue_seeds(
+        &self,
+        tx: &mut Tx,
+        crawl: &Crawl,
+        options: &CrawlOptions,
+    ) -> Result<(), CrawlError> {
+        let (mut pages, mut images, mut videos) = (Vec::new(), Vec::new(), Vec::new());
+        for seed in &crawl.seeds {
+            let (url, parsed) = (seed.clone(), Url::parse(seed));
+            match parsed.as_ref().map_or(SeedKind::Page, |url| SeedKind::of(url, options)) {
+                SeedKind::Page => pages.push(NewPage { url, depth: 0 }),
+                SeedKind::Image => {
+                    images.push(NewImageUrl { url, page_url: None, asked_url: None, alt: None });
+                }
+                SeedKind::Video => videos.extend(parsed.ok().map(|parsed| NewVideoUrl {
+                    url,
+                    host: urls::host_key(&parsed),
+                    page_url: None,
+                    asked_url: None,
+                })),
+            }
+        }
+        let pages = self.store().ledger().admit_pages(tx.conn(), crawl.id, options.max_pages, &pages).await?;
+        let images =
+            self.store().ledger().admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;
+        let request = serde_json::to_value(VideoRequest::of_crawl(options)).expect("options are plain data");
+        let limits = options.video_limits();
+        let videos =
+            self.store().crawled_videos().admit(tx.conn(), crawl.id, limits, &request, &videos).await?;
+        let jobs: Vec<NewJob> = (pages
+            .into_iter()
+            .map(|row| PageJob::new(crawl.id, row, None).job(crawl.collection_id, depth_priority(0))))
+        .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job(crawl.collection_id)))
+        .chain(videos.into_iter().map(|video_id| VideoJob { video_id }.fetch(crawl.collection_id)))
+        .collect();
+        self.queue().enqueue(tx.conn(), &jobs).await?;
+        Ok(())
+    }
+
+    /// Starts the run that was scheduled after `previous`, and completes the job of the schedule.
+    /// Returns `None` if the schedule was cancelled or the crawl was deleted. Two processes with
+    /// the same job start only one run, because the claim of one of them is stale.
+    pub(crate) async fn start_next(&self, previous: Uuid, claim: Claim) -> Result<Option<Crawl>, CrawlError> {
+        let mut tx = self.store().begin().await?;
+        self.queue().complete(tx.conn(), claim).await?;
+        let mut next = None;
+        if self.store().crawls().claim_next_run(tx.conn(), previous).await? {
+            let previous = self.store().crawls().get(previous).await?;
+            let options: CrawlOptions = serde_json::from_value(previous.options.clone())
+                .map_err(|error| StoreError::Invalid(format!("the options cannot be parsed: {error}")))?;
+            let crawl = self.store().crawls().insert_next_run(tx.conn(), &previous).await?;
+            self.enqueue_seeds(&mut tx, &crawl, &options).await?;
+            next = Some(crawl);
+        }
+        tx.commit().await?;
+        if next.is_some() {
+            metrics::counter!("facecrawl_crawls_total", "event" => "created").increment(1);
+        }
+        Ok(next)
+    }
+}
+
+const MAX_SEEDS: usize = 10_000;
+/// Maximum total size, in bytes, of the seeds of one crawl in their normal form, which the service
+/// stores. Percent escapes can make the normal form three times as long as the seed in the request.
+const MAX_SEED_BYTES: usize = 1 << 20;
+
+/// Parses and normalises seeds and removes duplicates. Keeps the order.
+fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
+    if seeds.is_empty() || seeds.len() > MAX_SEEDS {
+        return Err(CrawlError::invalid(
+            "seeds",
+            format!("the list has {} entries; 1 to {MAX_SEEDS} http or https URLs are allowed", seeds.len()),
+        ));
+    }
+    let mut bytes = 0;
+    let mut seen = HashSet::new();
+    let mut urls = Vec::with_capacity(seeds.len());
+    for (index, seed) in seeds.iter().enumerate() {
+        let wrong = |reason: String| CrawlError::invalid("seeds", format!("number {}: {reason}", index + 1));
+        let url = crawler::urls::parse(seed.trim()).map_err(&wrong)?;
+        if let Some(why) = crawler::urls::credentials_error(&url) {
+            return Err(wrong(format!("the URL is not allowed: {why}; send it without them")));
+        }
+        if seen.insert(url.clone()) {
+            bytes += url.as_str().len();
+            urls.push(url);
+        }
+        if bytes > MAX_SEED_BYTES {
+            return Err(CrawlError::invalid(
+                "seeds",
+                format!(
+                    "the normalised URLs have more than {MAX_SEED_BYTES} bytes in total; start several crawls instead"
+                ),
+            ));
+        }
+    }
+    Ok(urls)
+}
+
+/// The ledger to which a seed is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SeedKind {
+    Page,
+    Image,
+    Video,
+}
+
+impl SeedKind {
+    /// Returns the kind of a seed, guessed by its extension. The guess saves one fetch.
+    fn of(url: &Url, options: &CrawlOptions) -> Self {
+        match url {
+            url if is_image_file(url) => Self::Image,
+            url if options.videos && extract::has_video_extension(url.path()) => Self::Video,
+            _ => Self::Page,
+        }
+    }
+}
+
+/// Returns the number of seeds of each kind, and of the videos of one host.
+fn counts(seeds: &[Url], options: &CrawlOptions) -> SeedCounts {
+    let count = |kind| seeds.iter().filter(|url| SeedKind::of(url, options) == kind).count();
+    let mut videos_by_host: HashMap<String, usize> = HashMap::new();
+    for url in seeds.iter().filter(|url| SeedKind::of(url, options) == SeedKind::Video) {
+        *videos_by_host.entry(crawler::urls::host_key(url)).or_default() += 1;
+    }
+    SeedCounts {
+        pages: count(SeedKind::Page),
+        images: count(SeedKind::Image),
+        videos: count(SeedKind::Video),
+        videos_of_host: videos_by_host.into_values().max().unwrap_or(0),
+    }
+}
+
+/// Returns `true` if the last path segment has the extension of an image file. The handler of pages
+/// adds other images to the image ledger, and other videos to those of the crawl.
+fn is_image_file(url: &Url) -> bool {
+    let name = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
+    const EXTENSIONS: [&str; 14] = [
+        "jpg", "jpeg", "jpe", "png", "webp", "gif", "bmp", "avif", "heic", "heif", "jxl", "tif", "tiff",
+        "jp2",
+    ];
+    extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn image_files_are_told_by_their_extension() {
+        for (url, image) in [
+            ("http://a.test/b/c.JPG?size=2", true),
+            ("http://a.test/photo.webp", true),
+            ("http://a.test/jpg", false),
+            ("http://a.test/gallery.html", false),
+            ("http://a.test/", false),
+        ] {
+            assert_eq!(is_image_file(&Url::parse(url).unwrap()), image, "{url}");
+        }
     }
 }

@@ -1,28 +1,26 @@
 //! Handles `scan_page`: fetches a page, sitemap or feed, adds its links and images to the ledgers,
 //! and enqueues their jobs. Scope and depth are applied in `page_outcome`.
-
 use super::context::{Context, CrawlView};
-use super::job_error::JobError;
-use super::page_outcome::{self, PageOutcome, Rules, VisitChange};
-use super::{http_cache, yields};
-use crate::crawls::closing;
-use crate::crawls::politeness::fetch_policy::{Area, FetchPolicy, accept_incomplete, accepts_incomplete};
-use crate::domain::ChangeError;
-use crate::domain::Row;
-use crate::domain::VideoRequest;
-use crate::domain::forget_jobs;
-use crate::domain::jobs::{self, ImageJob, PageJob, ShownOn, VideoJob};
-use crate::images::ingest::outcome::count_outcome;
+use super::page_outcome;
+use super::page_outcome::{PageOutcome, Rules, VisitChange};
+use crate::crawls::fetch_policy::{Area, FetchPolicy, accept_incomplete, accepts_incomplete};
+use crate::crawls::image;
+use crate::crawls::job_error::JobError;
+use crate::domain::jobs::{ImageJob, PageJob, ShownOn, VideoJob};
+use crate::domain::{ChangeError, Row, VideoRequest, forget_jobs, jobs};
+use crate::images::ingest::count_outcome;
 use crawler::fetch::Kind;
+use crawler::frontier::Yield;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, hls, sitemap, urls};
 use domain::{ImageState, Reason, Unprocessed};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use store::crawls::Crawl;
 use store::crawls::http_cache::CachedPage;
-use store::crawls::ledger::Ledger;
+use store::crawls::ledger::{DirectoryYield, Ledger};
 use store::crawls::pages::{Admitted, PageResult};
-use store::retried;
+use store::{Store, StoreError, Tx, retried};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
@@ -58,7 +56,9 @@ async fn scan(
     let is_sitemap = looks_like_sitemap(job);
     let reader = reader_of(context, &job.url);
     let mut known = match view.options.revalidate && !is_sitemap {
-        true => context.store.cached_page(view.crawl.collection_id, job.url.as_str(), &reader).await?,
+        true => {
+            context.store.hosts().cached_page(view.crawl.collection_id, job.url.as_str(), &reader).await?
+        }
         false => None,
     };
     let mut fetch_permit = None;
@@ -73,7 +73,7 @@ async fn scan(
             (true, Some(_)) => Kind::Sitemap,
         };
         let hops = FetchPolicy::new(context, &view, Area::Page(job));
-        let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
+        let validators = known.as_ref().and_then(|known| image::validators(&known.visit));
         let request = Request { validators, ..Request::new(job.url.clone(), kind) };
         let fetched = match accept_incomplete(hops.fetch(request).await, accepts_incomplete) {
             // The sitemap was guessed or only listed, so its absence is not an error.
@@ -86,7 +86,7 @@ async fn scan(
             }
             fetched => fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?,
         };
-        if fetched.status == http_cache::NOT_MODIFIED
+        if fetched.status == image::NOT_MODIFIED
             && let Some(known) = known.take()
         {
             match reuse_stored(context, &view, job, fetched, known).await? {
@@ -203,7 +203,7 @@ async fn read_page(
         let Fetched { body, url, content_type, .. } = &fetched;
         let mut page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
         page.referrer_policy = fetched.referrer_policy;
-        let visit = http_cache::visit(&fetched).and_then(|visit| {
+        let visit = image::visit(&fetched).and_then(|visit| {
             let content = page.to_stored_bytes(&fetched.robots_tags)?;
             Some(CachedPage { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
         });
@@ -239,7 +239,7 @@ async fn reuse_stored(
     let rules = Rules::new(context, view, job);
     let mut outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
     outcome.result.reason.get_or_insert(Reason::NotModified);
-    http_cache::saved("page", visit.bytes);
+    image::saved("page", visit.bytes);
     Ok(Some(PageOutcome { visit_change: VisitChange::Renewed, ..outcome }))
 }
 
@@ -320,10 +320,10 @@ async fn store_once(
     let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
     let mut tx = store.begin().await?;
     queue.complete(tx.conn(), claim).await?;
-    closing::check_live(store, &mut tx, crawl, claim).await?;
+    crate::domain::check_live(store, &mut tx, crawl, claim).await?;
     let mut jobs: Vec<NewJob> = Vec::new();
     if !sitemaps.is_empty() {
-        let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
+        let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
         let job = |row| {
             PageJob::new(crawl, row, home.clone())
                 .sitemap(*nested)
@@ -333,16 +333,18 @@ async fn store_once(
     }
     if let Some(budget) = options.max_pages_per_directory {
         let over_budget;
-        (pages, over_budget) =
-            store.within_directories(tx.conn(), crawl, budget, page_outcome::by_directory(pages)).await?;
+        (pages, over_budget) = store
+            .ledger()
+            .within_directories(tx.conn(), crawl, budget, page_outcome::by_directory(pages))
+            .await?;
         if over_budget > 0 {
             links_left_out.insert(Reason::DirectoryFull, over_budget);
         }
     }
-    store.count_links_left_out(tx.conn(), crawl, &links_left_out).await?;
+    store.crawls().count_links_left_out(tx.conn(), crawl, &links_left_out).await?;
     let (mut found, mut forbidden_images) = (0, 0);
     if !images.is_empty() {
-        let admitted = store.admit_images(tx.conn(), crawl, options.max_images, images).await?;
+        let admitted = store.ledger().admit_images(tx.conn(), crawl, options.max_images, images).await?;
         let image = |row: Admitted| {
             let policy = outcome.referrer_policies.get(&row.url).copied();
             let shown_on = policy.map(|policy| ShownOn { page_id: job.page_id, policy });
@@ -355,38 +357,76 @@ async fn store_once(
         (found, forbidden_images) = (fetchable.len() as i64, others.len());
         jobs.extend(fetchable.iter().map(|image| image.job(collection)));
         let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
-        store.skip_image_urls(tx.conn(), &others, Reason::ForbiddenUrl, NO_HOST).await?;
+        store.ledger().skip_image_urls(tx.conn(), &others, Reason::ForbiddenUrl, NO_HOST).await?;
     }
     if !videos.is_empty() {
         let request = serde_json::to_value(VideoRequest::of_crawl(options)).expect("options are plain data");
-        let admitted = store.admit_videos(tx.conn(), crawl, options.video_limits(), &request, videos).await?;
+        let admitted =
+            store.crawled_videos().admit(tx.conn(), crawl, options.video_limits(), &request, videos).await?;
         let job = |video_id| VideoJob { video_id }.fetch(collection);
         jobs.extend(admitted.into_iter().map(job));
     }
-    yields::count(store, &mut tx, crawl, &job.url, found).await?;
+    count_yield(store, &mut tx, crawl, &job.url, found).await?;
     if !pages.is_empty() {
-        let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, &pages).await?;
+        let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, &pages).await?;
         let rows = admitted.into_iter().map(|row| PageJob::new(crawl, row, home.clone())).collect();
-        jobs.extend(yields::jobs(store, &mut tx, &view.crawl, rows).await?);
+        jobs.extend(page_jobs(store, &mut tx, &view.crawl, rows).await?);
     }
-    store.settle_page(tx.conn(), job.page_id, result).await?;
+    store.ledger().settle_page(tx.conn(), job.page_id, result).await?;
     match visit_change {
         VisitChange::Unchanged => {}
-        VisitChange::Renewed => store.renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?,
+        VisitChange::Renewed => store.hosts().renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?,
         VisitChange::Replaced(visit) => {
-            store.cache_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
+            store.hosts().cache_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
         }
     }
-    store.clear_page_with_suppressed(tx.conn(), job.page_id, mentions, shown_videos).await?;
+    store.erasures().clear_page_with_suppressed(tx.conn(), job.page_id, mentions, shown_videos).await?;
     if let (Some(Reason::IsAnImage), Some(image)) = (&result.reason, &result.final_url) {
-        let suppressed = store.erase_page_of_suppressed_image(tx.conn(), job.page_id, image).await?;
+        let suppressed =
+            store.erasures().erase_page_of_suppressed_image(tx.conn(), job.page_id, image).await?;
         forget_jobs(queue, &mut tx, &suppressed).await?;
     }
     if let (Some(Reason::IsAVideo), Some(video)) = (&result.reason, &result.final_url) {
-        let suppressed = store.erase_page_of_suppressed_video(tx.conn(), job.page_id, video).await?;
+        let suppressed =
+            store.erasures().erase_page_of_suppressed_video(tx.conn(), job.page_id, video).await?;
         forget_jobs(queue, &mut tx, &suppressed).await?;
     }
     queue.enqueue(tx.conn(), &jobs).await?;
     tx.commit().await?;
     Ok(StoredPage { jobs: jobs.len(), forbidden_images, links_left_out })
+}
+
+/// Counts a page that was read, and the `images` on it that were new to the crawl.
+pub(crate) async fn count_yield(
+    store: &Store,
+    tx: &mut Tx,
+    crawl: Uuid,
+    page: &Url,
+    images: i64,
+) -> Result<(), StoreError> {
+    let names = [urls::directory(page), urls::host_key(page)];
+    store.ledger().count_yield(tx.conn(), crawl, &names.each_ref().map(String::as_str), images).await
+}
+
+/// Returns the jobs of new pages, with the priorities derived from the current yields.
+pub(crate) async fn page_jobs(
+    store: &Store,
+    tx: &mut Tx,
+    crawl: &Crawl,
+    pages: Vec<PageJob>,
+) -> Result<Vec<NewJob>, StoreError> {
+    let names: Vec<String> =
+        pages.iter().flat_map(|page| [urls::directory(&page.url), urls::host_key(&page.url)]).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let yields = store.ledger().yields(tx.conn(), crawl.id, &names).await?;
+    let jobs = pages.iter().zip(yields.chunks_exact(2)).map(|(page, yields)| {
+        let priority = frontier::priority(page.depth, counted(yields[0]), counted(yields[1]));
+        page.job(crawl.collection_id, priority)
+    });
+    Ok(jobs.collect())
+}
+
+fn counted(yields: DirectoryYield) -> Yield {
+    let count = |n: i64| n.max(0).unsigned_abs();
+    Yield { pages: count(yields.pages), images: count(yields.images) }
 }

@@ -1,8 +1,8 @@
 //! Computes what a fetched page, sitemap or feed adds to a crawl's ledgers, from the crawl's scope,
-//! depth and options. The module `page` fetches the content and stores the outcome.
+//! depth and options. Fetching and storing are in `page`.
 
 use super::context::{Context, CrawlView};
-use crate::crawls::politeness::fetch_policy::in_scope;
+use crate::crawls::fetch_policy::in_scope;
 use crate::domain::Sitemaps;
 use crate::domain::jobs::PageJob;
 use crawler::sitemap::VideoEntry;

@@ -1,22 +1,26 @@
 //! Handles `deliver_webhook`: sends one signed message to a crawl's webhook URL, and retries until
-//! the receiver accepts it. The limits on concurrent messages are in `deliveries`. Neither the URL
-//! nor the secret is written to a log or to a job's record, because both may grant access.
-
-use super::deliveries::Deliveries;
-use crate::crawls::Config;
-use crate::crawls::closing::notifications;
-use crate::crawls::webhook_secrets::secrets;
-use crate::domain::jobs::{self, WebhookMessage};
-use crate::domain::{CrawlOptions, Secret};
+//! the receiver accepts it. Limits the concurrent messages, and derives the secrets of collections.
+//! Neither the URL nor a secret is written to a log or to a job's record, because both may grant
+//! access.
+//!
+//! Each secret is derived from the service's `WEBHOOK_SECRET` and a random salt in the database.
+//! Neither value suffices on its own to sign a message.
+use super::{CrawlError, Crawls};
+use crate::crawls::{Config, closing};
+use crate::domain::jobs::WebhookMessage;
+use crate::domain::{CrawlOptions, Secret, jobs};
 use crawler::Fetcher;
 use hmac::{Hmac, KeyInit, Mac};
 use queue::{ClaimedJob, Handler, Outcome};
 use sha2::Sha256;
-use std::sync::Arc;
-use std::time::Duration;
-use store::{Store, StoreError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use store::collections::{SALT, WebhookSigner};
+use store::{Store, StoreError, Tx, keys};
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 /// Maximum wait between two deliveries.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
@@ -38,7 +42,7 @@ impl DeliverWebhook {
     }
 
     async fn deliver(&self, job: &ClaimedJob, message: &WebhookMessage) -> Outcome {
-        let crawl = match self.store.crawl(message.crawl_id).await {
+        let crawl = match self.store.crawls().get(message.crawl_id).await {
             Ok(crawl) => crawl,
             Err(StoreError::NotFound { .. }) => return Outcome::Done,
             Err(error) => return Outcome::Retry(error.to_string(), None),
@@ -53,18 +57,18 @@ impl DeliverWebhook {
         let Some(secret) = &self.secret else {
             return self.retry_later(job, "WEBHOOK_SECRET is not set on this worker".into());
         };
-        let signers = match self.store.webhook_signers(crawl.collection_id).await {
+        let signers = match self.store.collections().webhook_signers(crawl.collection_id).await {
             Ok(signers) => signers,
             Err(error) => return Outcome::Retry(error.to_string(), None),
         };
-        let progress = match self.store.crawl_progress(crawl.id).await {
+        let progress = match self.store.crawls().progress(crawl.id).await {
             Ok(progress) => progress,
             Err(error) => return Outcome::Retry(error.to_string(), None),
         };
         let body = serde_json::json!({
             "event": message.event,
             "delivery": job.claim.id,
-            "crawl": notifications::report(&crawl, &progress),
+            "crawl": closing::report(&crawl, &progress),
         })
         .to_string();
         let timestamp = OffsetDateTime::now_utc().unix_timestamp().to_string();
@@ -132,6 +136,159 @@ fn sign(secret: &Secret, timestamp: &str, body: &str) -> String {
     format!("sha256={digits}")
 }
 
+/// Maximum number of messages that a process sends concurrently ("places"). A message that waits
+/// for its receiver uses a connection and little memory.
+pub const DELIVERY_PLACES: usize = 32;
+/// Maximum number of these places for messages of one collection to one receiver, for one
+/// collection, and for messages that failed before.
+const OF_A_RECEIVER: usize = 1;
+const OF_A_COLLECTION: usize = DELIVERY_PLACES / 4;
+const OF_LATER_ATTEMPTS: usize = DELIVERY_PLACES / 2;
+/// Interval between the retry times of messages without a place, and maximum time to a retry.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_RETRY_WAIT: Duration = Duration::from_secs(60);
+
+/// Counts the occupied places.
+#[derive(Debug, Default)]
+pub(crate) struct Deliveries(Mutex<HashMap<Share, ShareUse>>);
+
+/// The groups of messages whose number of places is limited.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Share {
+    /// A host that receives messages of a collection. Collections do not share its place, so that
+    /// nobody can delay the messages of others to the same service.
+    Receiver(Uuid, String),
+    Collection(Uuid),
+    LaterAttempts,
+}
+
+impl Share {
+    fn places(&self) -> usize {
+        match self {
+            Self::Receiver(..) => OF_A_RECEIVER,
+            Self::Collection(_) => OF_A_COLLECTION,
+            Self::LaterAttempts => OF_LATER_ATTEMPTS,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ShareUse {
+    in_use: usize,
+    /// The latest retry time assigned to a message without a place.
+    last_retry_time: Instant,
+}
+
+impl Deliveries {
+    /// Occupies a place for a message to a host, or returns how long to wait before the next
+    /// attempt. Dropping the place releases it.
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        host: &str,
+        collection: Uuid,
+        is_first: bool,
+    ) -> Result<DeliveryPermit, Duration> {
+        let mut shares = vec![Share::Receiver(collection, host.to_owned()), Share::Collection(collection)];
+        if !is_first {
+            shares.push(Share::LaterAttempts);
+        }
+        let now = Instant::now();
+        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = shares
+            .iter()
+            .find(|share| used.get(share).is_some_and(|of_share| of_share.in_use >= share.places()));
+        if let Some(full) = full.and_then(|share| used.get_mut(share)) {
+            let next = full.last_retry_time.max(now) + RETRY_INTERVAL;
+            full.last_retry_time = if next > now + MAX_RETRY_WAIT { now + RETRY_INTERVAL } else { next };
+            return Err(full.last_retry_time - now);
+        }
+        for share in &shares {
+            used.entry(share.clone()).or_insert(ShareUse { in_use: 0, last_retry_time: now }).in_use += 1;
+        }
+        Ok(DeliveryPermit { deliveries: self.clone(), shares })
+    }
+}
+
+/// A place for one message.
+#[derive(Debug)]
+pub(crate) struct DeliveryPermit {
+    deliveries: Arc<Deliveries>,
+    shares: Vec<Share>,
+}
+
+impl Drop for DeliveryPermit {
+    fn drop(&mut self) {
+        let mut used = self.deliveries.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for share in &self.shares {
+            if let Some(of_share) = used.get_mut(share) {
+                of_share.in_use -= 1;
+                if of_share.in_use == 0 {
+                    used.remove(share);
+                }
+            }
+        }
+    }
+}
+
+/// Label of the HMAC's purpose, so that it never equals an HMAC for another purpose.
+const LABEL: &[u8] = b"facecrawl webhook secret 1 ";
+
+/// A new secret. The service returns it only once.
+#[derive(Clone, Debug)]
+pub struct NewWebhookSecret {
+    /// 64 hexadecimal digits.
+    pub secret: String,
+    pub created_at: OffsetDateTime,
+    /// The time until which messages are also signed with the previous secret.
+    pub overlaps_until: OffsetDateTime,
+}
+
+impl Crawls {
+    /// Creates a new secret for a collection's webhooks. For the duration `overlap`, messages are
+    /// also signed with the previous secret.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict` if the service has no `WEBHOOK_SECRET`, and with
+    /// `StoreError::NotFound` if the collection does not exist.
+    pub async fn rotate_webhook_secret(
+        &self,
+        tx: &mut Tx,
+        collection: Uuid,
+        overlap: Duration,
+    ) -> Result<NewWebhookSecret, CrawlError> {
+        let Some(service) = &self.config.webhook_secret else {
+            let sentence =
+                "WEBHOOK_SECRET is not set on this service; the secrets of collections are derived from it";
+            return Err(StoreError::Conflict(sentence.into()).into());
+        };
+        let salt = keys::random::<SALT>()?;
+        let made =
+            self.store.collections().rotate_webhook_secret(tx.conn(), collection, &salt, overlap).await?;
+        Ok(NewWebhookSecret {
+            secret: derived(service, &salt).reveal().to_owned(),
+            created_at: made.created_at,
+            overlaps_until: made.overlaps_until,
+        })
+    }
+}
+
+/// Returns the secrets that sign a message.
+pub(crate) fn secrets(service: &Secret, signers: &[WebhookSigner]) -> Vec<Secret> {
+    let secret = |signer: &WebhookSigner| match signer {
+        WebhookSigner::Own(salt) => derived(service, salt),
+        WebhookSigner::Service => service.clone(),
+    };
+    signers.iter().map(secret).collect()
+}
+
+fn derived(service: &Secret, salt: &[u8]) -> Secret {
+    let mut mac = Hmac::<Sha256>::new_from_slice(service.reveal().as_bytes())
+        .expect("HMAC accepts a key of any length");
+    mac.update(LABEL);
+    mac.update(salt);
+    Secret::new(mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,5 +300,51 @@ mod tests {
             sign(&Secret::new("0123456789abcdef"), "1700000000", "{\"a\":1}"),
             "sha256=9eb18f493f8ec135d9eb2dad817c369bb4e9cbfa818657897a7437c1cd8c3a23"
         );
+    }
+
+    #[test]
+    fn a_receiver_a_collection_and_later_attempts_have_shares_of_the_places() {
+        let deliveries = Arc::new(Deliveries::default());
+        let hosts = |of: &str| (0..DELIVERY_PLACES).map(|n| format!("{of}{n}")).collect::<Vec<_>>();
+        let acquire_all = |of: &str, collection, is_first| -> Vec<DeliveryPermit> {
+            hosts(of).iter().filter_map(|host| deliveries.acquire(host, collection, is_first).ok()).collect()
+        };
+        let one = deliveries.acquire("slow", Uuid::from_u128(1), true);
+        assert!(one.is_ok() && deliveries.acquire("slow", Uuid::from_u128(1), true).is_err());
+        assert!(deliveries.acquire("slow", Uuid::from_u128(2), true).is_ok(), "of another collection");
+        assert_eq!(acquire_all("a", Uuid::from_u128(1), true).len(), OF_A_COLLECTION - 1);
+        let later: Vec<_> =
+            (10..20).map(|of| acquire_all(&format!("{of}-"), Uuid::from_u128(of), false)).collect();
+        assert_eq!(later.iter().map(Vec::len).sum::<usize>(), OF_LATER_ATTEMPTS);
+        assert_eq!(
+            acquire_all("b", Uuid::from_u128(3), true).len(),
+            OF_A_COLLECTION,
+            "first attempts have room"
+        );
+        drop((one, later));
+        assert!(deliveries.acquire("slow", Uuid::from_u128(2), false).is_ok());
+        assert!(deliveries.0.lock().is_ok_and(|used| used.is_empty()), "nothing is remembered");
+    }
+
+    #[test]
+    fn messages_without_a_place_come_back_one_after_the_other() {
+        let deliveries = Arc::new(Deliveries::default());
+        let _place = deliveries.acquire("slow", Uuid::nil(), true);
+        let waits: Vec<Duration> =
+            (0..1_000).filter_map(|_| deliveries.acquire("slow", Uuid::nil(), true).err()).collect();
+        assert!(waits.len() == 1_000 && waits.iter().all(|wait| *wait <= MAX_RETRY_WAIT));
+        assert!(waits[99] > RETRY_INTERVAL * 50, "{waits:?}");
+    }
+
+    #[test]
+    fn a_secret_needs_the_services_secret_and_the_salt() {
+        let service = Secret::new("0123456789abcdef");
+        let one = derived(&service, &[1; SALT]);
+        assert_eq!(one.reveal().len(), 64);
+        assert_eq!(one, derived(&service, &[1; SALT]));
+        assert_ne!(one, derived(&service, &[2; SALT]));
+        assert_ne!(one, derived(&Secret::new("another secret!!"), &[1; SALT]));
+        let both = secrets(&service, &[WebhookSigner::Own(vec![1; SALT]), WebhookSigner::Service]);
+        assert_eq!(both, [one, service]);
     }
 }

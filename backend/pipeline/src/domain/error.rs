@@ -1,5 +1,8 @@
-//! Errors that several modules share. Errors of a single job are in `worker::job_error`.
-use super::transient::transient;
+//! Errors that several modules share, and which of them are transient errors of the database
+//! ([`store::retried`]). Errors of a single job are in `crawls::job_error`.
+//!
+//! A transaction that calls the queue for a claim can safely be repeated. If the first attempt was
+//! committed, the claim is stale in the second attempt.
 use queue::QueueError;
 use store::StoreError;
 
@@ -40,3 +43,20 @@ impl From<ChangeError> for CrawlError {
 }
 
 transient!(CrawlError, ChangeError);
+
+macro_rules! transient {
+    ($($error:ident),*) => {
+        $(impl store::db::transient::Transient for $error {
+            fn cause(&self) -> Option<store::db::transient::Cause> {
+                match self {
+                    Self::Store(error) => error.cause(),
+                    Self::Queue(error) => error.database().and_then(store::db::transient::Cause::of),
+                    #[allow(unreachable_patterns, reason = "some have further errors, which do not pass")]
+                    _ => None,
+                }
+            }
+        })*
+    };
+}
+
+pub(crate) use transient;

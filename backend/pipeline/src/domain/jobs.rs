@@ -1,4 +1,4 @@
-//! Defines the payloads of jobs. The module `worker` runs the jobs.
+//! Defines the payloads of jobs. The handlers are listed in `worker`.
 
 use crawler::ReferrerPolicy;
 use crawler::frontier::depth_priority;

@@ -1,10 +1,15 @@
-//! Defines the options of a crawl and checks their ranges. This module does not check seeds.
-
-use super::{CrawlError, Interval};
+//! Defines the options of a crawl and of a video, and checks their ranges. This module does not
+//! check seeds.
+use super::CrawlError;
 use crawler::Scope;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
 use std::ops::RangeInclusive;
-use store::videos::crawled::VideoLimits;
+use std::str::FromStr;
+use std::time::Duration;
 use url::Url;
+use video::sampling::MAX_GAP_US;
+use video::{Sampling, sampling};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -174,9 +179,9 @@ impl CrawlOptions {
         }
     }
 
-    pub(crate) fn video_limits(&self) -> VideoLimits {
+    pub(crate) fn video_limits(&self) -> store::videos::crawled::VideoLimits {
         let per_host = self.max_videos_per_host.unwrap_or(self.max_videos);
-        VideoLimits { total: self.max_videos, per_host }
+        store::videos::crawled::VideoLimits { total: self.max_videos, per_host }
     }
 
     /// Checks that the limits allow all seeds. Otherwise some seeds would have no ledger row.
@@ -243,4 +248,203 @@ fn check_webhook(url: &Url) -> Result<(), CrawlError> {
 fn is_host_pattern(text: &str) -> bool {
     let host = text.strip_prefix("*.").unwrap_or(text);
     !host.is_empty() && host.len() <= 253 && !host.contains(['/', '*', '@', ' ', '?', '#'])
+}
+
+/// Time from the start of one run to that of the next, in whole minutes: 5 minutes to 366 days.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Interval {
+    minutes: u32,
+}
+
+/// Minutes of each unit, largest first.
+const UNITS: [(char, u32); 4] = [('w', 7 * 24 * 60), ('d', 24 * 60), ('h', 60), ('m', 1)];
+const MIN_MINUTES: u32 = 5;
+const MAX_MINUTES: u32 = 366 * 24 * 60;
+
+impl Interval {
+    pub fn duration(self) -> Duration {
+        Duration::from_secs(u64::from(self.minutes) * 60)
+    }
+}
+
+impl FromStr for Interval {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "invalid value: {text:?}, expected a whole number followed by m, h, d or w (minutes, hours, days, weeks), from 5m to 366d"
+            )
+        };
+        let unit = text.chars().next_back().ok_or_else(wrong)?;
+        let (_, minutes) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+        let number = &text[..text.len() - unit.len_utf8()];
+        // `parse` would accept a sign.
+        if !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(wrong());
+        }
+        let minutes = number.parse::<u32>().ok().and_then(|n| n.checked_mul(*minutes)).ok_or_else(wrong)?;
+        if (MIN_MINUTES..=MAX_MINUTES).contains(&minutes) { Ok(Self { minutes }) } else { Err(wrong()) }
+    }
+}
+
+impl TryFrom<String> for Interval {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, size) =
+            UNITS.iter().find(|(_, size)| self.minutes.is_multiple_of(*size)).unwrap_or(&('m', 1));
+        write!(f, "{}{unit}", self.minutes / size)
+    }
+}
+
+impl From<Interval> for String {
+    fn from(every: Interval) -> Self {
+        every.to_string()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VideoRequest {
+    #[serde(serialize_with = "write_sampling", deserialize_with = "read_sampling")]
+    pub sampling: Sampling,
+    /// Longest time without a look of [`Sampling::Auto`], in milliseconds.
+    pub max_gap_ms: u32,
+    /// Whether [`Sampling::Auto`] looks closer where faces are. `false` is not written: options are
+    /// compared as they are stored, and older programs did not store this field.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub refine: bool,
+    /// Whether to search frames for faces that are not upright. `off` is not written either.
+    #[serde(skip_serializing_if = "Rotate::is_off")]
+    pub rotate: Rotate,
+}
+
+/// Closer looks were requested for a sampling that selects the frames itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it requires the sampling auto; keyframes and fps=N select all frames themselves")]
+pub struct CannotRefine;
+
+impl VideoRequest {
+    /// Returns the options of the videos of a crawl.
+    pub(crate) fn of_crawl(options: &CrawlOptions) -> Self {
+        Self { rotate: options.rotate, ..Self::default() }
+    }
+
+    /// Returns the longest time, in microseconds, by which a face is visible before the start or
+    /// after the end of its track. `None` if the distance between analysed frames has no limit.
+    pub fn tolerance_us(&self) -> Option<i64> {
+        sampling::tolerance_us(self.sampling, i64::from(self.max_gap_ms) * 1_000, self.refine)
+    }
+
+    /// Returns the options if they do not contradict each other.
+    ///
+    /// # Errors
+    /// Fails if closer looks are requested with another sampling than [`Sampling::Auto`].
+    pub fn checked(self) -> Result<Self, CannotRefine> {
+        if self.refine && self.sampling != Sampling::Auto { Err(CannotRefine) } else { Ok(self) }
+    }
+}
+
+impl Default for VideoRequest {
+    fn default() -> Self {
+        Self {
+            sampling: Sampling::Auto,
+            max_gap_ms: (MAX_GAP_US / 1_000) as u32,
+            refine: false,
+            rotate: Rotate::Off,
+        }
+    }
+}
+
+fn write_sampling<S: Serializer>(sampling: &Sampling, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(sampling)
+}
+
+fn read_sampling<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Sampling, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+/// Limits for the videos of one collection that wait or are read. Callers can add videos much
+/// faster than workers read them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VideoLimits {
+    /// Maximum number of live videos that callers added.
+    pub videos: i64,
+    /// Maximum size of the stored files, in bytes: of live videos, and of failed ones that can be
+    /// retried.
+    pub bytes: i64,
+}
+
+impl Default for VideoLimits {
+    fn default() -> Self {
+        Self { videos: 1_000, bytes: 16 << 30 }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn times_are_read_and_written_in_their_largest_unit() {
+        for (text, seconds, written) in [
+            ("5m", 300, "5m"),
+            ("90m", 5400, "90m"),
+            ("24h", 86_400, "1d"),
+            ("14d", 14 * 86_400, "2w"),
+            ("366d", 366 * 86_400, "366d"),
+        ] {
+            let every: Interval = text.parse().unwrap();
+            assert_eq!(
+                (every.duration().as_secs(), every.to_string().as_str()),
+                (seconds, written),
+                "{text}"
+            );
+        }
+        for text in
+            ["", "m", "4m", "0h", "-5m", "+5m", "1.5h", "24", "24H", "5 m", "367d", "99999999999w", "5µ"]
+        {
+            let error = text.parse::<Interval>().unwrap_err();
+            assert!(error.contains("from 5m to 366d"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn options_are_stored_as_they_are_written() {
+        let request =
+            VideoRequest { sampling: Sampling::Fps(2.5), max_gap_ms: 1_000, ..VideoRequest::default() };
+        let stored = serde_json::to_value(request).unwrap();
+        assert_eq!(stored, serde_json::json!({"sampling": "fps=2.5", "max_gap_ms": 1000}));
+        assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), request);
+        let closer = VideoRequest { refine: true, ..VideoRequest::default() };
+        let stored = serde_json::to_value(closer).unwrap();
+        assert_eq!(stored, serde_json::json!({"sampling": "auto", "max_gap_ms": 2000, "refine": true}));
+        assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), closer);
+        let rotated = VideoRequest { rotate: Rotate::Auto, ..VideoRequest::default() };
+        let stored = serde_json::to_value(rotated).unwrap();
+        assert_eq!(stored, serde_json::json!({"sampling": "auto", "max_gap_ms": 2000, "rotate": "auto"}));
+        assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), rotated);
+        let error = serde_json::from_value::<VideoRequest>(serde_json::json!({"sampling": "fps=99"}));
+        assert!(error.unwrap_err().to_string().contains("from 0.1 to 30"));
+    }
+
+    #[test]
+    fn only_auto_can_be_refined() {
+        let of = |sampling| VideoRequest { sampling, refine: true, ..VideoRequest::default() };
+        assert_eq!(of(Sampling::Auto).checked(), Ok(of(Sampling::Auto)));
+        for sampling in [Sampling::Keyframes, Sampling::Fps(5.0)] {
+            assert_eq!(of(sampling).checked(), Err(CannotRefine));
+            assert!(VideoRequest { refine: false, ..of(sampling) }.checked().is_ok());
+        }
+    }
 }

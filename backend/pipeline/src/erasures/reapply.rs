@@ -34,9 +34,9 @@ pub struct Reapplied {
     pub collections: u64,
 }
 
-/// Imports a deletion log ([`Store::import_deletion_log`]) and repeats its deletions in small
-/// transactions. If the process is killed, it can be called again. `Store::delete_pending_blobs`
-/// deletes the blobs whose rows were deleted.
+/// Imports a deletion log (`store.erasures().import_deletion_log`) and repeats its deletions in
+/// small transactions. If the process is killed, it can be called again.
+/// `store.blobs().delete_pending` deletes the blobs whose rows were deleted.
 ///
 /// # Errors
 /// Fails if the store or the queue fails. Earlier deletions are kept.
@@ -45,22 +45,23 @@ pub async fn reapply(
     queue: &Queue,
     deletion_log: Vec<Entry>,
 ) -> Result<Reapplied, ReapplyError> {
-    store.import_deletion_log(deletion_log).await?;
+    store.erasures().import_deletion_log(deletion_log).await?;
     let mut all = Reapplied::default();
-    for collection in store.restored_deleted_collections().await? {
+    for collection in store.erasures().restored_deleted_collections().await? {
         let mut tx = store.begin().await?;
         queue.enqueue(tx.conn(), &[erase_collection(collection)]).await?;
-        store.mark_collection_deleted(tx.conn(), collection).await?;
+        store.collections().mark_deleted(tx.conn(), collection).await?;
         store
-            .audit(tx.conn(), &record(collection, Reapplied { collections: 1, ..Reapplied::default() }))
+            .audit()
+            .record(tx.conn(), &record(collection, Reapplied { collections: 1, ..Reapplied::default() }))
             .await?;
         tx.commit().await?;
         all.collections += 1;
     }
-    for collection in store.collections().await? {
+    for collection in store.collections().list().await? {
         loop {
             let mut tx = store.begin().await?;
-            let again = store.erase_again(tx.conn(), collection.id).await?;
+            let again = store.erasures().erase_again(tx.conn(), collection.id).await?;
             if again.is_empty() {
                 break;
             }
@@ -68,7 +69,7 @@ pub async fn reapply(
             let (faces, images, subjects) = (again.faces, again.images, again.subjects);
             let (videos, addresses) = (again.videos, again.addresses);
             let piece = Reapplied { faces, images, subjects, videos, addresses, collections: 0 };
-            store.audit(tx.conn(), &record(collection.id, piece)).await?;
+            store.audit().record(tx.conn(), &record(collection.id, piece)).await?;
             tx.commit().await?;
             all.faces += faces;
             all.images += images;

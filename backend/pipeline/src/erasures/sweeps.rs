@@ -69,11 +69,11 @@ impl Maintenance {
     /// # Errors
     /// Fails if the store fails. The next run continues where this one ended.
     pub async fn run_due(&self) -> Result<(), StoreError> {
-        if !self.store.claim_maintenance("upkeep", INTERVAL).await? {
+        if !self.store.retention().claim_maintenance("upkeep", INTERVAL).await? {
             return Ok(());
         }
         let expiry = self.expire().await?;
-        if self.store.claim_maintenance("hosts", HOSTS_INTERVAL).await? {
+        if self.store.retention().claim_maintenance("hosts", HOSTS_INTERVAL).await? {
             let forgotten = self.forget_hosts().await?;
             tracing::info!(forgotten, "deleted unused hosts");
         }
@@ -96,10 +96,10 @@ impl Maintenance {
     /// Fails if the store fails. Earlier deletions are kept.
     pub async fn expire(&self) -> Result<Expiry, StoreError> {
         let mut expiry = Expiry::default();
-        for collection in self.store.collections_with_retention().await? {
+        for collection in self.store.retention().collections().await? {
             loop {
                 let mut tx = self.store.begin().await?;
-                let expired = self.store.expire_some(tx.conn(), collection).await?;
+                let expired = self.store.retention().expire_some(tx.conn(), collection).await?;
                 if expired.is_empty() {
                     break;
                 }
@@ -112,10 +112,10 @@ impl Maintenance {
                         detail: json!({"images": expired.images, "faces": expired.faces, "videos": expired.videos,
                                        "crawls": expired.crawls}),
                     };
-                    self.store.audit(tx.conn(), &entry).await?;
+                    self.store.audit().record(tx.conn(), &entry).await?;
                 }
                 tx.commit().await?;
-                self.store.drop_blobs(&self.blobs, &expired.blobs).await?;
+                self.store.blobs().delete(&self.blobs, &expired.blobs).await?;
                 expiry.images += expired.images;
                 expiry.faces += expired.faces;
                 expiry.videos += expired.videos;
@@ -131,10 +131,10 @@ impl Maintenance {
     /// # Errors
     /// Fails if the store fails. Earlier deletions are kept.
     pub async fn forget_hosts(&self) -> Result<u64, StoreError> {
-        self.store.prune_host_delays().await?;
+        self.store.hosts().prune_delays().await?;
         let (mut after, mut forgotten) = (None, 0);
         loop {
-            let (last, pruned) = self.store.prune_hosts(after.as_deref(), HOST_RETENTION).await?;
+            let (last, pruned) = self.store.hosts().prune(after.as_deref(), HOST_RETENTION).await?;
             forgotten += pruned;
             after = last;
             if after.is_none() {
@@ -166,7 +166,7 @@ impl Maintenance {
     ) -> Result<SweepReport, StoreError> {
         let mut swept = SweepReport::default();
         if !dry_run {
-            swept.removed += self.store.delete_pending_blobs(&self.blobs).await?;
+            swept.removed += self.store.blobs().delete_pending(&self.blobs).await?;
         }
         // A blob is deleted only if it is older than `grace` by the clock of the database and by
         // the clock of this process. Otherwise, a clock that is ahead could delete a blob that is
@@ -179,16 +179,16 @@ impl Maintenance {
             swept.blobs += chunk.len() as u64;
             let old = chunk.into_iter().filter(|blob| blob.modified < before).map(|blob| blob.key).collect();
             let mut tx = self.store.begin().await?;
-            let orphans = self.store.orphans(tx.conn(), old).await?;
+            let orphans = self.store.blobs().orphans(tx.conn(), old).await?;
             swept.orphans += orphans.len() as u64;
             if dry_run || orphans.is_empty() {
                 continue;
             }
             // The orphans are recorded for deletion like the blobs of a deleted row. If an image is
             // being stored with one of these blobs, the blob is therefore kept.
-            self.store.record_blob_deletions(tx.conn(), orphans.clone()).await?;
+            self.store.blobs().record_deletions(tx.conn(), orphans.clone()).await?;
             tx.commit().await?;
-            swept.removed += self.store.drop_blobs(&self.blobs, &orphans).await?;
+            swept.removed += self.store.blobs().delete(&self.blobs, &orphans).await?;
         }
         if missing {
             self.count_missing(&mut swept).await?;
@@ -199,7 +199,7 @@ impl Maintenance {
     async fn count_missing(&self, swept: &mut SweepReport) -> Result<(), StoreError> {
         let (mut count, mut after) = (0, String::new());
         loop {
-            let keys = self.store.blob_keys(&after, CHUNK as i64).await?;
+            let keys = self.store.blobs().keys(&after, CHUNK as i64).await?;
             let Some(last) = keys.last() else { break };
             after.clone_from(last);
             let checked = futures::stream::iter(keys)

@@ -6,38 +6,27 @@
 //!
 //! The models, their batches and their devices are in the crate `inference`. The algorithms on
 //! pixels are in the crate `vision`.
-
-mod aligned;
-mod cpu;
 mod decode;
-mod enhanced;
-mod error;
 mod faces;
 mod options;
 mod pixels;
-mod result;
-mod rotation;
 mod search;
-mod turns;
-
+use crate::admission::budget::{Budget, DecodedImageBudget, Exhausted, Share};
+use bytes::Bytes;
 pub use decode::DecodedImage;
-pub use error::AnalyzeError;
+use decode::{CallerCpu, Cpu};
+use domain::{Reason, Unprocessed};
+use inference::{Embedding, Engine, Priority, Requester, RunError, trace};
 pub use options::{
     AnalyzeOptions, Config, Enhance, MAX_FACES, MIN_SCORE_FLOOR, Passes, StoredFaces, Thumbnails, profile_of,
 };
 pub use pixels::Pixels;
-pub use result::{Analysis, AnalyzedFace, Timings};
 pub use search::small_view;
-
-use crate::admission::budget::{Budget, Exhausted, Share};
-use crate::admission::image_budget::DecodedImageBudget;
-use bytes::Bytes;
-use cpu::{CallerCpu, Cpu};
-use inference::{Engine, Priority, Requester, trace};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::Instrument;
-use vision::{Frame, Letterbox};
+use video::ImageError;
+use vision::{DecodeError, Detection, Format, Frame, Letterbox, PerceptualHashes, QualityReport};
 
 /// Analyses images. Cloning it is cheap.
 #[derive(Clone)]
@@ -140,4 +129,133 @@ impl Analyzer {
             deadline: self.engine.deadline(),
         }
     }
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum AnalyzeError {
+    /// The file is not an image, has an unsupported format, or exceeds a limit.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A model failed, is overloaded, is stopping, or did not finish before the deadline.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// Other images use all the memory for pixels.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
+    /// An option is out of range. The text is a complete sentence.
+    #[error("{0}")]
+    Option(String),
+    /// ffmpeg, which decodes the format, could not be run or was killed.
+    #[error("the decoder failed: {0}")]
+    Decoder(String),
+    /// Code that works on pixels panicked. The image is rejected; the service continues.
+    #[error("the image could not be decoded")]
+    Panicked,
+}
+
+impl From<ImageError> for AnalyzeError {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Decode(error) => error.into(),
+            ImageError::Decoder(error) => Self::Decoder(error.to_string()),
+        }
+    }
+}
+
+impl AnalyzeError {
+    /// Returns the state of an image that cannot be analysed: skipped if the file is not a usable
+    /// image, failed if it is corrupt or if the service failed.
+    pub fn state(&self) -> Unprocessed {
+        match self {
+            Self::Decode(DecodeError::Corrupt { .. }) => Unprocessed::Failed,
+            Self::Decode(_) => Unprocessed::Skipped,
+            _ => Unprocessed::Failed,
+        }
+    }
+
+    /// Returns the reason that the ledgers show.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Decode(error) => error.reason(),
+            Self::Panicked | Self::Decoder(_) => Reason::DecoderPanicked,
+            Self::Option(_) => Reason::InvalidOption,
+            Self::Run(RunError::Overloaded { .. }) | Self::Exhausted(_) => Reason::Overloaded,
+            Self::Run(RunError::DeadlineExceeded { .. }) => Reason::DeadlineExceeded,
+            Self::Run(RunError::Stopped) => Reason::Stopping,
+            Self::Run(_) => Reason::InferenceFailed,
+        }
+    }
+}
+
+/// The duration of each stage. Stages do not overlap, so their sum is at most `total`. `total`
+/// includes a pause of the caller between the two stages of the analysis.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timings {
+    /// Decoding, including the hashes.
+    pub decode: Duration,
+    /// Drawing and rotating the detector's canvases.
+    pub letterbox: Duration,
+    /// Detector runs and non-maximum suppression, for all views and rotations.
+    pub detect: Duration,
+    /// Cutting the aligned face crops.
+    pub align: Duration,
+    pub quality: Duration,
+    pub embed: Duration,
+    /// Waiting for memory, a thread or a model session.
+    pub queue: Duration,
+    /// Time from the call to the result.
+    pub total: Duration,
+}
+
+impl Timings {
+    /// Records the stages in the histogram `facecrawl_stage_seconds{stage}`.
+    fn record(&self) {
+        for (stage, took) in [
+            ("decode", self.decode),
+            ("letterbox", self.letterbox),
+            ("detect", self.detect),
+            ("align", self.align),
+            ("quality", self.quality),
+            ("embed", self.embed),
+            ("queue", self.queue),
+            ("total", self.total),
+        ] {
+            metrics::histogram!("facecrawl_stage_seconds", "stage" => stage).record(took);
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct AnalyzedFace {
+    /// The detection, in pixels of the image as a browser shows it. The box lies inside the image;
+    /// landmarks may lie outside.
+    pub detection: Detection,
+    /// `None` if not requested. The pose is that of the upright face, for any `rotation`.
+    pub quality: Option<QualityReport>,
+    /// `None` if not requested, or if no embedding could be computed, for example for a crop
+    /// without content.
+    pub embedding: Option<Embedding>,
+    /// The aligned, upright face crop, 112x112 pixels; `None` if not requested.
+    pub chip: Option<Arc<Frame>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Analysis {
+    /// The pixels, as a browser shows the image.
+    pub frame: Arc<Frame>,
+    pub format: Format,
+    /// SHA-256 of the file.
+    pub sha256: [u8; 32],
+    pub hashes: PerceptualHashes,
+    pub bytes: usize,
+    /// Clockwise rotation in degrees that makes the faces upright: 0, 90, 180 or 270.
+    pub rotation: u32,
+    /// Pixels of the enhanced image per pixel of this one, if the faces were found on the enhanced
+    /// image. Coordinates of faces are always those of this image.
+    pub enhancement_scale: Option<f32>,
+    /// Number of detector runs: one for each view and each rotation.
+    pub views: usize,
+    /// The faces, best score first.
+    pub faces: Vec<AnalyzedFace>,
+    pub timings: Timings,
 }

@@ -1,43 +1,34 @@
 //! Stores images. Recognises known files before any model runs, and other versions of known images
 //! by their faces. Writes the blobs of a new image, and then its rows in one transaction. Fetching
-//! is in the module `worker`.
+//! is in `crawls::image`.
 //!
 //! Blobs are named by their content. If the transaction is rolled back (stale claim, database
 //! failure) or another transaction stores the image first, the blobs are not deleted. The next
 //! attempt with the same image uses the same names. A sweep of the blob store removes blobs that no
 //! row refers to.
-
-pub(crate) mod blobs;
 mod dedupe;
 mod known;
-pub(crate) mod outcome;
 pub(crate) mod record;
-mod same_people;
-mod sketch;
-pub(crate) mod suppress;
-mod versions;
-
+use crate::domain::ChangeError;
+use crate::erasures::sketch::Sketcher;
+use crate::erasures::suppression::{ImageAddress, SeenImage, SuppressedParts, Suppressor};
 pub use crate::people::enrol::{EnrolError, Enrolled, Enrolment, unmet_requirements};
 pub use crate::people::reembed::{NotReembedded, Reembedded};
-pub use crate::scan::Scan;
-pub use crate::scan::videos::ScannedVideo;
-pub use crate::videos::read::{ReadVideoError, VideoFile};
-pub use crate::videos::store::{StoredVideo, VideoReader};
-pub use sketch::{Sketcher, max_differing_bits};
-
-use crate::domain::ChangeError;
-use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
+pub use crate::scan::{Scan, ScannedVideo};
+pub use crate::videos::store::{ReadVideoError, StoredVideo, VideoFile, VideoReader};
+use crate::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
 use bytes::Bytes;
-use domain::Reason;
+use dedupe::ShownFaces;
+use domain::{ImageState, Reason};
 use inference::Priority;
 use queue::{Claim, Queue, QueueError};
 use record::Analyzed;
-use same_people::ShownFaces;
 use std::sync::Arc;
 use store::crawls::http_cache::CachedResponse;
+use store::crawls::pages::ImageUrlResult;
 use store::{Blobs, Store, StoreError, retried};
-use suppress::{ImageAddress, SuppressedParts};
 use uuid::Uuid;
+use vision::{Rect, crop};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ingested {
@@ -70,7 +61,7 @@ pub enum IngestError {
     Queue(#[from] QueueError),
 }
 
-crate::domain::transient::transient!(IngestError);
+crate::domain::transient!(IngestError);
 
 impl From<ChangeError> for IngestError {
     fn from(error: ChangeError) -> Self {
@@ -119,9 +110,11 @@ pub(crate) struct Inner {
     pub(crate) blobs: Blobs,
     pub(crate) queue: Queue,
     pub(crate) model_id: i32,
-    pub(crate) sketcher: Option<Sketcher>,
+    pub(crate) suppressor: Suppressor,
 }
 
+/// Width of the painted margin around a suppressed face, as a fraction of the larger box side.
+const PAINT_MARGIN: f32 = 0.3;
 /// Maximum number of attempts to find a stored image that other transactions replace.
 const MAX_ATTEMPTS: usize = 5;
 
@@ -135,9 +128,10 @@ impl Ingest {
     ) -> Result<Self, StoreError> {
         let embedder = analyzer.engine().embedder();
         let dimensions = i32::try_from(embedder.dimensions).unwrap_or(i32::MAX);
-        let model = store.register_model(&embedder.identity, &embedder.name, dimensions).await?;
-        store.record_match_threshold(model.id, embedder.match_threshold, embedder.match_fmr).await?;
-        let inner = Inner { analyzer, store, blobs, queue, model_id: model.id, sketcher: None };
+        let model = store.models().register(&embedder.identity, &embedder.name, dimensions).await?;
+        store.models().record_match_threshold(model.id, embedder.match_threshold, embedder.match_fmr).await?;
+        let suppressor = Suppressor::new(store.clone(), model.id, embedder);
+        let inner = Inner { analyzer, store, blobs, queue, model_id: model.id, suppressor };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -145,14 +139,14 @@ impl Ingest {
     /// (`SUPPRESSION_SECRET`).
     #[must_use]
     pub fn with_sketcher(self, sketcher: Sketcher) -> Self {
-        let Inner { analyzer, store, blobs, queue, model_id, .. } = &*self.inner;
+        let Inner { analyzer, store, blobs, queue, model_id, suppressor } = &*self.inner;
         let inner = Inner {
             analyzer: analyzer.clone(),
             store: store.clone(),
             blobs: blobs.clone(),
             queue: queue.clone(),
             model_id: *model_id,
-            sketcher: Some(sketcher),
+            suppressor: suppressor.with_sketcher(sketcher),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -166,37 +160,40 @@ impl Ingest {
     /// the meantime.
     pub async fn ingest(&self, incoming: Incoming, claim: Option<Claim>) -> Result<Ingested, IngestError> {
         let sha256 = self.inner.analyzer.digest(incoming.bytes.clone()).await?;
+        let (suppressor, address) = (&self.inner.suppressor, address_of(&incoming));
         // A larger version can replace the stored image before the source is linked to it. In that
         // case the loop searches again.
         for _ in 0..MAX_ATTEMPTS {
             // Usually a collection suppresses nothing, and the checks before the transaction of
             // `record` are not necessary. That transaction checks again, so no erasure is missed.
-            let checks = self.suppresses(incoming.collection).await?;
-            if checks && let Some(reason) = self.suppression_reason(&incoming, &sha256, None).await? {
+            let checks = suppressor.suppresses(incoming.collection).await?;
+            if checks
+                && let Some(reason) = suppressor.reason(incoming.collection, address, &sha256, None).await?
+            {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
-            if let Some(known) = self.inner.store.image_by_sha256(incoming.collection, &sha256).await? {
+            if let Some(known) = self.inner.store.images().by_sha256(incoming.collection, &sha256).await? {
                 match self.settle_known(&incoming, claim, &known).await? {
                     Some(done) => return Ok(done),
                     None => continue,
                 }
             }
             let (bytes, enhance) = (incoming.bytes.clone(), incoming.options.enhance);
-            let picture =
+            let decoded =
                 self.inner.analyzer.decode_hashed(bytes, Some(sha256), enhance, Priority::Background).await?;
             if checks
                 && let Some(reason) =
-                    self.suppression_reason(&incoming, &sha256, Some(&picture.hashes)).await?
+                    suppressor.reason(incoming.collection, address, &sha256, Some(&decoded.hashes)).await?
             {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let options = AnalyzeOptions { chips: true, ..incoming.options.clone() };
-            let analysis = self.inner.analyzer.find_faces(picture, &options, Priority::Background).await?;
+            let analysis = self.inner.analyzer.find_faces(decoded, &options, Priority::Background).await?;
             let mut suppressed = SuppressedParts::default();
             if checks {
                 let mut tx = self.inner.store.begin().await?;
-                let address = Some(ImageAddress::of(&incoming));
-                suppressed = self.suppressed_parts(&mut tx, incoming.collection, address, &analysis).await?;
+                let (collection, address) = (incoming.collection, Some(address));
+                suppressed = suppressor.parts(&mut tx, collection, address, &seen(&analysis)).await?;
             }
             if let Some(reason) = suppressed.whole {
                 return self.settle_suppressed(&incoming, claim, reason).await;
@@ -208,7 +205,7 @@ impl Ingest {
             };
             // The collection's first erasure may have been committed since `checks` was read. The
             // faces that it erased must not be written as blobs, so the loop starts again.
-            if !checks && !analysis.faces.is_empty() && self.suppresses(incoming.collection).await? {
+            if !checks && !analysis.faces.is_empty() && suppressor.suppresses(incoming.collection).await? {
                 continue;
             }
             if duplicate.is_some() {
@@ -242,7 +239,91 @@ impl Ingest {
         &self.inner.blobs
     }
 
+    /// Returns what asks for suppressions.
+    pub fn suppressor(&self) -> &Suppressor {
+        &self.inner.suppressor
+    }
+
     pub fn analyzer(&self) -> &Analyzer {
         &self.inner.analyzer
     }
+}
+
+impl Ingest {
+    pub(crate) async fn settle_suppressed(
+        &self,
+        incoming: &Incoming,
+        claim: Option<Claim>,
+        reason: Reason,
+    ) -> Result<Ingested, IngestError> {
+        let detail = (reason == Reason::SuppressedUrl).then_some("the image at this address was erased");
+        let result = ImageUrlResult {
+            state: ImageState::Suppressed,
+            reason: Some(reason.clone()),
+            detail,
+            image: None,
+        };
+        let settlement = self.begin_settlement(incoming, claim).await?;
+        self.commit_settlement(settlement, result).await?;
+        Ok(Ingested::Suppressed { reason })
+    }
+
+    /// Removes faces from the analysis and paints over their regions. Thumbnail and crops are cut
+    /// from the painted frame. The chips of the other faces have already been cut and are painted
+    /// separately.
+    pub(crate) async fn without_faces(
+        &self,
+        mut analysis: Analysis,
+        faces: &[usize],
+    ) -> Result<Analysis, IngestError> {
+        if faces.is_empty() {
+            return Ok(analysis);
+        }
+        let boxes: Vec<Rect> = faces.iter().map(|at| analysis.faces[*at].detection.bbox).collect();
+        let mut at = 0;
+        analysis.faces.retain(|_| {
+            at += 1;
+            !faces.contains(&(at - 1))
+        });
+        // This is the only reference to the frame, so that no copy is made.
+        let mut frame = Arc::unwrap_or_clone(analysis.frame);
+        let mut left = std::mem::take(&mut analysis.faces);
+        let painted = self.inner.analyzer.cpu().run(move || {
+            boxes.iter().for_each(|bbox| crop::paint_over(&mut frame, bbox, PAINT_MARGIN));
+            for face in &mut left {
+                let (detection, chip) = (&face.detection, face.chip.take());
+                face.chip = chip.map(|chip| {
+                    let mut chip = Arc::unwrap_or_clone(chip);
+                    let (landmarks, own) = (&detection.landmarks, &detection.bbox);
+                    vision::cover_in_chip(&mut chip, landmarks, own, &boxes, PAINT_MARGIN);
+                    Arc::new(chip)
+                });
+            }
+            (frame, left)
+        });
+        let (frame, left) = painted.await?.output;
+        (analysis.frame, analysis.faces) = (Arc::new(frame), left);
+        metrics::counter!("facecrawl_faces_suppressed_total").increment(faces.len() as u64);
+        Ok(analysis)
+    }
+}
+
+fn address_of(incoming: &Incoming) -> ImageAddress<'_> {
+    ImageAddress { row: incoming.image_url, moved_to: incoming.moved_to.as_deref() }
+}
+
+pub(crate) fn seen(analysis: &Analysis) -> SeenImage<'_> {
+    SeenImage {
+        sha256: &analysis.sha256,
+        hashes: &analysis.hashes,
+        size: (analysis.frame.width(), analysis.frame.height()),
+        faces: analysis.faces.iter().map(|face| (face.detection.bbox, face.embedding.as_ref())).collect(),
+    }
+}
+
+/// Increments `facecrawl_crawl_outcomes_total{ledger,state,reason}`. `state` is a state's code.
+pub(crate) fn count_outcome(ledger: &'static str, state: &'static str, reason: Option<&Reason>) {
+    let reason = reason.map_or("none".into(), Reason::code);
+    metrics::counter!("facecrawl_crawl_outcomes_total", "ledger" => ledger, "state" => state, "reason" => reason)
+        .increment(1);
 }

@@ -1,8 +1,9 @@
 //! Enrols a face: stores an image that a caller sends and assigns one of its faces to a subject.
 //! Crawled images are stored in the parent module.
 
-use crate::images::ingest::blobs::StoredBlobs;
+use crate::images::ingest::record::StoredBlobs;
 use crate::images::ingest::record::{new_face, new_image};
+use crate::images::ingest::seen;
 use crate::images::ingest::{Ingest, IngestError, Inner};
 use crate::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
@@ -126,10 +127,10 @@ impl Ingest {
         chosen: &AnalyzedFace,
         blobs: &StoredBlobs,
     ) -> Result<Option<(Uuid, Uuid)>, IngestError> {
-        let Inner { store, model_id, .. } = &*self.inner;
+        let Inner { store, model_id, suppressor, .. } = &*self.inner;
         let (collection, subject) = (enrolment.collection, enrolment.subject);
         let mut tx = store.begin().await?;
-        store.lock_suppressions(tx.conn(), collection, false).await?;
+        store.suppressions().lock(tx.conn(), collection, false).await?;
         // An erasure normalises addresses in the same way.
         let [asked, answered] = [&enrolment.url, &enrolment.answered].map(|url| {
             url.as_deref()
@@ -138,16 +139,16 @@ impl Ingest {
         let answered = answered.filter(|answered| asked.as_ref() != Some(answered));
         let mut erased = false;
         for address in asked.iter().chain(&answered) {
-            erased |= store.suppresses_address(tx.conn(), collection, address).await?;
+            erased |= store.suppressions().suppresses_address(tx.conn(), collection, address).await?;
         }
-        if erased || !self.suppressed_parts(&mut tx, collection, None, analysis).await?.is_clear() {
+        if erased || !suppressor.parts(&mut tx, collection, None, &seen(analysis)).await?.is_clear() {
             return Ok(None);
         }
-        store.lock_subjects(tx.conn(), collection, &[subject]).await?;
+        store.people().lock(tx.conn(), collection, &[subject]).await?;
         let image = new_image(analysis, blobs.thumbnail.clone());
-        let (image, is_new, known) = match store.insert_image(tx.conn(), collection, &image).await? {
+        let (image, is_new, known) = match store.images().insert(tx.conn(), collection, &image).await? {
             Ok(()) => (image.id, true, Vec::new()),
-            Err(existing) => (existing, false, store.boxes_of_image(tx.conn(), existing).await?),
+            Err(existing) => (existing, false, store.people().boxes_of_image(tx.conn(), existing).await?),
         };
         let bbox = chosen.detection.bbox;
         let face = match nearest(&known, &bbox) {
@@ -168,12 +169,15 @@ impl Ingest {
                     }
                     faces.push(new);
                 }
-                store.insert_faces(tx.conn(), collection, image, &faces).await?;
+                store.faces().insert(tx.conn(), collection, image, &faces).await?;
                 id
             }
         };
-        store.enrol_faces(tx.conn(), collection, subject, &[face], enrolment.moved).await?;
-        store.add_enrolment_source(tx.conn(), image, subject, asked.as_deref(), answered.as_deref()).await?;
+        store.people().enrol(tx.conn(), collection, subject, &[face], enrolment.moved).await?;
+        store
+            .people()
+            .add_enrolment_source(tx.conn(), image, subject, asked.as_deref(), answered.as_deref())
+            .await?;
         self.keep_blobs(&mut tx, blobs).await?;
         tx.commit().await?;
         Ok(Some((face, image)))

@@ -5,8 +5,8 @@ use crate::images::ingest::{Ingest, IngestError, Inner};
 use futures::StreamExt;
 use inference::{Embedding, Priority};
 use store::StoreError;
-use store::faces::models::EmbeddingModel;
 use store::faces::models::Outdated;
+use store::index::EmbeddingModel;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -50,11 +50,11 @@ impl Ingest {
         mut progress: impl FnMut(&Reembedded),
     ) -> Result<Reembedded, IngestError> {
         let Inner { store, model_id, .. } = &*self.inner;
-        let model = store.model(*model_id).await?;
+        let model = store.models().get(*model_id).await?;
         let mut all = Reembedded::default();
         let mut after = Uuid::nil();
         while !stop.is_cancelled() {
-            let batch = store.outdated(collection, model.id, after, BATCH).await?;
+            let batch = store.models().outdated(collection, model.id, after, BATCH).await?;
             let Some(last) = batch.last() else { break };
             after = last.id;
             self.reembed_batch(&model, batch, &mut all).await?;
@@ -79,7 +79,7 @@ impl Ingest {
                 Err(reason) => all.left.push(NotReembedded { face_id: face.id, model: face.model, reason }),
             }
         }
-        all.done += self.inner.store.replace_embeddings(model, &embeddings).await?;
+        all.done += self.inner.store.models().replace_embeddings(model, &embeddings).await?;
         Ok(())
     }
 

@@ -1,36 +1,26 @@
 //! Analyses one video: finds the faces of selected frames, joins them into tracks, and numbers the
 //! people. Frames come from the crate `video`, tracks from `tracking`. This module stores nothing.
-
-mod ahead;
-mod error;
 mod frames;
-mod parts;
-mod pictures;
 mod plan;
-mod result;
-mod run;
-mod steps;
 mod tracks;
-
-pub use error::VideoAnalyzeError;
-pub use parts::{Resume, VideoPart};
-pub use result::{FrameFace, FrameFaces, ShotPictures, TrackFace, VideoAnalysis, VideoEnd, VideoTrack};
-
+use crate::admission::budget::Exhausted;
 use crate::domain::{Rotate, VideoRequest};
-use crate::images::analyze::{AnalyzeOptions, AnalyzedFace, Analyzer, MIN_SCORE_FLOOR, Passes};
+use crate::images::analyze::{AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, MIN_SCORE_FLOOR, Passes};
+use domain::{Reason, Unprocessed};
 use frames::{ReadState, Source};
 use inference::Priority;
-use parts::Boundaries;
-use pictures::Cut;
-use plan::{FirstLooks, Plan, Planned};
-use run::Run;
+use plan::{Boundaries, FirstLooks, Plan, Planned, Run};
+pub use plan::{Resume, VideoPart};
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use store::faces::CROP_MARGIN;
+use tracking::TimedBox;
 use tracking::people::{Appearance, number_people};
 use tracks::TrackCollector;
-use video::{Decoder, Index, Sampling, sampling};
-use vision::{Frame, Profile, Rect};
+use video::{Damage, Decoder, Index, Sampling, VideoError, sampling};
+use vision::crop::{face_crop_alone, rotate, thumbnail};
+use vision::{Detection, Frame, Profile, Rect, cover_in_chip};
 
 /// Maximum number of frames of one video that are analysed.
 pub const MAX_FRAMES: u64 = 100_000;
@@ -176,7 +166,7 @@ impl Analyzer {
         for (track, person) in tracks.iter_mut().zip(numbers) {
             track.person = person;
         }
-        let VideoEnd { index, frames, last_us, damage, indexing, total } = end;
+        let VideoSummary { index, frames, last_us, damage, indexing, total } = end;
         let tolerance_us = options.tolerance_us();
         Ok(VideoAnalysis { index, frames, last_us, tolerance_us, tracks, people, damage, indexing, total })
     }
@@ -199,7 +189,7 @@ impl Analyzer {
         priority: Priority,
         resume: Option<Resume>,
         parts: &mut P,
-    ) -> Result<VideoEnd, P::Error> {
+    ) -> Result<VideoSummary, P::Error> {
         let started = Instant::now();
         let high_score =
             options.min_score.unwrap_or_else(|| self.engine().detector().min_score.max(MIN_SCORE_FLOOR));
@@ -262,7 +252,7 @@ impl Analyzer {
         let (count, last_us) = (run.count, run.last_us);
         let index = Arc::try_unwrap(source.index).unwrap_or_else(|index| (*index).clone());
         let damage = state.damage.or(index.damage.clone());
-        Ok(VideoEnd { index, frames: count, last_us, damage, indexing, total: started.elapsed() })
+        Ok(VideoSummary { index, frames: count, last_us, damage, indexing, total: started.elapsed() })
     }
 
     /// Cuts the pictures of the faces that may become best shots, if they are to be stored.
@@ -334,5 +324,208 @@ impl VideoParts for AllTracks<'_> {
     async fn part(&mut self, part: VideoPart) -> Result<(), VideoAnalyzeError> {
         self.tracks.extend(part.tracks);
         Ok(())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum VideoAnalyzeError {
+    /// The file is not a usable video, or the decoder failed.
+    #[error(transparent)]
+    Video(#[from] VideoError),
+    #[error(transparent)]
+    Analyze(#[from] AnalyzeError),
+    #[error("more than {MAX_FRAMES} frames would be analysed; use fewer frames a second, or keyframes")]
+    TooManyFrames,
+    /// The video has too many faces that cannot be joined.
+    #[error("the video has more than {} tracks of faces", tracking::people::MAX_TRACKS)]
+    TooManyTracks,
+}
+
+impl From<Exhausted> for VideoAnalyzeError {
+    fn from(error: Exhausted) -> Self {
+        Self::Analyze(error.into())
+    }
+}
+
+impl VideoAnalyzeError {
+    /// Returns `Skipped` if the file is not a video that can be read here, and `Failed` if it is
+    /// damaged or the analysis failed.
+    pub fn state(&self) -> Unprocessed {
+        match self {
+            Self::Analyze(error) => error.state(),
+            Self::TooManyFrames | Self::TooManyTracks => Unprocessed::Skipped,
+            Self::Video(_) => match self.reason() {
+                Reason::NotAVideo | Reason::UnsupportedCodec | Reason::VideoTooLarge => Unprocessed::Skipped,
+                _ => Unprocessed::Failed,
+            },
+        }
+    }
+
+    /// Returns the reason that users and ledgers see.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Analyze(error) => error.reason(),
+            Self::TooManyFrames | Self::TooManyTracks => Reason::VideoTooLarge,
+            Self::Video(error) => match error {
+                VideoError::NotAVideo | VideoError::NoVideoStream => Reason::NotAVideo,
+                VideoError::Codec => Reason::UnsupportedCodec,
+                VideoError::TooLong { .. } | VideoError::TooManyPixels { .. } | VideoError::CpuLimit(_) => {
+                    Reason::VideoTooLarge
+                }
+                VideoError::Undecodable(_) | VideoError::Stalled(_) | VideoError::Output(_) => {
+                    Reason::CorruptVideo
+                }
+                VideoError::Unavailable(_)
+                | VideoError::GpuOnly(_)
+                | VideoError::GpuFailed(_)
+                | VideoError::Io(_)
+                | VideoError::Killed
+                | VideoError::Cancelled => Reason::VideoUnavailable,
+            },
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct FrameFaces<'a> {
+    pub at_us: i64,
+    /// Width and height of the frame as a player shows it, in pixels.
+    pub size: (u32, u32),
+    /// The faces, best score first. Those with a low score can only continue a track.
+    pub faces: &'a [FrameFace],
+}
+
+#[derive(Debug)]
+pub struct FrameFace {
+    /// The face, in pixels of the frame as a player shows it.
+    pub face: AnalyzedFace,
+    /// What may be stored of it.
+    cut: Option<Cut>,
+}
+
+#[derive(Clone, Debug)]
+pub struct VideoAnalysis {
+    pub index: Index,
+    /// Number of frames that were analysed.
+    pub frames: u64,
+    /// Time of the last frame that was analysed; `None` if there was none.
+    pub last_us: Option<i64>,
+    /// Longest time, in microseconds, by which a face is visible before the start of its track or
+    /// after its end. `None` if the distance between analysed frames has no limit.
+    pub tolerance_us: Option<i64>,
+    /// The tracks in order of their start.
+    pub tracks: Vec<VideoTrack>,
+    /// Number of people, without tracks of unknown people.
+    pub people: u32,
+    /// Why the video ended early or lacks frames.
+    pub damage: Option<Damage>,
+    /// Time until the keyframes were known.
+    pub indexing: Duration,
+    pub total: Duration,
+}
+
+/// A face in successive frames of one shot.
+#[derive(Clone, Debug)]
+pub struct VideoTrack {
+    /// Number of the track, from 1, in order of the start.
+    pub number: u32,
+    /// Number of the person, from 1, in order of the first appearance. `None` if no face of the
+    /// track meets the quality profile, so that the person is unknown.
+    pub person: Option<u32>,
+    /// Time of the first frame.
+    pub started_us: i64,
+    /// Time of the last frame.
+    pub ended_us: i64,
+    /// Number of frames with the face.
+    pub samples: u32,
+    /// The boxes in pixels of the frame as a player shows it, in order of time. Of a long track,
+    /// boxes that follow from their neighbours are left out.
+    pub boxes: Vec<TimedBox>,
+    /// The best shots, best quality first.
+    pub faces: Vec<TrackFace>,
+}
+
+impl VideoTrack {
+    /// Returns what decides which person the track shows.
+    fn appearance(&self) -> Appearance {
+        let embeddings = self.faces.iter().filter_map(|shot| shot.face.embedding.as_ref());
+        Appearance {
+            started_us: self.started_us,
+            ended_us: self.ended_us,
+            embeddings: embeddings.map(|embedding| Arc::from(embedding.as_slice())).collect(),
+        }
+    }
+}
+
+/// A best shot of a track.
+#[derive(Clone, Debug)]
+pub struct TrackFace {
+    pub at_us: i64,
+    /// The face, in pixels of the frame as a player shows it. It has a quality report, and an
+    /// embedding if it meets the quality profile.
+    pub face: AnalyzedFace,
+    /// What is stored of the face, if it was requested.
+    pub pictures: Option<ShotPictures>,
+}
+
+/// The pictures of a best shot. Other faces in them are covered, so that the erasure of one person
+/// does not concern the pictures of another.
+#[derive(Clone, Debug)]
+pub struct ShotPictures {
+    /// The aligned face, 112x112 pixels.
+    pub chip: Arc<Frame>,
+    /// The face with a margin. The longer side has at most 256 pixels.
+    pub crop: Arc<Frame>,
+}
+
+/// How an analysis in parts ended.
+#[derive(Clone, Debug)]
+pub struct VideoSummary {
+    pub index: Index,
+    /// Number of frames that were analysed, those before a resumption included.
+    pub frames: u64,
+    /// Time of the last frame that was analysed; `None` if there was none.
+    pub last_us: Option<i64>,
+    /// Why the video ended early or lacks frames.
+    pub damage: Option<Damage>,
+    /// Time until the keyframes were known.
+    pub indexing: Duration,
+    pub total: Duration,
+}
+
+/// Longer side of a crop in pixels. It bounds the memory for the candidates of open tracks.
+const CROP_SIDE: u32 = 256;
+/// Margin around other faces that is covered, as a fraction of the larger side of their box.
+const COVER_MARGIN: f32 = 0.3;
+
+/// What was cut out of a frame for a face that may become a best shot.
+#[derive(Debug)]
+struct Cut {
+    crop: Arc<Frame>,
+    /// The boxes of the other faces of the frame.
+    others: Vec<Rect>,
+}
+
+impl Cut {
+    /// Cuts the face `at` out of a frame with these faces. `rotation` is the clockwise rotation of
+    /// the frame in degrees that makes them upright.
+    fn of(frame: &Frame, faces: &[Rect], at: usize, rotation: u32) -> Self {
+        let others: Vec<Rect> =
+            faces.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, bbox)| *bbox).collect();
+        let crop = face_crop_alone(frame, &faces[at], CROP_MARGIN, &others, COVER_MARGIN);
+        let crop = thumbnail(&crop, CROP_SIDE);
+        Self { crop: Arc::new(if rotation == 0 { crop } else { rotate(&crop, rotation) }), others }
+    }
+
+    /// Returns the memory that it takes.
+    fn bytes(&self) -> usize {
+        self.crop.data().len() + self.others.len() * size_of::<Rect>()
+    }
+
+    /// Returns the pictures to store. `chip` is the aligned face.
+    fn into_pictures(self, chip: &Frame, face: &Detection) -> ShotPictures {
+        let mut chip = chip.clone();
+        cover_in_chip(&mut chip, &face.landmarks, &face.bbox, &self.others, COVER_MARGIN);
+        ShotPictures { chip: Arc::new(chip), crop: self.crop }
     }
 }

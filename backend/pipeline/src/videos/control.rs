@@ -1,4 +1,4 @@
-//! Adds, pauses, resumes, cancels and deletes stored videos. The module `worker` reads them.
+//! Adds, pauses, resumes, cancels and deletes stored videos. The jobs that read them are in `job`.
 
 use crate::crawls::closing;
 use crate::domain::jobs::VideoJob;
@@ -70,7 +70,7 @@ impl Videos {
         self.blobs.check_space()?;
         let waiting = retried("waiting_in_collection", || async {
             let mut tx = self.store.begin().await?;
-            self.store.waiting_in_collection(tx.conn(), collection).await
+            self.store.videos().waiting_in_collection(tx.conn(), collection).await
         });
         let waiting = waiting.await?;
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
@@ -80,7 +80,7 @@ impl Videos {
 
     /// Returns whether the collection exceeds a limit. Call it after a video was inserted.
     async fn is_over_limit(&self, tx: &mut Tx, collection: Uuid) -> Result<bool, StoreError> {
-        let waiting = self.store.waiting_in_collection(tx.conn(), collection).await?;
+        let waiting = self.store.videos().waiting_in_collection(tx.conn(), collection).await?;
         Ok(waiting.videos > self.limits.videos || waiting.bytes > self.limits.bytes)
     }
 
@@ -111,13 +111,14 @@ impl Videos {
         };
         retried("add_video", || async {
             let mut tx = self.store.begin().await?;
-            self.store.lock_waiting_videos(tx.conn(), collection).await?;
-            self.store.lock_suppressions(tx.conn(), collection, false).await?;
-            if self.store.suppresses_video(&mut *tx.conn(), collection, &upload.sha256).await? {
+            self.store.videos().lock_waiting(tx.conn(), collection).await?;
+            self.store.suppressions().lock(tx.conn(), collection, false).await?;
+            if self.store.suppressions().suppresses_video(&mut *tx.conn(), collection, &upload.sha256).await?
+            {
                 let erased = "the video was erased and must not be stored again";
                 return Err(StoreError::Conflict(erased.into()).into());
             }
-            let id = match self.store.insert_video(tx.conn(), &video).await? {
+            let id = match self.store.videos().insert(tx.conn(), &video).await? {
                 Ok(id) => id,
                 Err(existing) => {
                     // It records that the file was found again.
@@ -130,7 +131,7 @@ impl Videos {
             }
             self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
             // An upload of the same bytes that ended a moment ago may be deleting the blob.
-            let lost = self.store.keep_blobs(tx.conn(), std::slice::from_ref(&upload.key)).await?;
+            let lost = self.store.blobs().keep(tx.conn(), std::slice::from_ref(&upload.key)).await?;
             if !lost.is_empty() && !self.blobs.exists(&upload.key).await? {
                 let conflict = "the same video was deleted at the same time; send it again";
                 return Err(StoreError::Conflict(conflict.into()).into());
@@ -164,11 +165,11 @@ impl Videos {
         retried("add_video", || async {
             let mut tx = self.store.begin().await?;
             let store = &self.store;
-            store.lock_waiting_videos(tx.conn(), collection).await?;
-            if let Some(live) = store.video_of_address(tx.conn(), collection, address.as_str()).await? {
+            store.videos().lock_waiting(tx.conn(), collection).await?;
+            if let Some(live) = store.videos().of_address(tx.conn(), collection, address.as_str()).await? {
                 return Ok(Added::Existing(live));
             }
-            let id = match store.insert_video(tx.conn(), &video).await? {
+            let id = match store.videos().insert(tx.conn(), &video).await? {
                 Ok(id) | Err(id) => id,
             };
             if self.is_over_limit(&mut tx, collection).await? {
@@ -185,7 +186,7 @@ impl Videos {
     pub async fn discard_upload(&self, key: String) {
         let dropped: Result<(), StoreError> = async {
             let mut tx = self.store.begin().await?;
-            self.store.record_blob_deletions(tx.conn(), vec![key.clone()]).await?;
+            self.store.blobs().record_deletions(tx.conn(), vec![key.clone()]).await?;
             tx.commit().await?;
             self.drop_blobs(&[key]).await;
             Ok(())
@@ -207,7 +208,7 @@ impl Videos {
             let mut tx = store.begin().await?;
             self.queue.hold_group(tx.conn(), id).await?;
             let from = [VideoState::Queued, VideoState::Running];
-            store.set_video_state(tx.conn(), id, &from, VideoState::Paused).await?;
+            store.videos().set_state(tx.conn(), id, &from, VideoState::Paused).await?;
             if !self.queue.group_is_live(tx.conn(), id).await? {
                 // Nobody could resume it: the file is where the scan runs.
                 let scanned =
@@ -215,7 +216,7 @@ impl Videos {
                 return Err(StoreError::Conflict(scanned.into()).into());
             }
             tx.commit().await?;
-            Ok(store.video(id).await?)
+            Ok(store.videos().get(id).await?)
         })
         .await
     }
@@ -228,9 +229,9 @@ impl Videos {
         retried("resume_video", || async {
             let mut tx = store.begin().await?;
             self.queue.release_group(tx.conn(), id).await?;
-            store.set_video_state(tx.conn(), id, &[VideoState::Paused], VideoState::Queued).await?;
+            store.videos().set_state(tx.conn(), id, &[VideoState::Paused], VideoState::Queued).await?;
             tx.commit().await?;
-            Ok(store.video(id).await?)
+            Ok(store.videos().get(id).await?)
         })
         .await
     }
@@ -240,12 +241,12 @@ impl Videos {
     /// # Errors
     /// Fails with `StoreError::Conflict`, which contains the state, if it has ended.
     pub async fn cancel(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
-        let collection = store.video(id).await?.collection_id;
+        let collection = store.videos().get(id).await?.collection_id;
         let unused = retried("cancel_video", || async {
             let mut tx = store.begin().await?;
             self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
             // An erasure finds the video ended, or this transaction finds what was erased.
-            store.lock_suppressions(tx.conn(), collection, false).await?;
+            store.suppressions().lock(tx.conn(), collection, false).await?;
             let end = VideoEnd {
                 state: VideoState::Cancelled,
                 people: None,
@@ -254,15 +255,15 @@ impl Videos {
                 original: None,
                 keeps_file: false,
             };
-            let unused = store.end_video(tx.conn(), id, end).await?;
-            let jobs = store.erase_emptied_video(tx.conn(), id).await?;
+            let unused = store.videos().end(tx.conn(), id, end).await?;
+            let jobs = store.erasures().erase_emptied_video(tx.conn(), id).await?;
             forget_jobs(&self.queue, &mut tx, &jobs).await?;
             tx.commit().await?;
             Ok::<_, ChangeError>(unused)
         })
         .await?;
         self.drop_blobs(&unused).await;
-        let video = store.video(id).await?;
+        let video = store.videos().get(id).await?;
         if let Some(crawl) = video.crawl_id {
             closing::end_if_done(&self.store, &self.queue, crawl).await;
         }
@@ -277,22 +278,22 @@ impl Videos {
     /// `None` if too many of its videos wait.
     pub async fn retry(&self, store: &Store, id: Uuid) -> Result<Option<Video>, ChangeError> {
         retried("retry_video", || async {
-            let video = store.video(id).await?;
+            let video = store.videos().get(id).await?;
             let mut tx = store.begin().await?;
-            store.lock_waiting_videos(tx.conn(), video.collection_id).await?;
+            store.videos().lock_waiting(tx.conn(), video.collection_id).await?;
             let job = VideoJob { video_id: id };
             let job = match video.source_key {
                 Some(_) => job.scan(video.collection_id),
                 None => job.fetch(video.collection_id),
             };
             self.queue.enqueue(tx.conn(), &[job]).await?;
-            store.requeue_video(tx.conn(), id).await?;
-            let waiting = store.waiting_in_collection(tx.conn(), video.collection_id).await?;
+            store.videos().requeue(tx.conn(), id).await?;
+            let waiting = store.videos().waiting_in_collection(tx.conn(), video.collection_id).await?;
             if waiting.videos > self.limits.videos {
                 return Ok(None);
             }
             tx.commit().await?;
-            Ok(Some(store.video(id).await?))
+            Ok(Some(store.videos().get(id).await?))
         })
         .await
     }
@@ -301,7 +302,7 @@ impl Videos {
     async fn drop_failed_files(&self) -> Result<u64, ChangeError> {
         let before = OffsetDateTime::now_utc() - KEEP_FAILED;
         let mut tx = self.store.begin().await?;
-        let unused = self.store.drop_failed_files(tx.conn(), before, CHUNK).await?;
+        let unused = self.store.videos().drop_failed_files(tx.conn(), before, CHUNK).await?;
         tx.commit().await?;
         self.drop_blobs(&unused).await;
         Ok(unused.len() as u64)
@@ -314,7 +315,7 @@ impl Videos {
     /// Fails with `StoreError::NotFound` if it does not exist.
     pub async fn delete(&self, tx: &mut Tx, store: &Store, id: Uuid) -> Result<Vec<String>, ChangeError> {
         self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
-        Ok(store.delete_video(tx.conn(), id).await?)
+        Ok(store.videos().delete(tx.conn(), id).await?)
     }
 
     /// Ends live videos whose job the queue discarded, because its worker ended in every attempt,
@@ -327,7 +328,7 @@ impl Videos {
         let (mut repaired, mut after) =
             (self.cancel_held_jobs().await? + self.drop_failed_files().await?, Uuid::nil());
         loop {
-            let live = self.store.live_videos(after, CHUNK).await?;
+            let live = self.store.videos().live(after, CHUNK).await?;
             let Some(last) = live.last() else { return Ok(repaired) };
             after = *last;
             let mut tx = self.store.begin().await?;
@@ -354,7 +355,7 @@ impl Videos {
             drop(tx);
             let Some(last) = held.last() else { return Ok(cancelled) };
             after = *last;
-            let live = self.store.live_videos_among(&held).await?;
+            let live = self.store.videos().live_among(&held).await?;
             // Only a retry makes an ended video live again, and it then gets a new job.
             for id in held.into_iter().filter(|id| !live.contains(id)) {
                 let mut tx = self.store.begin().await?;
@@ -365,7 +366,7 @@ impl Videos {
     }
 
     async fn end_without_job(&self, id: Uuid) -> Result<bool, ChangeError> {
-        let collection = match self.store.video(id).await {
+        let collection = match self.store.videos().get(id).await {
             Err(StoreError::NotFound { .. }) => return Ok(false),
             video => video?.collection_id,
         };
@@ -375,7 +376,7 @@ impl Videos {
         if self.queue.group_is_live(tx.conn(), id).await? {
             return Ok(false);
         }
-        self.store.lock_suppressions(tx.conn(), collection, false).await?;
+        self.store.suppressions().lock(tx.conn(), collection, false).await?;
         let end = VideoEnd {
             state: VideoState::Failed,
             people: None,
@@ -384,19 +385,19 @@ impl Videos {
             original: None,
             keeps_file: true,
         };
-        match self.store.end_video(tx.conn(), id, end).await {
+        match self.store.videos().end(tx.conn(), id, end).await {
             // It ended or was deleted in the meantime.
             Err(StoreError::Conflict(_) | StoreError::NotFound { .. }) => return Ok(false),
-            ended => self.store.record_blob_deletions(tx.conn(), ended?).await?,
+            ended => self.store.blobs().record_deletions(tx.conn(), ended?).await?,
         };
-        let jobs = self.store.erase_emptied_video(tx.conn(), id).await?;
+        let jobs = self.store.erasures().erase_emptied_video(tx.conn(), id).await?;
         forget_jobs(&self.queue, &mut tx, &jobs).await?;
         tx.commit().await?;
         Ok(true)
     }
 
     async fn drop_blobs(&self, keys: &[String]) {
-        if let Err(error) = self.store.drop_blobs(&self.blobs, keys).await {
+        if let Err(error) = self.store.blobs().delete(&self.blobs, keys).await {
             tracing::warn!(%error, blobs = keys.len(), "failed to delete unused blobs; a sweep deletes them");
         }
     }

@@ -1,18 +1,28 @@
-//! Copies the file of a video to a file without a name, from the blob store or from its address.
-
-use crate::crawls::context::Context;
+//! Copies the file of a video to a file without a name, from the blob store or from its address:
+//! one file, or the files of a playlist.
+//!
+//! If a crawl found the video, the crawl's rules apply to each request, as they do to images. For
+//! an address that a caller named, and the files of its playlist, the guard and the host's delay
+//! apply.
+use crate::crawls::context::{Context, CrawlView};
+use crate::crawls::fetch_policy::{Area, FetchPolicy, Paced};
+use crate::crawls::image;
 use crate::crawls::job_error::JobError;
 use crate::images::ingest::VideoFile;
-use crate::videos::address;
-use crawler::FetchError;
-use crawler::fetch::Download;
-use crawler::hls::PlaylistError;
+use bytes::{Bytes, BytesMut};
+use crawler::fetch::{Download, Kind, Validators};
+use crawler::hls::{Playlist, PlaylistError};
+use crawler::{Directives, FetchError, Fetched, Request, hls};
 use domain::Reason;
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use store::videos::Video;
-use store::{SpoolFolder, StoreError};
+use store::videos::crawled::KnownVideo;
+use store::{SpoolFolder, StoreError, retried};
 use tokio::fs::File;
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 use url::Url;
 use uuid::Uuid;
 
@@ -94,7 +104,7 @@ pub(crate) async fn fetch(
     address: &Url,
 ) -> Result<VideoFile, CopyError> {
     let mut spool = create(context, folder).await?;
-    address::fetch(context, video, address, &mut spool).await?;
+    fetch_address(context, video, address, &mut spool).await?;
     let file = spool.finish().await?;
     // The stored parts are those of another file.
     if video.checkpoint_us.is_some() && sha256_of(video) != Some(file.sha256) {
@@ -156,4 +166,289 @@ impl Spool {
         let Self { file, hasher, bytes, .. } = self;
         Ok(VideoFile { file: file.into_std().await, sha256: hasher.finalize().into(), bytes })
     }
+}
+
+/// Number of bytes that suffice to recognise a video or a playlist.
+const HEAD: usize = 200;
+
+/// Fetches the video at `address` and writes it to `spool`.
+pub(crate) async fn fetch_address(
+    context: &Context,
+    video: &Video,
+    address: &Url,
+    spool: &mut Spool,
+) -> Result<(), CopyError> {
+    let view = match video.crawl_id {
+        Some(crawl) => Some(context.running(crawl).await.map_err(CopyError::Crawl)?),
+        None => None,
+    };
+    let (_, limit) = context.fetcher.video_limits();
+    let source = Source { context, video, view, deadline: Instant::now() + limit };
+    source.check_pages().await?;
+    source.check_allowed(address).await?;
+    let known = source.known(address).await?;
+    let validators = known.as_ref().map(|known| Validators {
+        url: address.clone(),
+        etag: known.etag.clone(),
+        last_modified: known.last_modified.clone(),
+    });
+    let request = Request { validators, ..Request::new(address.clone(), Kind::Video) };
+    let mut download = source.open(request).await?;
+    if let (image::NOT_MODIFIED, Some(known)) = (download.head.status, known) {
+        return Err(CopyError::NotModified(known.id));
+    }
+    let answered = download.head.url.clone();
+    source.record_response(address, &download.head).await?;
+    let head = read_head(&mut download).await?;
+    if hls::is_playlist(&head) {
+        let text = rest_of_playlist(head, download).await?;
+        let all = source.copy_playlist(text, answered, spool);
+        return timeout_at(source.deadline, all).await.map_err(|_| playlist_too_slow())?;
+    }
+    // A page or an image is not read to its end.
+    if !begins_like_video(&head) {
+        return Err(CopyError::NotAVideo);
+    }
+    spool.write(&head).await?;
+    spool.write_rest(download).await
+}
+
+/// Fails if the address of a stored video, or a page that contains it, is suppressed.
+pub(crate) async fn check_allowed(context: &Context, video: &Video) -> Result<(), CopyError> {
+    let source = Source { context, video, view: None, deadline: Instant::now() };
+    source.check_pages().await?;
+    match &video.source_url {
+        Some(address) => source.check_address(address).await,
+        None => Ok(()),
+    }
+}
+
+/// Returns the first pieces of a file: at least [`HEAD`] bytes, or the whole file.
+async fn read_head(download: &mut Download) -> Result<BytesMut, CopyError> {
+    let mut head = BytesMut::new();
+    while head.len() < HEAD
+        && let Some(piece) = download.chunk().await?
+    {
+        head.extend_from_slice(&piece);
+    }
+    Ok(head)
+}
+
+fn begins_like_video(head: &[u8]) -> bool {
+    vision::Format::sniff(head).is_none() && video::is_video(head)
+}
+
+async fn rest_of_playlist(head: BytesMut, mut download: Download) -> Result<Bytes, CopyError> {
+    let mut text = head;
+    while let Some(piece) = download.chunk().await? {
+        if text.len() + piece.len() > hls::MAX_BYTES {
+            return Err(FetchError::TooLarge { limit: hls::MAX_BYTES }.into());
+        }
+        text.extend_from_slice(&piece);
+    }
+    Ok(text.freeze())
+}
+
+struct Source<'a> {
+    context: &'a Context,
+    video: &'a Video,
+    /// The crawl that found the video.
+    view: Option<Arc<CrawlView>>,
+    /// Time at which all files must have arrived.
+    deadline: Instant,
+}
+
+impl Source<'_> {
+    /// Writes the files of a playlist, one after the other. `text` is that of the playlist at
+    /// `address`, which lists variants or files.
+    async fn copy_playlist(&self, text: Bytes, address: Url, spool: &mut Spool) -> Result<(), CopyError> {
+        let files = match parse(text, address).await? {
+            Playlist::Files(files) => files,
+            Playlist::Variant(url) => {
+                let request = Request::new(url, Kind::Playlist);
+                let (text, address) = self.fetch_patiently(request).await?;
+                match parse(text, address).await? {
+                    Playlist::Files(files) => files,
+                    Playlist::Variant(_) => return Err(hls::PlaylistError::Invalid.into()),
+                }
+            }
+        };
+        for (at, file) in files.urls().enumerate() {
+            let mut download = self.open_file(&file).await?;
+            let head = read_head(&mut download).await?;
+            if at == 0 && !begins_like_video(&head) {
+                return Err(CopyError::NotAVideo);
+            }
+            spool.write(&head).await?;
+            spool.write_rest(download).await?;
+        }
+        Ok(())
+    }
+
+    /// Opens a file, under the crawl's rules if a crawl found it.
+    async fn open(&self, request: Request) -> Result<Download, CopyError> {
+        let Some(view) = &self.view else {
+            return Ok(self.context.fetcher.download(request, &Paced::new(self.context)).await?);
+        };
+        let download = FetchPolicy::new(self.context, view, Area::Anywhere).download(request).await?;
+        self.check_directives(&download.head.robots_tags)?;
+        Ok(download)
+    }
+
+    /// Fetches a playlist, under the crawl's rules. Returns it with its address after redirects.
+    async fn fetch(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
+        let fetched = match &self.view {
+            Some(view) => FetchPolicy::new(self.context, view, Area::Anywhere).fetch(request).await?,
+            None => self.context.fetcher.fetch(request, &Paced::new(self.context)).await?,
+        };
+        self.check_directives(&fetched.robots_tags)?;
+        Ok((fetched.body, fetched.url))
+    }
+
+    fn check_directives(&self, tags: &[String]) -> Result<(), CopyError> {
+        let tags = tags.iter().map(String::as_str);
+        match Directives::parse(tags, self.context.fetcher.agent()).images_denied() {
+            Some(reason) if self.view.as_ref().is_some_and(|view| view.options.respect_robots) => {
+                Err(CopyError::Denied(reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens a file of a playlist. Waits for its host, and fails if the file or the address after
+    /// redirects is suppressed.
+    async fn open_file(&self, url: &Url) -> Result<Download, CopyError> {
+        self.check_allowed(url).await?;
+        let download = loop {
+            match self.open(Request::new(url.clone(), Kind::Video)).await {
+                Err(error) => self.wait_for_host(error).await?,
+                download => break download?,
+            }
+        };
+        if download.head.url != *url {
+            self.check_allowed(&download.head.url).await?;
+        }
+        Ok(download)
+    }
+
+    /// Works like [`Self::open_file`] for a playlist. Returns it with its address after redirects.
+    async fn fetch_patiently(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
+        self.check_allowed(&request.url).await?;
+        let (text, answered) = loop {
+            match self.fetch(request.clone()).await {
+                Err(error) => self.wait_for_host(error).await?,
+                fetched => break fetched?,
+            }
+        };
+        if answered != request.url {
+            self.check_allowed(&answered).await?;
+        }
+        Ok((text, answered))
+    }
+
+    /// Waits if the rate limit of the host postponed a request. The request can then be repeated.
+    /// If each wait between two files postponed the job, every run would begin with the first file,
+    /// and no playlist of such a host could be read.
+    async fn wait_for_host(&self, error: CopyError) -> Result<(), CopyError> {
+        match error {
+            CopyError::Fetch(FetchError::Postponed(wait)) if Instant::now() + wait < self.deadline => {
+                queue::outside_slot(tokio::time::sleep(wait)).await;
+                Ok(())
+            }
+            // The run counts as an attempt: the time limit does not suffice for this host.
+            CopyError::Fetch(FetchError::Postponed(_)) => Err(playlist_too_slow().into()),
+            error => Err(error),
+        }
+    }
+
+    /// Fails if a page that contains the video is suppressed.
+    async fn check_pages(&self) -> Result<(), CopyError> {
+        let (store, Video { id, collection_id, .. }) = (&self.context.store, self.video);
+        let suppressed = retried("suppresses_pages_of_video", || {
+            store.suppressions().suppresses_pages_of_video(store.pool(), *collection_id, *id)
+        });
+        if suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
+    }
+
+    /// Fails if the address is suppressed in the collection of the video.
+    async fn check_allowed(&self, address: &Url) -> Result<(), CopyError> {
+        self.check_address(address.as_str()).await
+    }
+
+    async fn check_address(&self, address: &str) -> Result<(), CopyError> {
+        let store = &self.context.store;
+        let suppressed = retried("suppresses_address", || async {
+            let mut tx = store.begin().await?;
+            store.suppressions().suppresses_address(tx.conn(), self.video.collection_id, address).await
+        });
+        if suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
+    }
+
+    /// Returns the stored video of this address, if the crawl sends conditional requests. A part of
+    /// the video itself may be stored already, so a repeated attempt fetches the file.
+    async fn known(&self, address: &Url) -> Result<Option<KnownVideo>, CopyError> {
+        let conditional = self.view.as_ref().is_some_and(|view| view.options.revalidate);
+        if !conditional || self.video.checkpoint_us.is_some() {
+            return Ok(None);
+        }
+        let (store, Video { id, collection_id, .. }) = (&self.context.store, self.video);
+        Ok(retried("known_video", || store.crawled_videos().known(*collection_id, address.as_str(), *id))
+            .await?)
+    }
+
+    /// Records the address after redirects, or the validators if there was no redirect. The check
+    /// and the record are one transaction, so an erasure of the address finds either the
+    /// suppression or the record.
+    ///
+    /// # Errors
+    /// Fails with [`CopyError::Suppressed`] if the address after redirects is suppressed.
+    async fn record_response(&self, address: &Url, head: &Fetched) -> Result<(), CopyError> {
+        let (store, Video { id, collection_id, .. }) = (&self.context.store, self.video);
+        let (id, collection) = (*id, *collection_id);
+        let validators = head.validators();
+        if head.url == *address && validators.is_none() {
+            return Ok(());
+        }
+        let allowed = retried("record_video_response", || async {
+            let mut tx = store.begin().await?;
+            match &validators {
+                _ if head.url != *address => {
+                    store.suppressions().lock(tx.conn(), collection, false).await?;
+                    if store
+                        .suppressions()
+                        .suppresses_address(tx.conn(), collection, head.url.as_str())
+                        .await?
+                    {
+                        return Ok(false);
+                    }
+                    store.crawled_videos().record_moved(tx.conn(), id, head.url.as_str()).await?;
+                }
+                Some(Validators { etag, last_modified, .. }) => {
+                    let (etag, last_modified) = (etag.as_deref(), last_modified.as_deref());
+                    store.crawled_videos().record_validators(tx.conn(), id, etag, last_modified).await?;
+                }
+                None => {}
+            }
+            tx.commit().await?;
+            Ok::<_, StoreError>(true)
+        });
+        if allowed.await? { Ok(()) } else { Err(CopyError::Suppressed) }
+    }
+}
+
+fn playlist_too_slow() -> FetchError {
+    FetchError::Timeout("the files of the playlist were not complete within the time limit")
+}
+
+/// Parses a playlist on a blocking thread, one at a time: a megabyte of text can become a hundred
+/// megabytes of values.
+async fn parse(text: Bytes, address: Url) -> Result<Playlist, CopyError> {
+    static PLACE: Semaphore = Semaphore::const_new(1);
+    let place = PLACE.acquire().await;
+    let parsed = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        hls::parse(&text, &address)
+    });
+    // The parser panicked.
+    Ok(parsed.await.unwrap_or(Err(hls::PlaylistError::Invalid))?)
 }

@@ -1,28 +1,30 @@
-//! Handles `fetch_video` and `scan_video`. The first one is in the module `video_fetch`. The second
-//! one copies the stored file of a video, analyses it and stores its tracks part by part. If the
-//! worker ends, the next one continues after the last part. A crawl that found videos ends after
-//! the last of them.
-
+//! Handles `fetch_video` and `scan_video`. The first one fetches the file from its address and
+//! stores it, so that a slow host does not occupy the place where videos are decoded. The second
+//! one copies the stored file, analyses it and stores its tracks part by part. If the worker ends,
+//! the next one continues after the last part. A crawl that found videos ends after the last of
+//! them.
 use crate::crawls::closing;
 use crate::crawls::context::Context;
-use crate::crawls::job_error::JobError;
-use crate::domain::jobs::{self, VideoJob};
-use crate::domain::turn::Turn;
-use crate::domain::{ChangeError, VideoLimits};
+use crate::crawls::job_error::{DISK_FULL_WAIT, JobError};
+use crate::domain::jobs::VideoJob;
+use crate::domain::{ChangeError, Turn, VideoLimits, forget_jobs, jobs};
+use crate::images::ingest::VideoFile;
 use crate::images::ingest::{ReadVideoError, VideoReader};
-use crate::videos::address;
 use crate::videos::file;
 use crate::videos::file::CopyError;
-use crate::videos::job_error::ScanError;
+use crate::{AnalyzeError, IngestError, VideoAnalyzeError};
 use domain::{Reason, VideoState};
+use queue::NewJob;
 use queue::{ClaimedJob, Handler, Outcome, QueueError};
 use std::sync::Arc;
 use std::time::Duration;
-use store::videos::Video;
+use store::videos::{Video, VideoEnd};
 use store::{SpoolFolder, StoreError, retried};
+use tokio::fs::File;
 use tokio_util::sync::CancellationToken;
+use url::Url;
 use uuid::Uuid;
-use video::Decoder;
+use video::{Decoder, VideoError};
 
 /// What a worker needs to read videos.
 #[derive(Clone, Debug)]
@@ -62,7 +64,7 @@ impl Handler for VideoHandler {
             Ok(job) => job.video_id,
             Err(error) => return Outcome::Discard(error),
         };
-        let video = match retried("video", || self.context.store.video(id)).await {
+        let video = match retried("video", || self.context.store.videos().get(id)).await {
             Ok(video) if video.state.is_live() => video,
             Ok(_) | Err(StoreError::NotFound { .. }) => return Outcome::Done,
             Err(error) => return Outcome::Retry(error.to_string(), None),
@@ -119,7 +121,7 @@ impl VideoHandler {
         {
             return Err(CopyError::Crawl(later).into());
         }
-        address::check_allowed(&self.context, video).await?;
+        file::check_allowed(&self.context, video).await?;
         let file = file::copy(&self.context, &self.tools.spool, video).await?;
         let (decoder, reader) = (&self.tools.decoder, VideoReader::Job(job.claim));
         let end = self.context.ingest.read_video(decoder, file, video, reader, &mut ()).await?;
@@ -131,11 +133,11 @@ impl VideoHandler {
     /// If that one failed or was deleted, this one is read.
     async fn check_original(&self, id: Uuid, original: Uuid) -> Result<(), ScanError> {
         let store = &self.context.store;
-        match retried("video_state", || store.video_state(original)).await? {
+        match retried("video_state", || store.videos().state(original)).await? {
             Some(VideoState::Failed | VideoState::Cancelled) | None => {
                 retried("set_video_original", || async {
                     let mut tx = store.begin().await?;
-                    store.set_video_original(tx.conn(), id, None).await?;
+                    store.videos().set_original(tx.conn(), id, None).await?;
                     tx.commit().await
                 })
                 .await?;
@@ -156,10 +158,10 @@ impl VideoHandler {
     ) -> Outcome {
         let store = &self.context.store;
         let waits = retried("wait_for_video", || async {
-            let completed = store.video_state(original).await? == Some(VideoState::Completed);
+            let completed = store.videos().state(original).await? == Some(VideoState::Completed);
             if !completed {
                 let mut tx = store.begin().await?;
-                store.set_video_original(tx.conn(), id, Some(original)).await?;
+                store.videos().set_original(tx.conn(), id, Some(original)).await?;
                 tx.commit().await?;
             }
             Ok::<_, StoreError>(!completed)
@@ -177,7 +179,7 @@ impl VideoHandler {
         retried("begin_video", || async {
             let mut tx = self.context.store.begin().await?;
             let from = [VideoState::Queued, VideoState::Running];
-            self.context.store.set_video_state(tx.conn(), id, &from, VideoState::Running).await?;
+            self.context.store.videos().set_state(tx.conn(), id, &from, VideoState::Running).await?;
             tx.commit().await
         })
         .await
@@ -190,7 +192,7 @@ impl VideoHandler {
             let mut tx = store.begin().await?;
             // Without the claim, another worker may be reading the video.
             queue.hold(tx.conn(), job.claim).await?;
-            store.set_video_state(tx.conn(), id, &[VideoState::Running], VideoState::Queued).await?;
+            store.videos().set_state(tx.conn(), id, &[VideoState::Running], VideoState::Queued).await?;
             Ok::<_, ChangeError>(tx.commit().await?)
         });
         match waiting.await {
@@ -210,7 +212,7 @@ impl VideoHandler {
         let mut stored = video.checkpoint_us;
         loop {
             tokio::time::sleep(CHECKPOINT_INTERVAL).await;
-            let Ok(checkpoint) = self.context.store.video_checkpoint(video.id).await else { continue };
+            let Ok(checkpoint) = self.context.store.videos().checkpoint(video.id).await else { continue };
             if checkpoint > stored && turn.is_over().await {
                 return;
             }
@@ -226,5 +228,283 @@ impl VideoHandler {
             // If its crawl was cancelled or it was erased, its job is still live.
             _ => Outcome::Done,
         }
+    }
+}
+
+/// Maximum number of attempts if a response takes too long. Each occupies a worker for up to 1 h.
+const SLOW_ATTEMPTS: i16 = 2;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ScanError {
+    #[error(transparent)]
+    Read(#[from] ReadVideoError),
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+}
+
+impl ScanError {
+    /// Works like [`ReadVideoError::for_users`].
+    fn for_users(&self) -> String {
+        match self {
+            Self::Read(error) => error.for_users(),
+            Self::Copy(error) => error.to_string(),
+        }
+    }
+}
+
+impl From<StoreError> for ScanError {
+    fn from(error: StoreError) -> Self {
+        Self::Read(ReadVideoError::Ingest(error.into()))
+    }
+}
+
+impl VideoHandler {
+    /// Returns the outcome of a job whose video was not read to its end.
+    pub(crate) async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> Outcome {
+        let (detail, for_users) = (error.to_string(), error.for_users());
+        tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
+        let (mut wait, mut original, mut attempts) = (None, None, job.max_attempts);
+        let (reason, is_transient) = match error {
+            ScanError::Read(ReadVideoError::Ingest(IngestError::Store(StoreError::DiskFull { .. })))
+            | ScanError::Copy(CopyError::Store(StoreError::DiskFull { .. })) => {
+                return self.postpone(job, id, DISK_FULL_WAIT).await;
+            }
+            ScanError::Copy(CopyError::Crawl(JobError::Later(_))) => {
+                return self.postpone(job, id, LATER).await;
+            }
+            // The crawl has ended, and its videos are cancelled with it.
+            ScanError::Copy(CopyError::Crawl(JobError::Gone)) => return Outcome::Done,
+            ScanError::Copy(CopyError::Fetch(error)) => {
+                match JobError::of_fetch(error, self.context.config.robots_retry) {
+                    JobError::Later(wait) => return self.postpone(job, id, wait).await,
+                    JobError::Retry { reason, wait: later, .. } => {
+                        wait = later;
+                        if reason == Reason::Timeout {
+                            attempts = attempts.min(SLOW_ATTEMPTS);
+                        }
+                        (reason, true)
+                    }
+                    JobError::Final { reason, .. } => (reason, false),
+                    JobError::Stale | JobError::Gone => return Outcome::Stale,
+                }
+            }
+            ScanError::Copy(CopyError::NotModified(id)) => {
+                original = Some(id);
+                (Reason::NotModified, false)
+            }
+            ScanError::Copy(error) => error.reason(),
+            ScanError::Read(ReadVideoError::Duplicate(original)) => {
+                return self.end_duplicate(job, id, original, &for_users).await;
+            }
+            ScanError::Read(ReadVideoError::Suppressed) => (Reason::SuppressedVideo, false),
+            ScanError::Read(ReadVideoError::OtherModel) => (Reason::ModelChanged, true),
+            ScanError::Read(ReadVideoError::Options(_)) => (Reason::BadOptions, false),
+            ScanError::Read(ReadVideoError::Analyze(error)) => (error.reason(), is_transient(&error)),
+            ScanError::Read(ReadVideoError::Ingest(error)) => match error {
+                IngestError::Queue(QueueError::Stale(_)) => return Outcome::Stale,
+                // It was paused, cancelled or deleted in the meantime.
+                IngestError::Store(StoreError::NotFound { .. }) => return Outcome::Done,
+                IngestError::Store(StoreError::Conflict(_)) => return self.after_conflict(id, detail).await,
+                IngestError::Store(_) => (Reason::StoreFailure, true),
+                IngestError::Queue(_) => (Reason::QueueFailure, true),
+                IngestError::Analyze(error) => (error.reason(), true),
+            },
+        };
+        // Stored parts reset the number of attempts.
+        let attempt = match self.context.queue.attempt(job.claim).await {
+            Ok(attempt) => attempt,
+            Err(QueueError::Stale(_)) => return Outcome::Stale,
+            Err(error) => return Outcome::Retry(error.to_string(), wait),
+        };
+        if is_transient && attempt < attempts {
+            return Outcome::Retry(detail, wait);
+        }
+        if for_users != detail {
+            tracing::warn!(video = %id, error = detail, "failed to read a video");
+        }
+        self.end_failed(job, id, reason, &for_users, original, is_transient).await
+    }
+
+    /// Returns the outcome after the video had another state than expected. A video that was paused
+    /// and resumed in the meantime does not lose an attempt.
+    async fn after_conflict(&self, id: Uuid, detail: String) -> Outcome {
+        match self.context.store.videos().state(id).await {
+            Ok(Some(VideoState::Running)) | Err(_) => Outcome::Retry(detail, None),
+            Ok(Some(VideoState::Queued | VideoState::Paused)) => Outcome::Snooze(Duration::ZERO),
+            Ok(_) => Outcome::Done,
+        }
+    }
+
+    /// Ends the video as failed. If `spent` is `true`, its job has no attempts left, and the file
+    /// is kept: the owner can retry.
+    pub(crate) async fn end_failed(
+        &self,
+        job: &ClaimedJob,
+        id: Uuid,
+        reason: Reason,
+        detail: &str,
+        original: Option<Uuid>,
+        spent: bool,
+    ) -> Outcome {
+        let end = VideoEnd {
+            state: VideoState::Failed,
+            people: None,
+            reason: Some(reason),
+            detail: Some(detail),
+            original,
+            keeps_file: spent,
+        };
+        match self.fail(job, id, end, spent).await {
+            Ok(()) => Outcome::Settled,
+            Err(IngestError::Queue(QueueError::Stale(_))) => Outcome::Stale,
+            Err(error) => Outcome::Retry(error.to_string(), None),
+        }
+    }
+
+    /// Ends the video as failed, and its job. Its stored parts remain. If `spent` is `true`, the
+    /// job has no attempts left. It is kept as discarded, so that it can be inspected.
+    async fn fail(
+        &self,
+        job: &ClaimedJob,
+        id: Uuid,
+        end: VideoEnd<'_>,
+        spent: bool,
+    ) -> Result<(), IngestError> {
+        let Context { store, queue, ingest, .. } = &*self.context;
+        let unused = retried("fail_video", || async {
+            let mut tx = store.begin().await?;
+            if spent {
+                let detail = end.detail.unwrap_or_default();
+                queue.fail(tx.conn(), job.claim, detail, true, None).await?;
+            } else {
+                queue.complete(tx.conn(), job.claim).await?;
+            }
+            // An erasure finds the video ended, or this transaction finds what was erased.
+            store.suppressions().lock(tx.conn(), job.tenant, false).await?;
+            let unused = store.videos().end(tx.conn(), id, end.clone()).await?;
+            let jobs = match end.reason {
+                Some(Reason::SuppressedUrl | Reason::SuppressedVideo) => {
+                    store.erasures().erase_suppressed_video(tx.conn(), id).await?
+                }
+                _ => store.erasures().erase_emptied_video(tx.conn(), id).await?,
+            };
+            forget_jobs(queue, &mut tx, &jobs).await?;
+            tx.commit().await?;
+            Ok::<_, IngestError>(unused)
+        })
+        .await?;
+        if let Err(error) = store.blobs().delete(ingest.blobs(), &unused).await {
+            tracing::warn!(%error, "failed to delete the file of a video; a sweep deletes it");
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether another attempt can succeed.
+fn is_transient(error: &VideoAnalyzeError) -> bool {
+    match error {
+        VideoAnalyzeError::Video(error) => {
+            use VideoError::{GpuFailed, Io, Killed, Unavailable};
+            matches!(error, Io(_) | Unavailable(_) | Killed | GpuFailed(_))
+        }
+        VideoAnalyzeError::Analyze(error) => !matches!(error, AnalyzeError::Option { .. }),
+        VideoAnalyzeError::TooManyFrames | VideoAnalyzeError::TooManyTracks => false,
+    }
+}
+
+impl VideoHandler {
+    /// Fetches the file and lets a job read it.
+    pub(crate) async fn fetch(&self, job: &ClaimedJob, video: &Video) -> Result<Outcome, ScanError> {
+        let Some(address) = &video.source_url else { return Err(CopyError::Gone.into()) };
+        let address = Url::parse(address).map_err(|_| CopyError::Gone)?;
+        let collection = video.collection_id;
+        let waiting = retried("waiting_in_collection", || async {
+            let mut tx = self.context.store.begin().await?;
+            self.context.store.videos().waiting_in_collection(tx.conn(), collection).await
+        });
+        if waiting.await?.bytes >= self.tools.limits.bytes {
+            // The files that wait must be read first.
+            return Ok(self.postpone(job, video.id, LATER).await);
+        }
+        let fetched = file::fetch(&self.context, &self.tools.spool, video, &address).await?;
+        let VideoFile { file, sha256, bytes } = fetched;
+        let blobs = self.context.ingest.blobs();
+        let key = blobs.put_file("videos", "bin", &sha256, &mut File::from_std(file)).await?;
+        let stored =
+            retried("record_fetched_video", || self.hand_over(job, video, &sha256, bytes, &key)).await;
+        if !matches!(stored, Ok(Ok(()))) {
+            self.discard(key).await;
+        }
+        stored??;
+        Ok(Outcome::Settled)
+    }
+
+    /// Records the stored file, and replaces the job by one that reads the video.
+    async fn hand_over(
+        &self,
+        job: &ClaimedJob,
+        video: &Video,
+        sha256: &[u8; 32],
+        bytes: u64,
+        key: &String,
+    ) -> Result<Result<(), ReadVideoError>, IngestError> {
+        let (store, queue) = (&self.context.store, &self.context.queue);
+        let (id, collection) = (video.id, video.collection_id);
+        let mut tx = store.begin().await?;
+        queue.complete(tx.conn(), job.claim).await?;
+        // An erasure finds the hash of this video, or this transaction finds the suppression.
+        store.suppressions().lock(tx.conn(), collection, false).await?;
+        if store.suppressions().suppresses_video(&mut *tx.conn(), collection, sha256).await? {
+            return Ok(Err(ReadVideoError::Suppressed));
+        }
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        if let Err(other) = store.videos().record_fetched(tx.conn(), id, sha256, bytes, key).await? {
+            return Ok(Err(ReadVideoError::Duplicate(other)));
+        }
+        queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
+        // A video of the same file that ended a moment ago may be deleting the blob.
+        let lost = store.blobs().keep(tx.conn(), std::slice::from_ref(key)).await?;
+        if !lost.is_empty() && !self.context.ingest.blobs().exists(key).await? {
+            return Err(StoreError::Blob("the file was deleted at the same time".into()).into());
+        }
+        tx.commit().await?;
+        Ok(Ok(()))
+    }
+
+    /// Deletes a stored file, unless a video refers to it.
+    async fn discard(&self, key: String) {
+        let store = &self.context.store;
+        let dropped: Result<(), StoreError> = async {
+            let mut tx = store.begin().await?;
+            store.blobs().record_deletions(tx.conn(), vec![key.clone()]).await?;
+            tx.commit().await?;
+            store.blobs().delete(self.context.ingest.blobs(), &[key]).await.map(drop)
+        }
+        .await;
+        if let Err(error) = dropped {
+            tracing::warn!(%error, "failed to delete an unused file; a sweep deletes it");
+        }
+    }
+
+    /// Replaces the job by `next`, which must run first or instead.
+    pub(crate) async fn replace(&self, job: &ClaimedJob, next: NewJob) -> Result<Outcome, ScanError> {
+        let (store, queue) = (&self.context.store, &self.context.queue);
+        let replaced = retried("replace_video_job", || async {
+            let mut tx = store.begin().await?;
+            queue.complete(tx.conn(), job.claim).await?;
+            queue.enqueue(tx.conn(), std::slice::from_ref(&next)).await?;
+            Ok::<_, ChangeError>(tx.commit().await?)
+        });
+        match replaced.await {
+            Ok(()) => Ok(Outcome::Settled),
+            Err(ChangeError::Queue(error)) => Err(IngestError::from(error).into()),
+            Err(ChangeError::Store(error)) => Err(error.into()),
+        }
+    }
+}
+
+impl From<IngestError> for ScanError {
+    fn from(error: IngestError) -> Self {
+        Self::Read(error.into())
     }
 }

@@ -1,19 +1,31 @@
-//! Describes and ends a video that is read part by part. The module `video_part` stores the parts,
-//! and decoding and tracking are in the module `videos`.
+//! Stores a video part by part: describes it, stores the tracks of each part, and ends it. Decoding
+//! and tracking are in `analyze`.
 //!
 //! A part is stored in one transaction that proves who reads the video: the claim of a job, or the
 //! scan that the video belongs to. So a part is stored once, however often the reader is
 //! interrupted, and never after the video was cancelled.
-
-use crate::domain::forget_jobs;
-use crate::images::ingest::{Ingest, IngestError, Inner, ReadVideoError};
+use crate::domain::{VideoRequest, forget_jobs};
+use crate::images::ingest::record::{StoredBlobs, new_face};
+use crate::images::ingest::{Ingest, IngestError, Inner};
+use crate::{
+    FrameFaces, Resume, VideoAnalyzeError, VideoOptions, VideoPart, VideoParts, VideoProgress, VideoSummary,
+    VideoTrack, profile_of,
+};
 use domain::{Reason, VideoState};
+use inference::Priority;
 use queue::Claim;
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::Arc;
-use store::videos::{VideoEnd, VideoFacts};
-use store::{Tx, retried};
+use std::time::{Duration, Instant};
+use store::videos::tracks::{NewTrack, ShotFace};
+use store::videos::{Checkpoint, Video, VideoEnd, VideoFacts};
+use store::{StoreError, Tx, retried};
 use tracking::people::Appearance;
+use tracking::{box_at, boxes};
 use uuid::Uuid;
+use video::{Decoder, Index, VideoError};
+use vision::Rect;
 
 /// Who reads a video. Every transaction that stores a part proves it.
 #[derive(Clone, Copy, Debug)]
@@ -53,10 +65,11 @@ impl Ingest {
         let described = retried("describe_video", || async {
             let mut tx = self.begin_part(video).await?;
             // An erasure finds the hash of this video, or this transaction finds the suppression.
-            if store.suppresses_video(&mut *tx.conn(), video.collection, &facts.sha256).await? {
+            if store.suppressions().suppresses_video(&mut *tx.conn(), video.collection, &facts.sha256).await?
+            {
                 return Ok(Err(ReadVideoError::Suppressed));
             }
-            let described = store.describe_video(tx.conn(), video.id, facts).await?;
+            let described = store.videos().describe(tx.conn(), video.id, facts).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(described.map_err(ReadVideoError::Duplicate))
         });
@@ -79,7 +92,7 @@ impl Ingest {
         let Inner { store, model_id, queue, analyzer, .. } = &*self.inner;
         // Stored embeddings are rounded. All are read from the database, so that a video that was
         // interrupted has the same numbers as one that was not.
-        let tracks = retried("track_embeddings", || store.track_embeddings(video.id, *model_id)).await?;
+        let tracks = retried("track_embeddings", || store.tracks().embeddings(video.id, *model_id)).await?;
         let appearances = tracks.iter().map(|track| Appearance {
             started_us: track.started_us,
             ended_us: track.ended_us,
@@ -102,12 +115,12 @@ impl Ingest {
             if let VideoReader::Job(claim) = video.reader {
                 queue.complete(tx.conn(), claim).await?;
             }
-            if store.video_has_other_model(tx.conn(), video.id, *model_id).await? {
+            if store.videos().has_other_model(tx.conn(), video.id, *model_id).await? {
                 return Ok(None);
             }
-            let unused = store.end_video(tx.conn(), video.id, end.clone()).await?;
-            store.number_people(tx.conn(), &numbers).await?;
-            let jobs = store.erase_emptied_video(tx.conn(), video.id).await?;
+            let unused = store.videos().end(tx.conn(), video.id, end.clone()).await?;
+            store.tracks().number_people(tx.conn(), &numbers).await?;
+            let jobs = store.erasures().erase_emptied_video(tx.conn(), video.id).await?;
             forget_jobs(queue, &mut tx, &jobs).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(Some(unused))
@@ -124,12 +137,12 @@ impl Ingest {
         match video.reader {
             VideoReader::Job(claim) => {
                 queue.hold(tx.conn(), claim).await?;
-                store.lock_suppressions(tx.conn(), video.collection, false).await?;
+                store.suppressions().lock(tx.conn(), video.collection, false).await?;
             }
             // An erasure locks in this order too. The other order would cause deadlocks.
             VideoReader::Scan(scan) => {
-                store.lock_suppressions(tx.conn(), video.collection, false).await?;
-                store.hold_scanned_video(tx.conn(), video.id, scan).await?;
+                store.suppressions().lock(tx.conn(), video.collection, false).await?;
+                store.crawled_videos().hold_scanned(tx.conn(), video.id, scan).await?;
             }
         }
         Ok(tx)
@@ -138,4 +151,339 @@ impl Ingest {
 
 pub(crate) fn signed(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// Time between two reads of the state. A pause or cancellation arrives at most this much later.
+const STATE_INTERVAL: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub struct VideoFile {
+    pub file: File,
+    pub sha256: [u8; 32],
+    pub bytes: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReadVideoError {
+    #[error(transparent)]
+    Analyze(#[from] VideoAnalyzeError),
+    /// A part could not be stored.
+    #[error(transparent)]
+    Ingest(#[from] IngestError),
+    #[error("the collection contains the same file as the video {0}")]
+    Duplicate(Uuid),
+    #[error("the video was erased and must not be stored again")]
+    Suppressed,
+    #[error("the options cannot be read: {0}")]
+    Options(#[from] serde_json::Error),
+    #[error("a part of the video was stored with the embeddings of another model")]
+    OtherModel,
+}
+
+impl ReadVideoError {
+    /// Returns the text for users. It contains neither paths of this machine nor the text of the
+    /// database or of a library: these are logged.
+    pub(crate) fn for_users(&self) -> String {
+        match self {
+            Self::Ingest(IngestError::Store(_) | IngestError::Queue(_)) => {
+                "the database or the blob store failed".into()
+            }
+            Self::Analyze(VideoAnalyzeError::Video(VideoError::Unavailable(_) | VideoError::Io(_))) => {
+                "the decoder cannot be used on this machine".into()
+            }
+            Self::Analyze(VideoAnalyzeError::Analyze(error)) | Self::Ingest(IngestError::Analyze(error))
+                if error.reason() == Reason::InferenceFailed =>
+            {
+                "a model failed".into()
+            }
+            error => error.to_string(),
+        }
+    }
+}
+
+impl From<StoreError> for ReadVideoError {
+    fn from(error: StoreError) -> Self {
+        Self::Ingest(error.into())
+    }
+}
+
+impl Ingest {
+    /// Analyses a running video, stores its parts and ends it. Continues after the last part that
+    /// is stored.
+    ///
+    /// # Errors
+    /// Fails with [`ReadVideoError`]. What is stored remains, and the video remains running.
+    pub async fn read_video(
+        &self,
+        decoder: &Decoder,
+        file: VideoFile,
+        video: &Video,
+        reader: VideoReader,
+        progress: &mut dyn VideoProgress,
+    ) -> Result<VideoSummary, ReadVideoError> {
+        let store = &self.inner.store;
+        let collection = retried("collection", || store.collections().by_id(video.collection_id)).await?;
+        let request = serde_json::from_value::<VideoRequest>(video.options.clone())?;
+        let options = VideoOptions {
+            match_threshold: collection.match_threshold,
+            quality_profile: profile_of(&collection),
+            pictures: true,
+            ..VideoOptions::from(request)
+        };
+        let mut stored = StoredVideo {
+            id: video.id,
+            collection: video.collection_id,
+            sha256: file.sha256,
+            size: (0, 0),
+            reader,
+            last_track: video.last_track.unsigned_abs(),
+            unidentified: video.unidentified.unsigned_abs(),
+        };
+        let mut resume = video.checkpoint_us.map(|after_us| Resume {
+            after_us,
+            frames: video.frames.unsigned_abs(),
+            tracks: video.last_track.unsigned_abs(),
+        });
+        if resume.is_some() && self.delete_parts_of_other_models(&stored).await? {
+            (stored.last_track, stored.unidentified, resume) = (0, 0, None);
+        }
+        let mut storing = Storing { ingest: self, video: stored, bytes: file.bytes, progress };
+        let priority = Priority::Background;
+        let analyzer = self.analyzer();
+        let end =
+            analyzer.analyze_parts(decoder, file.file, &options, priority, resume, &mut storing).await?;
+        let damage = end.damage.as_ref().map(|damage| damage.message.as_str());
+        self.finish_video(&storing.video, options.match_threshold, damage).await?;
+        Ok(end)
+    }
+
+    /// Deletes the stored parts of a video if they have embeddings of another model: the people of
+    /// both cannot be compared. Returns whether it did.
+    async fn delete_parts_of_other_models(&self, video: &StoredVideo) -> Result<bool, ReadVideoError> {
+        let Inner { store, model_id, .. } = &*self.inner;
+        let deleted = retried("delete_parts_of_video", || async {
+            let mut tx = self.begin_part(video).await?;
+            if !store.videos().has_other_model(tx.conn(), video.id, *model_id).await? {
+                return Ok(None);
+            }
+            let unused = store.videos().delete_parts(tx.conn(), video.id).await?;
+            tx.commit().await?;
+            Ok::<_, IngestError>(Some(unused))
+        });
+        let Some(unused) = deleted.await? else { return Ok(false) };
+        tracing::info!(video = %video.id, "the model changed; the video is read again from the beginning");
+        self.drop_blobs(&unused).await;
+        Ok(true)
+    }
+
+    /// Waits until a video is paused, cancelled or deleted, and returns its state; `None` if it is
+    /// deleted. Ignores failures of the database.
+    pub(crate) async fn video_stopped(&self, id: Uuid) -> Option<VideoState> {
+        loop {
+            tokio::time::sleep(STATE_INTERVAL).await;
+            match self.inner.store.videos().state(id).await {
+                // Only the reader completes a video. It deletes the uploaded file after that.
+                Ok(Some(VideoState::Queued | VideoState::Running | VideoState::Completed)) => {}
+                Ok(state) => return state,
+                Err(error) => tracing::debug!(video = %id, %error, "failed to read the state of a video"),
+            }
+        }
+    }
+}
+
+struct Storing<'a> {
+    ingest: &'a Ingest,
+    video: StoredVideo,
+    bytes: u64,
+    progress: &'a mut dyn VideoProgress,
+}
+
+#[async_trait::async_trait]
+impl VideoParts for Storing<'_> {
+    type Error = ReadVideoError;
+
+    async fn opened(&mut self, index: &Index) -> Result<(), ReadVideoError> {
+        self.progress.opened(index);
+        let facts = VideoFacts {
+            sha256: self.video.sha256,
+            bytes: i64::try_from(self.bytes).unwrap_or(i64::MAX),
+            codec: index.codec.clone(),
+            duration_us: index.duration_us,
+        };
+        self.ingest.describe_video(&self.video, &facts).await
+    }
+
+    fn frame(&mut self, frame: FrameFaces<'_>) {
+        self.video.size = frame.size;
+        self.progress.frame(frame);
+    }
+
+    async fn part(&mut self, part: VideoPart) -> Result<(), ReadVideoError> {
+        Ok(self.ingest.store_part(&mut self.video, part).await?)
+    }
+}
+
+/// A suppressed face also suppresses a track that begins or ends at most this time from it. Other
+/// samplings of the same video see a face a little earlier or later. A longer time would suppress
+/// the next person at the same place.
+const SUPPRESSED_NEAR_US: i64 = 500_000;
+/// Maximum number of attempts to store a part while erasures suppress people of it.
+const MAX_ATTEMPTS: usize = 5;
+
+/// A track with its best shots that can be recognised.
+struct Candidate {
+    track: VideoTrack,
+    shots: Vec<crate::TrackFace>,
+}
+
+impl Ingest {
+    /// Stores the tracks of a part, and records that everything up to its end is stored. Tracks of
+    /// suppressed people are omitted.
+    ///
+    /// # Errors
+    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost, or
+    /// with `StoreError::Conflict` if the scan was ended.
+    pub async fn store_part(&self, video: &mut StoredVideo, part: VideoPart) -> Result<(), IngestError> {
+        let started = Instant::now();
+        let VideoPart { until_us, frames, tracks } = part;
+        let all = tracks.len();
+        video.last_track = tracks.last().map_or(video.last_track, |track| track.number);
+        let mut candidates: Vec<Candidate> = tracks.into_iter().filter_map(Candidate::of).collect();
+        video.unidentified += (all - candidates.len()) as u64;
+        for _ in 0..MAX_ATTEMPTS {
+            // Most collections suppress nobody. The transaction that stores the part checks again.
+            let mut tx = self.inner.store.begin().await?;
+            let suppressed = self.suppressed_tracks(&mut tx, video, &candidates).await?;
+            drop(tx);
+            let mut keep = suppressed.iter().map(|suppressed| !suppressed);
+            candidates.retain(|_| keep.next().unwrap_or(true));
+            let shots = candidates.iter().flat_map(|candidate| &candidate.shots);
+            let images = shots.filter_map(|shot| shot.pictures.as_ref());
+            let images = images.map(|images| (images.crop.clone(), images.chip.clone())).collect();
+            let blobs = self.write_faces(images).await?;
+            let checkpoint = Checkpoint {
+                until_us,
+                frames: frames.cast_signed(),
+                last_track: signed(video.last_track),
+                unidentified: video.unidentified.cast_signed(),
+                width: signed(video.size.0),
+                height: signed(video.size.1),
+            };
+            let record = || self.record_part(video, &candidates, &blobs, &checkpoint);
+            if retried("store_part", record).await? {
+                let (tracks, elapsed_ms) = (candidates.len(), started.elapsed().as_millis());
+                tracing::debug!(video = %video.id, until_us, tracks, elapsed_ms, "part of a video stored");
+                return Ok(());
+            }
+            // A person was erased in the meantime.
+            self.discard_blobs(blobs.keys()).await;
+        }
+        Err(StoreError::Conflict("people in the video were erased while it was stored; try again".into())
+            .into())
+    }
+
+    /// Returns `false` and changes nothing if a person of the part was suppressed in the meantime.
+    async fn record_part(
+        &self,
+        video: &StoredVideo,
+        candidates: &[Candidate],
+        blobs: &StoredBlobs,
+        checkpoint: &Checkpoint,
+    ) -> Result<bool, IngestError> {
+        let Inner { store, model_id, .. } = &*self.inner;
+        let mut tx = self.begin_part(video).await?;
+        if !store.videos().set_checkpoint(tx.conn(), video.id, checkpoint).await? {
+            // An earlier attempt was committed, but its answer was lost.
+            return Ok(true);
+        }
+        if self.suppressed_tracks(&mut tx, video, candidates).await?.contains(&true) {
+            return Ok(false);
+        }
+        let (mut tracks, mut keys) = (Vec::new(), blobs.faces.iter().flatten());
+        for Candidate { track, shots } in candidates {
+            let faces = shots.iter().filter_map(|shot| {
+                let face = new_face(&shot.face, *model_id, keys.next()?.clone())?;
+                Some(ShotFace { at_us: shot.at_us, face })
+            });
+            tracks.push(NewTrack {
+                number: i32::try_from(track.number).unwrap_or(i32::MAX),
+                started_us: track.started_us,
+                ended_us: track.ended_us,
+                samples: i32::try_from(track.samples).unwrap_or(i32::MAX),
+                boxes: boxes::encode(&track.boxes),
+                faces: faces.collect(),
+            });
+        }
+        let mut of_frame: BTreeMap<i64, Vec<store::faces::NewFace>> = BTreeMap::new();
+        for shot in tracks.iter().flat_map(|track| &track.faces) {
+            of_frame.entry(shot.at_us).or_default().push(shot.face.clone());
+        }
+        let owner = (video.collection, video.id);
+        let size = (checkpoint.width, checkpoint.height);
+        for (at_us, faces) in &of_frame {
+            let image = store.tracks().insert_frame(tx.conn(), owner, *at_us, size).await?;
+            store.faces().insert(tx.conn(), video.collection, image, faces).await?;
+        }
+        store.tracks().insert(tx.conn(), owner, &tracks).await?;
+        self.keep_blobs(&mut tx, blobs).await?;
+        if let VideoReader::Job(claim) = video.reader {
+            self.inner.queue.record_progress(tx.conn(), claim).await?;
+        }
+        tx.commit().await?;
+        let faces = of_frame.values().map(Vec::len).sum::<usize>();
+        metrics::counter!("facecrawl_faces_stored_total").increment(faces as u64);
+        Ok(true)
+    }
+
+    /// Returns, for each track, whether it shows a suppressed person, or a face that was erased
+    /// from this video.
+    async fn suppressed_tracks(
+        &self,
+        tx: &mut Tx,
+        video: &StoredVideo,
+        candidates: &[Candidate],
+    ) -> Result<Vec<bool>, StoreError> {
+        let store = &self.inner.store;
+        let mut suppressed = vec![false; candidates.len()];
+        if candidates.is_empty() || !store.suppressions().suppresses(tx.conn(), video.collection).await? {
+            return Ok(suppressed);
+        }
+        let erased =
+            store.suppressions().suppressed_video_faces(tx.conn(), video.collection, &video.sha256).await?;
+        let shots = || candidates.iter().flat_map(|candidate| &candidate.shots);
+        let embeddings: Vec<_> = shots().map(|shot| shot.face.embedding.as_ref()).collect();
+        let known = self.inner.suppressor.people(tx, video.collection, &embeddings).await?;
+        let mut known = known.into_iter();
+        for (candidate, suppressed) in candidates.iter().zip(&mut suppressed) {
+            let person = known.by_ref().take(candidate.shots.len()).filter(|known| *known).count() > 0;
+            let face = erased.iter().any(|(at_us, region)| {
+                let Some(bbox) = near_box(&candidate.track, *at_us) else { return false };
+                is_inside(&bbox, region, video.size)
+            });
+            *suppressed = person || face;
+        }
+        Ok(suppressed)
+    }
+}
+
+impl Candidate {
+    /// Returns `None` for a track without a shot that can be recognised.
+    fn of(mut track: VideoTrack) -> Option<Self> {
+        let mut shots = std::mem::take(&mut track.faces);
+        shots.retain(|shot| shot.face.embedding.is_some() && shot.pictures.is_some());
+        (!shots.is_empty()).then_some(Self { track, shots })
+    }
+}
+
+/// Returns the box of a track at a time, or the nearest one if the track is not far from it.
+fn near_box(track: &VideoTrack, at_us: i64) -> Option<Rect> {
+    let near = at_us.clamp(track.started_us, track.ended_us.max(track.started_us));
+    ((near - at_us).abs() <= SUPPRESSED_NEAR_US).then(|| box_at(&track.boxes, near)).flatten()
+}
+
+/// Returns whether the centre of a box is in a region, which is a part of a frame of this size.
+fn is_inside(bbox: &Rect, [x, y, width, height]: &[f32; 4], (columns, rows): (u32, u32)) -> bool {
+    let across = (bbox.x + bbox.width / 2.0) / columns.max(1) as f32;
+    let down = (bbox.y + bbox.height / 2.0) / rows.max(1) as f32;
+    (*x..=x + width).contains(&across) && (*y..=y + height).contains(&down)
 }

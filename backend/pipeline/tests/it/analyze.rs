@@ -1,11 +1,13 @@
-use crate::support::{analyzer, analyzer_on, similarity};
-use inference::Priority;
-use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Passes, Rotate};
+//! Tests the analysis of an image: faces, options, enhancement, and operations on whole images on a
+//! device.
+use crate::support::{analyzer, analyzer_on, pixels, similarity};
+use inference::{DetectionCanvas, Engine, Operation, Priority, StandIn};
+use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
 use sha2::Digest;
 use std::sync::Arc;
 use std::time::Instant;
 use testing::picture;
-use vision::{DecodeError, Frame, Rect, crop, encode};
+use vision::{DecodeError, Frame, Letterbox, Limits, Rect, crop, encode};
 
 async fn analyze(analyzer: &Analyzer, name: &str, options: &AnalyzeOptions) -> Analysis {
     look(analyzer, picture(name), options).await
@@ -51,7 +53,7 @@ async fn a_portrait_in_a_format_that_ffmpeg_decodes_gives_its_face() {
     let with = Analyzer::new(without.engine().clone(), config);
     let [x, y, width, height] = testing::gallery::face("ada.jpg");
     let wanted = Rect { x, y, width, height };
-    let portrait = vision::decode(&picture("ada.jpg"), &vision::Limits::default()).unwrap().frame;
+    let portrait = pixels(&picture("ada.jpg"));
     for (format, file) in testing::still::of_each_format(&portrait) {
         let found = look(&with, file.clone(), &AnalyzeOptions::default()).await;
         assert_eq!((found.format.name(), found.faces.len()), (format, 1));
@@ -288,4 +290,123 @@ async fn work_on_pixels_is_not_begun_for_a_caller_whose_time_is_over() {
     assert_eq!(answer.unwrap_err().reason().code(), "deadline_exceeded");
     let answer = late.digest(picture("ada.jpg").into()).await;
     assert_eq!(answer.unwrap_err().reason().code(), "deadline_exceeded");
+}
+
+async fn enhanced(analyzer: &Analyzer, frame: &Frame, enhance: Enhance) -> Analysis {
+    let options = AnalyzeOptions { enhance, ..AnalyzeOptions::default() };
+    analyzer.analyze(encode::png(frame).into(), &options, Priority::Interactive).await.unwrap()
+}
+
+/// Returns `ada_wide.jpg`, scaled down until its face is 48 pixels high and with its contrast
+/// multiplied by `contrast`.
+fn faint(contrast: f32) -> Frame {
+    let frame = pixels(&picture("ada_wide.jpg"));
+    let mut small = crop::thumbnail(&frame, 295);
+    for value in small.data_mut() {
+        *value = (f32::from(*value) * contrast + 90.0 * (1.0 - contrast)) as u8;
+    }
+    small
+}
+
+#[testing::test]
+async fn a_faint_face_is_found_and_recognised_on_the_enhanced_picture() {
+    let analyzer = analyzer().await;
+    let small = faint(0.12);
+    let plain = enhanced(&analyzer, &small, Enhance::Off).await;
+    assert_eq!((plain.faces.len(), plain.enhancement_scale), (0, None), "too faint without enhancement");
+
+    let found = enhanced(&analyzer, &small, Enhance::Auto).await;
+    let scale = found.enhancement_scale.unwrap();
+    assert!((scale - 640.0 / 166.0).abs() < 1e-3, "{scale}");
+    assert_eq!((found.frame.width(), found.frame.height()), (295, 166), "the frame is the original image");
+    let clear = enhanced(&analyzer, &faint(1.0), Enhance::Auto).await;
+    assert_eq!(clear.enhancement_scale, None, "no enhancement if a reliable face is found");
+    let (wanted, bbox) = (clear.faces[0].detection.bbox, found.faces[0].detection.bbox);
+    assert!((46.0..52.0).contains(&bbox.height), "{bbox:?}");
+    let apart = (bbox.x - wanted.x).abs().max((bbox.y - wanted.y).abs());
+    assert!(apart < 4.0, "{bbox:?} is not in coordinates of the image; expected {wanted:?}");
+
+    let options = AnalyzeOptions::default();
+    let large = analyzer.analyze(picture("ada.jpg").into(), &options, Priority::Interactive).await.unwrap();
+    let alike = similarity(&found, &large);
+    assert!(alike >= analyzer.engine().embedder().match_threshold, "{alike}");
+}
+
+#[testing::test]
+async fn a_large_picture_is_never_enhanced() {
+    let analyzer = analyzer().await;
+    let frame = pixels(&picture("view.jpg"));
+    let found = enhanced(&analyzer, &frame, Enhance::Auto).await;
+    assert_eq!((found.faces.len(), found.enhancement_scale), (0, None));
+}
+
+async fn analyzer_on_device(stand_in: StandIn, force_gpu_only: bool) -> Analyzer {
+    let start = move || {
+        let gpu_operations = match stand_in {
+            StandIn::None => Vec::new(),
+            _ => Operation::ALL.to_vec(),
+        };
+        let config = inference::Config {
+            dylib_path: Some(testing::library()),
+            gpu_operations,
+            gpu_batch_size: 4,
+            stand_in,
+            force_gpu_only,
+            // The canvas that a device uses, so that both sides process the same input.
+            detection_canvas: DetectionCanvas::Square,
+            ..inference::Config::default()
+        };
+        Engine::start(&config, &testing::pack()).unwrap()
+    };
+    let engine = tokio::task::spawn_blocking(start).await.unwrap();
+    Analyzer::new(engine, pipeline::Config::default())
+}
+
+fn portrait() -> Arc<Frame> {
+    Arc::new(pixels(&picture("ada_small.jpg")))
+}
+
+#[testing::test]
+async fn a_device_that_fails_is_replaced_by_the_cpus_code() {
+    let failing = analyzer_on_device(StandIn::Failing, false).await;
+    let (pixels, frame, priority) = (failing.pixels(), portrait(), Priority::Interactive);
+    let statistics = pixels.statistics(frame.clone(), priority).await.unwrap().output;
+    assert_eq!(statistics, vision::quality::grey_statistics(&frame));
+    let enhanced = pixels.enhance(frame.clone(), priority).await.unwrap().output;
+    assert_eq!(enhanced.frame, vision::enhance::enhance(&frame, &Limits::default()).frame);
+    let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
+    assert_eq!(
+        *pixels.canvas(frame.clone(), letterbox, priority).await.unwrap().output,
+        letterbox.draw(&frame)
+    );
+}
+
+#[testing::test]
+async fn a_device_that_is_forced_is_not_replaced() {
+    let forced = analyzer_on_device(StandIn::Failing, true).await;
+    let error = forced.pixels().statistics(portrait(), Priority::Interactive).await.unwrap_err();
+    assert!(matches!(error, AnalyzeError::Run(_)), "{error}");
+}
+
+#[testing::test]
+async fn everything_on_devices_finds_the_faces_of_the_cpu() {
+    let device = analyzer_on_device(StandIn::Cpu, true).await;
+    let cpu = analyzer_on_device(StandIn::None, false).await;
+    assert!(device.engine().detects_frames());
+    let options =
+        AnalyzeOptions { rotate: Rotate::Auto, enhance: Enhance::Auto, ..AnalyzeOptions::default() };
+    for name in ["ada.jpg", "turned_90.jpg", "small_pair.jpg", "view.jpg"] {
+        let [a, b] = [&device, &cpu].map(|analyzer_on_device| {
+            let bytes = picture(name).into();
+            analyzer_on_device.analyze(bytes, &options, Priority::Interactive)
+        });
+        let (a, b) = (a.await.unwrap(), b.await.unwrap());
+        assert_eq!((a.faces.len(), a.rotation), (b.faces.len(), b.rotation), "{name}");
+        for (a, b) in a.faces.iter().zip(&b.faces) {
+            assert!((a.detection.det_score - b.detection.det_score).abs() < 1e-3, "{name}");
+            assert!((a.detection.bbox.x - b.detection.bbox.x).abs() < 0.5, "{name}");
+            let alike = a.embedding.as_ref().unwrap().similarity(b.embedding.as_ref().unwrap()).unwrap();
+            assert!(alike > 0.999, "{name}: {alike}");
+        }
+    }
 }

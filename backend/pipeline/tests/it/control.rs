@@ -1,7 +1,6 @@
-//! Tests pausing, resuming and cancelling crawls, and jobs without remaining attempts.
-
-use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
-use domain::{CrawlState, ImageState, JobKind, PageState, Reason};
+//! Tests creating, pausing, resuming and cancelling crawls, and jobs without remaining attempts.
+use crate::support::{Answer, Site, World, counts, fast, fast_politeness, quick_retries, wait_for};
+use domain::{CrawlKind, CrawlState, ImageState, JobKind, PageState, Reason};
 use pipeline::crawls::Reconciled;
 use pipeline::{CrawlError, CrawlOptions};
 use queue::{JobState, NewJob, Outcome, QueueError};
@@ -12,8 +11,61 @@ use store::StoreError;
 use store::crawls::pages::{Admitted, NewPage, PageResult};
 use testing::picture;
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+
+#[testing::test]
+async fn a_wrong_field_is_named_with_what_is_allowed() {
+    let world = World::new().await;
+    let seed = || vec!["http://example.org/".to_owned()];
+    let ok = CrawlOptions::default;
+    let many = || (0..10_001).map(|i| format!("http://example.org/{i}")).collect();
+    let long = || (0..200).map(|i| format!("http://example.org/{i}/{}", "a".repeat(6_000))).collect();
+    let pages = || vec!["http://example.org/a".to_owned(), "http://example.org/b".to_owned()];
+    let cases: Vec<(Vec<String>, CrawlOptions, &str, &str)> = vec![
+        (vec![], ok(), "seeds", "1 to 10000"),
+        (many(), ok(), "seeds", "1 to 10000"),
+        (long(), ok(), "seeds", "more than 1048576 bytes"),
+        (vec!["not a url".into()], ok(), "seeds", "number 1"),
+        (vec!["ftp://example.org/".into()], ok(), "seeds", "http"),
+        (seed(), CrawlOptions { max_depth: -1, ..ok() }, "max_depth", "from 0 to 50"),
+        (seed(), CrawlOptions { max_depth: 51, ..ok() }, "max_depth", "from 0 to 50"),
+        (seed(), CrawlOptions { max_pages: 0, ..ok() }, "max_pages", "from 1 to 1000000"),
+        (pages(), CrawlOptions { max_pages: 1, ..ok() }, "max_pages", "2 such seeds"),
+        (seed(), CrawlOptions { max_images: 0, ..ok() }, "max_images", "from 1 to 10000000"),
+        (seed(), CrawlOptions { delay_ms: Some(300_001), ..ok() }, "delay_ms", "from 0 to 300000"),
+        (seed(), CrawlOptions { allow: vec!["http://x.org".into()], ..ok() }, "allow", "host name"),
+    ];
+    for (seeds, options, field, allowed) in cases {
+        let answer = world.crawls.create("default", &seeds, options).await;
+        let Err(CrawlError::Invalid { field: named, reason }) = answer else { panic!("{field}: {answer:?}") };
+        assert_eq!(named, field, "{reason}");
+        assert!(reason.contains(allowed), "{field}: {reason}");
+    }
+    let unknown = world.crawls.create("nobody", &seed(), fast()).await;
+    assert!(matches!(unknown, Err(CrawlError::Invalid { field: "collection", .. })), "{unknown:?}");
+    assert!(world.store.crawls().list(&Default::default(), None, 10).await.unwrap().is_empty());
+}
+
+#[testing::test]
+async fn seeds_are_normalised_and_each_taken_once() {
+    let world = World::new().await;
+    let seeds = ["HTTP://Example.ORG:80/a/../b#top", " http://example.org/b ", "http://example.org/c.jpg"];
+    let crawl =
+        world.crawls.create("default", &seeds.map(String::from), CrawlOptions::default()).await.unwrap();
+    assert_eq!(crawl.seeds, ["http://example.org/b", "http://example.org/c.jpg"]);
+    assert_eq!((crawl.state, crawl.kind), (CrawlState::Running, CrawlKind::Web));
+    let progress = world.progress(crawl.id).await;
+    assert_eq!((progress.pages[&PageState::Queued], progress.images[&ImageState::Queued]), (1, 1));
+    assert_eq!(world.live(crawl.id).await, 2);
+}
+
+#[test]
+fn unknown_options_are_refused() {
+    let error = serde_json::from_str::<CrawlOptions>(r#"{"max_dept": 3}"#).unwrap_err();
+    assert!(error.to_string().contains("max_dept"), "{error}");
+    let options: CrawlOptions = serde_json::from_str(r#"{"max_depth": 1, "dedupe": "exact"}"#).unwrap();
+    assert_eq!((options.max_depth, options.max_pages), (1, 1000));
+}
 
 /// Returns a site whose image responses wait for `gate`.
 async fn gated_site(gate: &Arc<Semaphore>) -> Site {
@@ -55,7 +107,7 @@ async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
         async || (counts(&world.progress(crawl.id).await.images).get("queued") == Some(&4)).then_some(());
     wait_for(rest).await.expect("the images in flight end");
     assert!(world.queue.claim(&kinds(), 100, "probe").await.unwrap().is_empty());
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Paused);
+    assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Paused);
 
     let Err(CrawlError::Store(StoreError::Conflict(reason))) = world.crawls.pause(crawl.id).await else {
         panic!("a paused crawl was paused again");
@@ -72,14 +124,12 @@ async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
 
 #[testing::test]
 async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let never = Arc::new(Semaphore::new(0));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&never));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
-    let handlers = world.handlers();
-    let running = handlers[JobKind::ScanImage.as_str()].run(job, CancellationToken::new());
+    let running = world.run(job);
     let cancel = async {
         images_asked(&site, 1).await;
         world.crawls.cancel(crawl.id).await.unwrap();
@@ -121,7 +171,7 @@ async fn a_cancelled_crawl_stores_nothing_more_and_accounts_for_the_rest() {
     assert_eq!(counts(&progress.images), [("skipped", 8)].into());
     assert_eq!(progress.reasons.get(&Reason::Cancelled), Some(&8));
     assert!(world.images().await.is_empty());
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Cancelled);
+    assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Cancelled);
 
     for refused in [world.crawls.cancel(crawl.id).await, world.crawls.resume(crawl.id).await] {
         assert!(matches!(refused, Err(CrawlError::Store(StoreError::Conflict(_)))), "{refused:?}");
@@ -136,7 +186,7 @@ async fn large_crawl(world: &World, site: &Site, pages: usize) -> Uuid {
     let urls: Vec<_> = (0..pages).map(|n| NewPage { url: site.url(&format!("/{n}")), depth: 1 }).collect();
     for chunk in urls.chunks(10_000) {
         let mut tx = world.store.begin().await.unwrap();
-        let rows = world.store.admit_pages(tx.conn(), crawl, 1_000_000, chunk).await.unwrap();
+        let rows = world.store.ledger().admit_pages(tx.conn(), crawl, 1_000_000, chunk).await.unwrap();
         let job = |row: &Admitted| NewJob {
             priority: 1,
             group_id: Some(crawl),
@@ -158,14 +208,13 @@ async fn large_crawl(world: &World, site: &Site, pages: usize) -> Uuid {
 /// its live jobs; and the number of crawls that are being closed.
 async fn left(world: &World, crawl: Uuid) -> (i64, i64, usize) {
     let mut tx = world.store.begin().await.unwrap();
-    let rows = world.store.queued_in_crawl(tx.conn(), crawl).await.unwrap();
-    (rows, world.live(crawl).await, world.store.closing_crawls().await.unwrap().len())
+    let rows = world.store.ledger().queued_in_crawl(tx.conn(), crawl).await.unwrap();
+    (rows, world.live(crawl).await, world.store.crawls().closing().await.unwrap().len())
 }
 
 #[testing::test]
 async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let crawl = large_crawl(&world, &site, 12_000).await;
     assert_eq!(world.crawls.cancel(crawl).await.unwrap().state, CrawlState::Cancelled);
     // The counts are already final, regardless of how many rows are closed.
@@ -180,8 +229,7 @@ async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
 
 #[testing::test]
 async fn what_a_killed_process_left_of_a_cancelled_crawl_is_closed_by_another() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let crawl = large_crawl(&world, &site, 7_000).await;
     world.execute("update crawls set state = 'cancelled', finished_at = now(), closing = true").await;
     assert_eq!(left(&world, crawl).await, (7_001, 7_001, 1));
@@ -201,8 +249,7 @@ async fn nothing_is_stored_after_a_cancellation_also_by_a_job_that_was_not_close
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&gate));
     world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
-    let handlers = world.handlers();
-    let running = handlers[JobKind::ScanImage.as_str()].run(job, CancellationToken::new());
+    let running = world.run(job);
     let cancel = async {
         images_asked(&site, 1).await;
         world.execute("update crawls set state = 'cancelled', finished_at = now(), closing = true").await;
@@ -216,8 +263,7 @@ async fn nothing_is_stored_after_a_cancellation_also_by_a_job_that_was_not_close
 #[testing::test]
 async fn a_retried_job_of_a_live_crawl_records_its_result() {
     let times = queue::Config { retry_base: Duration::from_millis(1), ..queue::Config::default() };
-    let world = World::with(times, fast_politeness()).await;
-    let site = Site::start().await;
+    let (world, site) = (World::with(times, fast_politeness()).await, Site::start().await);
     let gate = Arc::new(Semaphore::new(0));
     site.set("/", Answer::html("<img src=down.jpg><img src=slow.jpg>"));
     site.set("/down.jpg", Answer::status(500));
@@ -246,13 +292,12 @@ async fn a_retried_job_of_a_live_crawl_records_its_result() {
 
 #[testing::test]
 async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let crawl = world.create(&[site.url("/one.jpg"), site.url("/two.jpg")], fast()).await;
     let jobs = world.queue.list(None, None, Some(crawl.id), None, 10).await.unwrap();
     assert_eq!(jobs.len(), 2);
     world.crawls.cancel_job(jobs[0].id).await.unwrap();
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Running);
+    assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Running);
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("skipped", 1), ("queued", 1)].into());
     // The job is retried and cancelled again. Its row changes accordingly both times.
     world.crawls.retry(jobs[0].id).await.unwrap();
@@ -263,7 +308,7 @@ async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
     for job in &jobs {
         world.crawls.cancel_job(job.id).await.unwrap();
     }
-    let ended = world.store.crawl(crawl.id).await.unwrap();
+    let ended = world.store.crawls().get(crawl.id).await.unwrap();
     assert_eq!(ended.state, CrawlState::Failed, "nothing was fetched");
     assert_eq!(world.progress(crawl.id).await.reasons, [(Reason::Cancelled, 2)].into());
     let again = world.crawls.cancel_job(jobs[0].id).await;
@@ -272,14 +317,13 @@ async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
 
 #[testing::test]
 async fn all_discarded_jobs_of_a_crawl_are_retried_and_those_that_cannot_be_are_named() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let live = world.create(&[site.url("/one.jpg"), site.url("/two.jpg"), site.url("/page")], fast()).await;
     let ended = world.create(&[site.url("/three.jpg")], fast()).await;
     for job in world.queue.claim(&kinds(), 10, "fails").await.unwrap() {
-        let mut tx = world.store.begin().await.unwrap();
-        world.queue.fail(tx.conn(), job.claim, "the disk is full", true, None).await.unwrap();
-        tx.commit().await.unwrap();
+        world
+            .commit(async |tx| world.queue.fail(tx.conn(), job.claim, "the disk is full", true, None).await)
+            .await;
     }
     world.crawls.cancel(ended.id).await.unwrap();
     let retried =
@@ -304,14 +348,8 @@ async fn steering_a_crawl_that_is_not_there_says_so() {
 #[testing::test]
 async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
     // Leases expire immediately, so every worker loses its claim before it starts.
-    let times = queue::Config {
-        lease: Duration::from_millis(1),
-        retry_base: Duration::from_millis(1),
-        retry_max: Duration::from_millis(5),
-        ..queue::Config::default()
-    };
-    let world = World::with(times, fast_politeness()).await;
-    let site = Site::start().await;
+    let times = queue::Config { lease: Duration::from_millis(1), ..quick_retries() };
+    let (world, site) = (World::with(times, fast_politeness()).await, Site::start().await);
     let crawl = world.create(&[site.url("/")], fast()).await;
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "nothing needs repair yet");
 
@@ -323,13 +361,13 @@ async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
         (world.live(crawl.id).await == 0).then_some(())
     };
     wait_for(given_up).await.expect("the queue discards the job");
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Running);
+    assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Running);
 
     assert_eq!(
         world.crawls.reconcile().await.unwrap(),
         Reconciled { rows: 1, crawls: 1, ..Reconciled::default() }
     );
-    let ended = world.store.crawl(crawl.id).await.unwrap();
+    let ended = world.store.crawls().get(crawl.id).await.unwrap();
     assert_eq!(ended.state, CrawlState::Failed);
     assert_eq!(world.progress(crawl.id).await.reasons.get(&Reason::JobDiscarded), Some(&1));
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
@@ -337,31 +375,24 @@ async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
 
 #[testing::test]
 async fn a_crawl_whose_process_ended_right_after_its_last_row_is_ended_later() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let crawl = world.create(&[site.url("/")], fast()).await;
     let job = world.queue.claim(&kinds(), 1, "dies").await.unwrap().remove(0);
     let page: Uuid = serde_json::from_value(job.payload["page_id"].clone()).unwrap();
     let mut tx = world.store.begin().await.unwrap();
     world.queue.complete(tx.conn(), job.claim).await.unwrap();
-    world.store.settle_page(tx.conn(), page, &PageResult::new(PageState::Fetched)).await.unwrap();
+    world.store.ledger().settle_page(tx.conn(), page, &PageResult::new(PageState::Fetched)).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Running);
+    assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Running);
 
     let ended = Reconciled { crawls: 1, ..Reconciled::default() };
     assert_eq!(world.crawls.reconcile().await.unwrap(), ended);
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Completed);
+    assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Completed);
 }
 
 #[testing::test]
 async fn a_page_that_fails_at_every_attempt_is_accounted_for_with_its_job_kept() {
-    let times = queue::Config {
-        retry_base: Duration::from_millis(1),
-        retry_max: Duration::from_millis(5),
-        ..queue::Config::default()
-    };
-    let world = World::with(times, fast_politeness()).await;
-    let site = Site::start().await;
+    let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set("/", Answer::html("<img src=cora.jpg><img src=flaky.jpg><img src=down.jpg>"));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let flaky = Answer::jpeg(picture("cora_2.jpg"));

@@ -1,6 +1,6 @@
 //! Tests complete crawls. Every page and every image URL of a site has an outcome.
 
-use crate::support::{Answer, Site, World, counts, fast};
+use crate::support::{Answer, Site, World, counts, fast, pixels};
 use domain::{CrawlState, Reason};
 use pipeline::CrawlOptions;
 use std::collections::{BTreeMap, HashSet};
@@ -41,8 +41,7 @@ fn build(site: &Site) {
 
 #[testing::test]
 async fn a_crawl_accounts_for_every_page_and_image() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     build(&site);
     let options = CrawlOptions { max_depth: 1, ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
@@ -79,8 +78,7 @@ async fn a_crawl_accounts_for_every_page_and_image() {
 
 #[testing::test]
 async fn uses_the_received_part_of_a_broken_transfer() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let cut = |name| {
         let mut bytes = picture(name);
         bytes.truncate(bytes.len() * 9 / 10);
@@ -102,8 +100,7 @@ async fn uses_the_received_part_of_a_broken_transfer() {
 
 #[testing::test]
 async fn a_part_that_cannot_be_read_is_fetched_again() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let part = |bytes: &[u8]| Answer::jpeg(bytes).breaking_off();
     let ada = picture("ada.jpg");
     let page = Answer::new("application/xml", "<?xm").breaking_off();
@@ -124,17 +121,16 @@ async fn a_part_that_cannot_be_read_is_fetched_again() {
 
 #[testing::test]
 async fn what_is_found_is_stored_with_its_sources_and_pictures() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     build(&site);
     let (crawl, _) = world.crawl(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
 
     let filter =
         ImageFilter { collection: "default".into(), crawl_id: Some(crawl.id), has_faces: Some(true) };
-    let images = world.store.images(&filter, None, 10).await.unwrap();
+    let images = world.store.images().list(&filter, None, 10).await.unwrap();
     let ada = images.iter().find(|image| (image.width, image.height) == (720, 900)).unwrap();
     assert_eq!((ada.format.as_str(), ada.face_count, ada.rotation), ("jpeg", 1, 0));
-    let sources = world.store.sources(&[ada.id]).await.unwrap();
+    let sources = world.store.images().sources(&[ada.id]).await.unwrap();
     let mut pages: Vec<_> = sources.iter().map(|(_, source)| source.page_url.clone().unwrap()).collect();
     pages.sort();
     assert_eq!(pages, [site.url("/"), site.url("/second.html")]);
@@ -142,13 +138,11 @@ async fn what_is_found_is_stored_with_its_sources_and_pictures() {
     assert!(sources.iter().any(|(_, source)| source.alt.as_deref() == Some("The portrait")));
 
     let face = world.faces().await.into_iter().find(|face| face.image_id == ada.id).unwrap();
-    let (model, embedding) = world.store.embedding(face.id).await.unwrap();
+    let (model, embedding) = world.store.faces().embedding(face.id).await.unwrap();
     assert_eq!((model, embedding.len()), (world.ingest.model_id(), 128));
     assert!(face.quality.unwrap()["overall"].as_f64().unwrap() > 0.0);
 
-    let decode = |bytes: Option<bytes::Bytes>| {
-        vision::decode(&bytes.unwrap(), &vision::Limits::default()).unwrap().frame
-    };
+    let decode = |bytes: Option<bytes::Bytes>| pixels(&bytes.unwrap());
     let thumbnail = decode(world.blobs.get(ada.thumbnail_key.as_deref().unwrap()).await.unwrap());
     assert_eq!(thumbnail.width().max(thumbnail.height()), 320);
     let chip = decode(world.blobs.get(face.chip_key.as_deref().unwrap()).await.unwrap());
@@ -165,8 +159,7 @@ async fn what_is_found_is_stored_with_its_sources_and_pictures() {
 #[testing::needs(shared, slow)]
 #[testing::test]
 async fn all_photographs_are_accounted_for() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let files = testing::images();
     let mut index = String::new();
     for file in &files {
@@ -188,8 +181,7 @@ async fn all_photographs_are_accounted_for() {
 
 #[testing::test]
 async fn limits_hold() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let links: String = (0..20).map(|i| format!("<a href=p{i}.html>x</a><img src=i{i}.jpg>")).collect();
     site.set("/", Answer::html(&links));
     let options = CrawlOptions { max_pages: 4, max_images: 3, ..fast() };
@@ -203,8 +195,7 @@ async fn limits_hold() {
 
 #[testing::test]
 async fn a_directory_that_never_ends_leaves_room_for_the_others() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     for i in 0..40 {
         let next = |n| {
             format!(
@@ -233,8 +224,7 @@ async fn a_directory_that_never_ends_leaves_room_for_the_others() {
 
 #[testing::test]
 async fn a_seed_that_is_an_image_file_is_fetched_as_one() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let (crawl, progress) = world.crawl(&[site.url("/cora.jpg")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Completed);
@@ -269,8 +259,7 @@ async fn a_page_that_leads_out_of_the_crawl_is_not_followed() {
 
 #[testing::test]
 async fn a_crawl_that_got_nothing_has_failed_and_says_why() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let (crawl, progress) = world.crawl(&[site.url("/a"), site.url("/b")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Failed);
     assert!(crawl.error.unwrap().contains("http_404 (2)"));
@@ -279,8 +268,7 @@ async fn a_crawl_that_got_nothing_has_failed_and_says_why() {
 
 #[testing::test]
 async fn two_workers_share_a_crawl_and_do_everything_once() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let names = ["cora.jpg", "cora_2.jpg", "ada_small.jpg", "small_pair.jpg", "no_face.png"];
     let mut index = String::new();
     for page in 0..8 {
@@ -315,8 +303,7 @@ async fn two_workers_share_a_crawl_and_do_everything_once() {
 
 #[testing::test]
 async fn an_image_whose_host_is_no_host_name_is_left_out_and_the_rest_of_the_page_is_kept() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let host = |bytes: usize| format!("{}test", "a.".repeat((bytes - 4) / 2));
     let (long, longer) = (host(260), host(600));
     let broken = format!("<img src=http://{long}/x.jpg><img src=http://{longer}/x.jpg>");
@@ -335,8 +322,7 @@ async fn an_image_whose_host_is_no_host_name_is_left_out_and_the_rest_of_the_pag
 
 #[testing::test]
 async fn a_page_whose_redirect_is_longer_than_a_link_may_be_is_not_read() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let path = |bytes: usize| format!("/{}", "b".repeat(bytes - site.url("/").len()));
     site.set("/", Answer::html("<a href=short>x</a><a href=long>y</a>"));
     let to = |path: &str| Answer::status(302).header("location", path);

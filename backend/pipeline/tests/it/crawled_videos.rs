@@ -1,6 +1,6 @@
 //! Videos that crawls find: pauses, deletions and hosts that are busy.
 
-use crate::stored_videos::{add, collection, erasure, film as repeated_film, when};
+use crate::stored_videos::{add, erase, film as repeated_film, when};
 use crate::support::{Answer, Site, World, fast, wait_for};
 use crate::videos::decoder;
 use domain::{CrawlState, JobKind, Reason, VideoState};
@@ -21,9 +21,16 @@ async fn crawl_with_a_video(world: &World, site: &Site) -> (Crawl, Video) {
     (crawl, found)
 }
 
+/// Works like [`crawl_with_a_video`], and waits until the crawl ends. Returns the video.
+async fn crawled_video(world: &World, site: &Site) -> Video {
+    let (crawl, video) = crawl_with_a_video(world, site).await;
+    world.ended(crawl.id).await;
+    world.store.videos().get(video.id).await.unwrap()
+}
+
 async fn video_of(world: &World, crawl: &Crawl) -> Option<Video> {
     let filter = VideoFilter { collection: "default".into(), state: None, crawl_id: Some(crawl.id) };
-    world.store.videos(&filter, None, 10).await.unwrap().pop()
+    world.store.videos().list(&filter, None, 10).await.unwrap().pop()
 }
 
 /// Waits until the job of the only video is postponed.
@@ -39,15 +46,15 @@ async fn job_is_postponed(world: &World) {
 #[testing::needs(video)]
 #[testing::test]
 async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     site.set("/film.mkv", Answer::new("video/x-matroska", film()));
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
     world.crawls.pause(crawl.id).await.unwrap();
     let worker = world.video_worker("videos", decoder());
     job_is_postponed(&world).await;
     assert_eq!(site.asked("/film.mkv"), 0);
-    assert_eq!(world.store.video(video.id).await.unwrap().state, VideoState::Queued);
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Paused);
+    assert_eq!(world.store.videos().get(video.id).await.unwrap().state, VideoState::Queued);
+    assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Paused);
 
     world.crawls.resume(crawl.id).await.unwrap();
     let jobs = world.queue.list(None, Some(JobKind::FetchVideo.as_str()), None, None, 10).await.unwrap();
@@ -56,7 +63,7 @@ async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
     let fetched = async || (site.asked("/film.mkv") > 0).then_some(());
     wait_for(fetched).await.expect("the video is fetched");
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
-    assert_eq!(world.store.video(video.id).await.unwrap().state, VideoState::Completed);
+    assert_eq!(world.store.videos().get(video.id).await.unwrap().state, VideoState::Completed);
     let progress = world.progress(crawl.id).await;
     assert_eq!(progress.videos[&VideoState::Completed], 1);
     assert!(progress.faces > 0, "{progress:?}");
@@ -66,7 +73,7 @@ async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
 #[testing::needs(video)]
 #[testing::test]
 async fn a_busy_host_is_asked_again_when_it_said() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     site.set("/film.mkv", Answer::status(503).header("retry-after", "600"));
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
     let worker = world.video_worker("videos", decoder());
@@ -75,46 +82,40 @@ async fn a_busy_host_is_asked_again_when_it_said() {
     world.execute("update hosts set not_before = null").await;
     world.execute("update jobs set scheduled_at = now()").await;
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
-    assert_eq!(world.store.video(video.id).await.unwrap().reason, Some(Reason::Http(410)));
+    assert_eq!(world.store.videos().get(video.id).await.unwrap().reason, Some(Reason::Http(410)));
     worker.stop().await;
 }
 
 #[testing::test]
 async fn a_crawl_ends_after_its_last_video_was_cancelled_or_deleted() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
     videos.cancel(&world.store, video.id).await.unwrap();
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Completed);
+    assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Completed);
 
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
-    let mut tx = world.store.begin().await.unwrap();
-    videos.delete(&mut tx, &world.store, video.id).await.unwrap();
-    tx.commit().await.unwrap();
+    world.commit(async |tx| videos.delete(tx, &world.store, video.id).await).await;
     world.crawls.reconcile().await.unwrap();
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Completed);
+    assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Completed);
 
     // The deletion of a crawl cancels its videos, because its rules are gone.
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
     world.crawls.cancel(crawl.id).await.unwrap();
-    let mut tx = world.store.begin().await.unwrap();
-    world.store.delete_crawl(tx.conn(), crawl.id, false).await.unwrap();
-    tx.commit().await.unwrap();
-    let video = world.store.video(video.id).await.unwrap();
+    world.commit(async |tx| world.store.crawls().delete(tx.conn(), crawl.id, false).await).await;
+    let video = world.store.videos().get(video.id).await.unwrap();
     assert_eq!((video.state, video.crawl_id), (VideoState::Cancelled, None));
 }
 
 #[testing::needs(video)]
 #[testing::test]
 async fn an_unchanged_file_is_not_downloaded_again() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     site.set("/film.mkv", Answer::new("video/x-matroska", film()).etag("one"));
     let worker = world.video_worker("videos", decoder());
     let mut found = Vec::new();
     for _ in 0..3 {
-        let (crawl, video) = crawl_with_a_video(&world, &site).await;
-        world.ended(crawl.id).await;
-        found.push(world.store.video(video.id).await.unwrap());
+        found.push(crawled_video(&world, &site).await);
     }
     assert_eq!((found[0].state, &found[0].reason), (VideoState::Completed, &None));
     for again in &found[1..] {
@@ -123,23 +124,17 @@ async fn an_unchanged_file_is_not_downloaded_again() {
     }
     // A file whose video was deleted is read again, and so is one that changed.
     let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
-    let mut tx = world.store.begin().await.unwrap();
-    videos.delete(&mut tx, &world.store, found[0].id).await.unwrap();
-    tx.commit().await.unwrap();
-    let (crawl, video) = crawl_with_a_video(&world, &site).await;
-    world.ended(crawl.id).await;
-    assert_eq!(world.store.video(video.id).await.unwrap().state, VideoState::Completed);
+    world.commit(async |tx| videos.delete(tx, &world.store, found[0].id).await).await;
+    assert_eq!(crawled_video(&world, &site).await.state, VideoState::Completed);
     site.set("/film.mkv", Answer::new("text/plain", "changed").etag("two"));
-    let (crawl, video) = crawl_with_a_video(&world, &site).await;
-    world.ended(crawl.id).await;
-    assert_eq!(world.store.video(video.id).await.unwrap().reason, Some(Reason::NotAVideo));
+    assert_eq!(crawled_video(&world, &site).await.reason, Some(Reason::NotAVideo));
     worker.stop().await;
 }
 
 #[testing::needs(video)]
 #[testing::test]
 async fn a_seed_can_be_a_video_with_or_without_an_extension() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     let playlist = "#EXTM3U\n#EXTINF:6,\n/film.mkv\n#EXT-X-ENDLIST\n";
     let film = film();
     site.set("/film.mkv", Answer::new("video/x-matroska", film.clone()));
@@ -178,26 +173,16 @@ async fn a_seed_can_be_a_video_with_or_without_an_extension() {
 }
 
 /// Erases what was found at an address, and suppresses the address.
-async fn erase(world: &World, url: &str) {
-    let (store, collection) = (&world.store, collection(world).await);
-    let mut tx = store.begin().await.unwrap();
-    let target = Target::Url(vec![url.to_owned()]);
-    let plan = store.plan_erasure(tx.conn(), collection, &target).await.unwrap();
-    let erasure = erasure(collection);
-    store.record_erasure(tx.conn(), &erasure).await.unwrap();
-    store.carry_out(tx.conn(), &plan).await.unwrap();
-    let mut suppressed = plan.pictures.clone();
-    suppressed.push(Suppression::Url(url.to_owned()));
-    store.suppress(tx.conn(), collection, erasure.id, &suppressed).await.unwrap();
-    tx.commit().await.unwrap();
+async fn erase_address(world: &World, url: &str) {
+    erase(world, Target::Url(vec![url.to_owned()]), &[Suppression::Url(url.to_owned())]).await;
 }
 
 #[testing::test]
 async fn an_unread_video_of_an_erased_page_is_not_found_again() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     let (_, video) = crawl_with_a_video(&world, &site).await;
-    erase(&world, &site.url("/")).await;
-    assert!(world.store.video(video.id).await.is_err());
+    erase_address(&world, &site.url("/")).await;
+    assert!(world.store.videos().get(video.id).await.is_err());
     site.set("/other", Answer::html("<video src=/film.mkv></video>"));
     let crawl = world.create(&[site.url("/other")], CrawlOptions { videos: true, ..fast() }).await;
     let worker = world.worker("pages");
@@ -209,13 +194,13 @@ async fn an_unread_video_of_an_erased_page_is_not_found_again() {
 #[testing::needs(video)]
 #[testing::test]
 async fn videos_of_erased_pages_and_erased_seeds_are_not_fetched() {
-    let (world, site) = (World::new().await, Site::start().await);
-    erase(&world, &site.url("/")).await;
-    erase(&world, &site.url("/seed.mkv")).await;
+    let (world, site) = World::with_site().await;
+    erase_address(&world, &site.url("/")).await;
+    erase_address(&world, &site.url("/seed.mkv")).await;
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
     let worker = world.video_worker("videos", decoder());
     world.ended(crawl.id).await;
-    let video = world.store.video(video.id).await.unwrap();
+    let video = world.store.videos().get(video.id).await.unwrap();
     assert_eq!((video.state, video.reason), (VideoState::Failed, Some(Reason::SuppressedUrl)));
     assert_eq!((video.source_url, video.page_url), (None, None));
 
@@ -229,7 +214,7 @@ async fn videos_of_erased_pages_and_erased_seeds_are_not_fetched() {
 
 #[testing::test]
 async fn a_page_can_begin_like_a_video() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     site.set("/", Answer::html("<h1>mdat and free films</h1><a href=/next>next</a>"));
     site.set("/next", Answer::new("", "<h1>free films</h1><a href=/last>last</a>"));
     site.set("/last", Answer::html("the end"));
@@ -248,7 +233,7 @@ async fn run_postponed(world: &World) {
 #[testing::needs(video)]
 #[testing::test]
 async fn a_video_of_the_same_file_waits_until_the_other_one_has_ended() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     site.set("/film.mkv", Answer::new("video/x-matroska", film()));
     let (_, first) = crawl_with_a_video(&world, &site).await;
     let worker = world.video_worker("videos", decoder());
@@ -256,7 +241,7 @@ async fn a_video_of_the_same_file_waits_until_the_other_one_has_ended() {
     world.execute("update videos set state = 'running', finished_at = null").await;
     let (crawl, second) = crawl_with_a_video(&world, &site).await;
     job_is_postponed(&world).await;
-    let waiting = world.store.video(second.id).await.unwrap();
+    let waiting = world.store.videos().get(second.id).await.unwrap();
     assert_eq!((waiting.state, waiting.original_id), (VideoState::Queued, Some(first.id)));
     // While it waits, the file is not fetched again.
     world.execute("update jobs set scheduled_at = now() where state = 'available'").await;
@@ -265,12 +250,10 @@ async fn a_video_of_the_same_file_waits_until_the_other_one_has_ended() {
     world.execute("update videos set state = 'failed', finished_at = now() where state = 'running'").await;
     run_postponed(&world).await;
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
-    let read = world.store.video(second.id).await.unwrap();
+    let read = world.store.videos().get(second.id).await.unwrap();
     assert_eq!((read.state, read.original_id, read.reason), (VideoState::Completed, None, None));
 
-    let (crawl, third) = crawl_with_a_video(&world, &site).await;
-    world.ended(crawl.id).await;
-    let third = world.store.video(third.id).await.unwrap();
+    let third = crawled_video(&world, &site).await;
     assert_eq!((third.reason, third.original_id), (Some(Reason::ExactDuplicate), Some(second.id)));
     worker.stop().await;
 }
@@ -278,26 +261,22 @@ async fn a_video_of_the_same_file_waits_until_the_other_one_has_ended() {
 #[testing::needs(video, slow)]
 #[testing::test]
 async fn a_file_is_fetched_again_if_its_video_was_not_completed() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     site.set("/film.mkv", Answer::new("video/x-matroska", film()).etag("one"));
     let worker = world.video_worker("videos", decoder());
     let mut found = Vec::new();
     for _ in 0..2 {
-        let (crawl, video) = crawl_with_a_video(&world, &site).await;
-        world.ended(crawl.id).await;
-        found.push(world.store.video(video.id).await.unwrap());
+        found.push(crawled_video(&world, &site).await);
     }
     assert_eq!(found[1].reason, Some(Reason::NotModified));
     world.execute("update videos set state = 'failed' where original_id is null").await;
-    let (crawl, video) = crawl_with_a_video(&world, &site).await;
-    world.ended(crawl.id).await;
-    assert_eq!(world.store.video(video.id).await.unwrap().state, VideoState::Completed);
+    assert_eq!(crawled_video(&world, &site).await.state, VideoState::Completed);
     worker.stop().await;
 }
 
 #[testing::test]
 async fn a_paused_video_leaves_no_job_after_its_crawl_was_cancelled() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
     videos.pause(&world.store, video.id).await.unwrap();
@@ -319,7 +298,7 @@ fn film() -> Vec<u8> {
 #[testing::needs(video, slow)]
 #[testing::test]
 async fn the_fetched_file_of_a_cancelled_crawl_is_deleted() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     // The only place for reading videos is occupied.
     let long = add(&world, &repeated_film(world.folder(), 8)).await;
     let worker = world.video_worker("videos", decoder());
@@ -330,8 +309,8 @@ async fn the_fetched_file_of_a_cancelled_crawl_is_deleted() {
     let key = fetched.source_key.unwrap();
     assert!(world.blobs.exists(&key).await.unwrap());
     world.crawls.cancel(crawl.id).await.unwrap();
-    assert_eq!(world.store.video(video.id).await.unwrap().source_key, None);
-    world.store.delete_pending_blobs(&world.blobs).await.unwrap();
+    assert_eq!(world.store.videos().get(video.id).await.unwrap().source_key, None);
+    world.store.blobs().delete_pending(&world.blobs).await.unwrap();
     assert!(!world.blobs.exists(&key).await.unwrap());
     worker.stop().await;
 }

@@ -1,16 +1,19 @@
+//! Tests duplicates and versions of images, and that the suppression of an image is bound to the
+//! erased faces.
 use crate::stored_videos::{collection, erasure};
-use crate::support::{Answer, Site, World, counts, fast};
+use crate::support::{Answer, Site, World, counts, fast, pixels};
 use domain::{CrawlState, Reason};
-use pipeline::{CrawlOptions, Dedupe};
+use pipeline::{CrawlOptions, Dedupe, Sketcher};
 use store::crawls::CrawlProgress;
+use store::erasures::Target;
 use store::erasures::suppressions::Suppression;
 use store::faces::search::SearchQuery;
-use testing::people;
-use testing::picture;
-use vision::{Frame, Limits, PerceptualHashes, crop, encode};
+use testing::{people, picture};
+use uuid::Uuid;
+use vision::{Frame, PerceptualHashes, crop, encode};
 
 fn decode(name: &str) -> Frame {
-    vision::decode(&picture(name), &Limits::default()).unwrap().frame
+    pixels(&picture(name))
 }
 
 /// Crawls a site with an image, a copy of the file, a version re-encoded at a smaller size, and a
@@ -41,7 +44,7 @@ async fn near_and_exact_duplicates_become_sources_of_the_stored_image() {
     assert_eq!(images.len(), 2);
     // One of the three files was stored, and the other two are sources of its image.
     let ids: Vec<_> = images.iter().map(|image| image.id).collect();
-    let sources = world.store.sources(&ids).await.unwrap();
+    let sources = world.store.images().sources(&ids).await.unwrap();
     let most = ids.iter().map(|id| sources.iter().filter(|(image, _)| image == id).count()).max();
     assert_eq!((sources.len(), most), (4, Some(3)));
     // The copy is recognised by its bytes or its hashes; the smaller version by its hashes,
@@ -92,8 +95,8 @@ async fn assert_alone(world: &World, side: i32, sources: usize) {
     assert_eq!(sizes, [side]);
     let faces = world.faces().await;
     assert_eq!((faces.len(), faces[0].image_id), (images[0].face_count as usize, images[0].id));
-    assert_eq!(world.store.sources(&[images[0].id]).await.unwrap().len(), sources);
-    let (model_id, embedding) = world.store.embedding(faces[0].id).await.unwrap();
+    assert_eq!(world.store.images().sources(&[images[0].id]).await.unwrap().len(), sources);
+    let (model_id, embedding) = world.store.faces().embedding(faces[0].id).await.unwrap();
     let query = SearchQuery {
         collection_id: images[0].collection_id,
         embedding,
@@ -101,18 +104,17 @@ async fn assert_alone(world: &World, side: i32, sources: usize) {
         threshold: 0.5,
         limit: 10,
         exact: false,
-        filter: store::faces::scope::FaceFilter::default(),
+        filter: store::index::scope::FaceFilter::default(),
         exclude_face: None,
         with_subject: false,
     };
-    let (hits, _) = world.store.search(&query).await.unwrap();
+    let (hits, _) = world.store.faces().search(&query).await.unwrap();
     assert_eq!(hits.iter().map(|hit| hit.face.id).collect::<Vec<_>>(), [faces[0].id]);
 }
 
 #[testing::test]
 async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     for side in [300, 360, 600] {
         site.set(&format!("/{side}.jpg"), version("ada.jpg", side).etag(&format!("\"{side}\"")));
     }
@@ -144,19 +146,15 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
 
 #[testing::test]
 async fn a_picture_with_an_enrolled_face_stays() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     site.set("/300.jpg", version("ada.jpg", 300)).set("/600.jpg", version("ada.jpg", 600));
     world.crawl(&[site.url("/300.jpg")], fast()).await;
-    world
-        .execute(
-            "with enrolled as (
+    let enrol = "with enrolled as (
                  insert into subjects (id, collection_id) select gen_random_uuid(), collection_id from faces
                  returning id, collection_id)
              insert into subject_faces (collection_id, subject_id, face_id)
-             select e.collection_id, e.id, f.id from enrolled e, faces f",
-        )
-        .await;
+             select e.collection_id, e.id, f.id from enrolled e, faces f";
+    world.execute(enrol).await;
     let (_, progress) = world.crawl(&[site.url("/600.jpg")], fast()).await;
     assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1));
     assert_alone(&world, 300, 2).await;
@@ -164,8 +162,7 @@ async fn a_picture_with_an_enrolled_face_stays() {
 
 #[testing::test]
 async fn versions_that_come_together_end_as_the_largest_one() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let mut page = String::new();
     // Each version has more than twice the pixels of the previous one and occurs three times.
     for side in [160, 240, 360, 540] {
@@ -200,10 +197,8 @@ pub(crate) fn badge(people: &[u32]) -> Frame {
 /// Asserts that the perceptual hashes of all these files are near each other. Without that, a test
 /// of images that must not be taken for duplicates proves nothing.
 fn assert_near(files: &[Vec<u8>]) {
-    let hashes: Vec<PerceptualHashes> = files
-        .iter()
-        .map(|file| PerceptualHashes::of(&vision::decode(file, &Limits::default()).unwrap().frame))
-        .collect();
+    let hashes: Vec<PerceptualHashes> =
+        files.iter().map(|file| PerceptualHashes::of(&pixels(file))).collect();
     for (at, one) in hashes.iter().enumerate() {
         for (beside, other) in hashes.iter().enumerate() {
             assert!(one.is_near(other), "{at} {beside}: {:?}", one.distance(other));
@@ -226,7 +221,7 @@ async fn assert_apart(world: &World, site: &Site, files: usize) {
     let images = world.images().await;
     assert_eq!(images.len(), files);
     let ids: Vec<_> = images.iter().map(|image| image.id).collect();
-    let sources = world.store.sources(&ids).await.unwrap();
+    let sources = world.store.images().sources(&ids).await.unwrap();
     let mut urls: Vec<String> = sources.iter().map(|(_, source)| source.image_url.clone()).collect();
     urls.sort();
     let expected: Vec<String> = (0..files).map(|number| site.url(&format!("/{number}.jpg"))).collect();
@@ -241,7 +236,7 @@ async fn assert_apart(world: &World, site: &Site, files: usize) {
 async fn badges_of_different_people_on_one_template_are_different_images() {
     let files: Vec<Vec<u8>> = BADGES.map(|person| people::badge_file(&[person])).to_vec();
     assert_near(&files);
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     for progress in crawl_files(&world, &site, &files).await {
         assert_eq!(images(&progress), [("processed", 1)], "{:?}", progress.reasons);
     }
@@ -253,7 +248,7 @@ async fn badges_of_different_people_on_one_template_are_different_images() {
     assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1), "{:?}", progress.reasons);
     let images = world.images().await;
     let ids: Vec<_> = images.iter().map(|image| image.id).collect();
-    let sources = world.store.sources(&ids).await.unwrap();
+    let sources = world.store.images().sources(&ids).await.unwrap();
     let of = |name: &str| {
         let url = site.url(name);
         sources.iter().find(|(_, source)| source.image_url == url).map(|(image, _)| *image)
@@ -263,7 +258,7 @@ async fn badges_of_different_people_on_one_template_are_different_images() {
 
 #[testing::test]
 async fn badges_that_come_together_are_stored_apart() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     let mut page = String::new();
     for (number, person) in BADGES.into_iter().enumerate() {
         page.push_str(&format!("<img src=/{number}.jpg>"));
@@ -287,7 +282,7 @@ async fn a_larger_badge_of_another_person_replaces_no_image() {
     let small = crop::thumbnail(&badge(&[BADGES[4]]), 760);
     let files = [encode::jpeg(&blank, 90), encode::jpeg(&small, 90), people::badge_file(&[BADGES[2]])];
     assert_near(&files);
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     for progress in crawl_files(&world, &site, &files).await {
         assert_eq!(images(&progress), [("processed", 1)], "{:?}", progress.reasons);
     }
@@ -300,7 +295,7 @@ async fn an_image_with_one_other_person_of_two_is_stored() {
     let [one, two, three, ..] = BADGES;
     let files = [[one, two].as_slice(), &[one, three], &[two, one], &[one]].map(people::badge_file);
     assert_near(&files);
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     for progress in crawl_files(&world, &site, &files).await {
         assert_eq!(images(&progress), [("processed", 1)], "{:?}", progress.reasons);
     }
@@ -313,7 +308,7 @@ async fn images_without_faces_are_near_duplicates_by_their_hashes() {
     let files =
         [picture("view.jpg"), encode::jpeg(&crop::thumbnail(&view, 800), 80), encode::jpeg(&view, 50)];
     assert_near(&files);
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     let all = crawl_files(&world, &site, &files).await;
     assert_eq!(images(&all[0]), [("processed", 1)]);
     for progress in &all[1..] {
@@ -336,7 +331,7 @@ end $$";
 
 #[testing::test]
 async fn a_near_duplicate_whose_address_is_erased_meanwhile_is_not_kept() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     site.set("/", Answer::html("<img src=a.jpg>"));
     site.set("/a.jpg", Answer::jpeg(picture("ada_small.jpg")));
     world.crawl(&[site.url("/")], fast()).await;
@@ -347,16 +342,143 @@ async fn a_near_duplicate_whose_address_is_erased_meanwhile_is_not_kept() {
     // An erasure is being carried out when the copy is about to be settled.
     let collection = collection(&world).await;
     let mut erasing = world.store.begin().await.unwrap();
-    world.store.lock_suppressions(erasing.conn(), collection, true).await.unwrap();
+    world.store.suppressions().lock(erasing.conn(), collection, true).await.unwrap();
     let crawl = world.create(&[site.url("/copy")], fast()).await;
     let worker = world.worker("worker");
     world.execute(UNTIL_A_SESSION_WAITS).await;
     let erasure = erasure(collection);
-    world.store.record_erasure(erasing.conn(), &erasure).await.unwrap();
+    world.store.erasures().record(erasing.conn(), &erasure).await.unwrap();
     let erased = Suppression::Url(site.url("/smaller.jpg"));
-    world.store.suppress(erasing.conn(), collection, erasure.id, &[erased]).await.unwrap();
+    world.store.suppressions().suppress(erasing.conn(), collection, erasure.id, &[erased]).await.unwrap();
     erasing.commit().await.unwrap();
     world.ended(crawl.id).await;
     assert_eq!(images(&world.progress(crawl.id).await), [("suppressed", 1)]);
     worker.stop().await;
+}
+
+/// Returns a world whose service has a secret for sketches.
+async fn world_with_secret() -> World {
+    let mut world = World::new().await;
+    world.ingest = with_secret(&world, "a secret that only the tests know");
+    world
+}
+
+fn with_secret(world: &World, secret: &str) -> pipeline::Ingest {
+    world.ingest.clone().with_sketcher(Sketcher::new(pipeline::Secret::new(secret)))
+}
+
+async fn delete_images(world: &World) {
+    for image in world.images().await {
+        world.commit(async |tx| world.store.images().delete(tx.conn(), image.id).await).await;
+    }
+}
+
+/// Erases the target, with suppression.
+async fn erase(world: &World, target: Target) {
+    let collection = world.images().await[0].collection_id;
+    let mut tx = world.store.begin().await.unwrap();
+    let plan = world.store.erasures().plan(tx.conn(), collection, &target).await.unwrap();
+    let record = erasure(collection);
+    world.store.erasures().record(tx.conn(), &record).await.unwrap();
+    let ids = (collection, record.id);
+    let suppressed =
+        world.ingest.suppressor().suppress_planned(&mut tx, ids, &plan, Vec::new()).await.unwrap();
+    assert!(suppressed > 0);
+    let done = world.store.erasures().carry_out(tx.conn(), &plan).await.unwrap();
+    tx.commit().await.unwrap();
+    world.store.blobs().delete(&world.blobs, &done.blobs).await.unwrap();
+}
+
+async fn crawl_one(world: &World, site: &Site, name: &str, dedupe: Dedupe) -> CrawlProgress {
+    let options = CrawlOptions { dedupe, revalidate: false, ..fast() };
+    world.crawl(&[site.url(name)], options).await.1
+}
+
+/// Returns the image that was found at this address.
+async fn image_at(world: &World, url: &str) -> Option<Uuid> {
+    let ids: Vec<Uuid> = world.images().await.iter().map(|image| image.id).collect();
+    let sources = world.store.images().sources(&ids).await.unwrap();
+    sources.into_iter().find(|(_, source)| source.image_url == url).map(|(image, _)| image)
+}
+
+/// Stores the badges of five people and erases the third. Returns the addresses of the files.
+async fn erase_third(world: &World, site: &Site) -> Vec<String> {
+    let names: Vec<String> = (0..BADGES.len()).map(|number| format!("/{number}.jpg")).collect();
+    for (name, person) in names.iter().zip(BADGES) {
+        site.set(name, Answer::jpeg(people::badge_file(&[person])));
+        crawl_one(world, site, name, Dedupe::Near).await;
+    }
+    assert_eq!(world.faces().await.len(), 5);
+    let third = image_at(world, &site.url(&names[2])).await.unwrap();
+    erase(world, Target::Image(third)).await;
+    names
+}
+
+#[testing::test]
+async fn the_erasure_of_one_badge_keeps_out_no_other() {
+    let (world, site) = (world_with_secret().await, Site::start().await);
+    let names = erase_third(&world, &site).await;
+    assert_eq!(world.images().await.len(), 4, "the other badges stay");
+    // All images are deleted without a suppression, and crawled again.
+    delete_images(&world).await;
+    for dedupe in [Dedupe::Near, Dedupe::Exact, Dedupe::Off] {
+        for (number, name) in names.iter().enumerate() {
+            let progress = crawl_one(&world, &site, name, dedupe).await;
+            let suppressed = counts(&progress.images).get("suppressed").copied().unwrap_or_default();
+            assert_eq!(suppressed, i64::from(number == 2), "{name} {dedupe:?}: {:?}", progress.reasons);
+        }
+        assert_eq!((world.images().await.len(), world.faces().await.len()), (4, 4), "{dedupe:?}");
+    }
+}
+
+#[testing::test]
+async fn an_erased_badge_does_not_come_back_as_a_copy() {
+    let (world, site) = (world_with_secret().await, Site::start().await);
+    erase_third(&world, &site).await;
+    let third = badge(&[BADGES[2]]);
+    let copies = [
+        encode::jpeg(&third, 50),
+        encode::jpeg(&crop::thumbnail(&third, 700), 85),
+        // Nobody is seen, so it may be a poor copy of the erased image.
+        people::badge_file(&[]),
+    ];
+    for (number, copy) in copies.into_iter().enumerate() {
+        let name = format!("/copy-{number}.jpg");
+        site.set(&name, Answer::jpeg(copy));
+        for dedupe in [Dedupe::Near, Dedupe::Off] {
+            let progress = crawl_one(&world, &site, &name, dedupe).await;
+            assert_eq!(progress.reasons.get(&Reason::SuppressedImage), Some(&1), "{name}");
+        }
+    }
+    assert_eq!(world.images().await.len(), 4);
+}
+
+#[testing::test]
+async fn an_erased_face_of_two_keeps_out_only_itself() {
+    let (world, site) = (world_with_secret().await, Site::start().await);
+    let [one, two, three, ..] = BADGES;
+    site.set("/a.jpg", Answer::jpeg(people::badge_file(&[one, two])));
+    site.set("/b.jpg", Answer::jpeg(people::badge_file(&[one, three])));
+    site.set("/c.jpg", Answer::jpeg(encode::jpeg(&badge(&[one, two]), 50)));
+    crawl_one(&world, &site, "/a.jpg", Dedupe::Near).await;
+    let right = world.faces().await.into_iter().max_by(|a, b| a.bbox[0].total_cmp(&b.bbox[0])).unwrap();
+    erase(&world, Target::Face(right.id)).await;
+    let progress = crawl_one(&world, &site, "/b.jpg", Dedupe::Near).await;
+    assert_eq!(progress.faces, 2, "{:?}", progress.reasons);
+    assert_eq!(progress.reasons.get(&Reason::FacesSuppressed), None);
+    let progress = crawl_one(&world, &site, "/c.jpg", Dedupe::Off).await;
+    assert_eq!(progress.reasons.get(&Reason::FacesSuppressed), Some(&1), "{:?}", progress.reasons);
+    assert_eq!(progress.faces, 1);
+}
+
+#[testing::test]
+async fn faces_that_cannot_be_compared_stay_suppressed() {
+    let (mut world, site) = (world_with_secret().await, Site::start().await);
+    let names = erase_third(&world, &site).await;
+    world.ingest = with_secret(&world, "another secret, as long as the first");
+    delete_images(&world).await;
+    for name in names {
+        let progress = crawl_one(&world, &site, &name, Dedupe::Near).await;
+        assert_eq!(progress.reasons.get(&Reason::SuppressedImage), Some(&1), "{name}");
+    }
 }

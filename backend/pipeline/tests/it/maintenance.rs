@@ -1,23 +1,22 @@
-//! Tests retention and the deletion of unreferenced files.
-use crate::support::{Answer, Site, World, analyzer, fast};
+//! Tests retention, the deletion of unreferenced files, and a database whose clock differs from the
+//! clock of the process by an hour, as on hosts without time synchronisation.
+use crate::support::{Answer, Site, World, analyzer, fast, fast_politeness, wait_for};
 use bytes::Bytes;
-use pipeline::{AnalyzeOptions, Dedupe, Ingest, Maintenance, Scan};
+use pipeline::{AnalyzeOptions, CrawlOptions, Dedupe, Ingest, Maintenance, crawls};
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use store::Blobs;
 use store::blobs::{Disk, LocalDisk};
 use store::crawls::hosts::PermitOutcome;
+use testing::{TestDatabase, picture};
 use tokio::sync::Notify;
 
 async fn scan(world: &World, names: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let seeds = [folder.path().display().to_string()];
-    let options = AnalyzeOptions::default();
-    let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Near, options).await.unwrap();
+    let scan = world.scan(Dedupe::Near, AnalyzeOptions::default()).await;
     for name in names {
-        let rows = scan.add(&[folder.path().join(name)]).await.unwrap();
+        let rows = scan.add(&[format!("/nowhere/{name}")]).await.unwrap();
         scan.ingest(rows[0].id, Bytes::from(testing::picture(name))).await.unwrap();
     }
     scan.finish(false).await.unwrap();
@@ -32,11 +31,8 @@ async fn what_was_last_seen_too_long_ago_goes_and_the_rest_stays() {
     assert_eq!(maintenance.expire().await.unwrap().images, 0, "the images are new");
     world.execute("update images set created_at = now() - interval '31 days'").await;
     assert_eq!(maintenance.expire().await.unwrap().images, 0, "the images were seen recently");
-    world
-        .execute(
-            "update image_sources set found_at = now() - interval '31 days' where image_url like '%cora%'",
-        )
-        .await;
+    let seen = "update image_sources set found_at = now() - interval '31 days' where image_url like '%cora%'";
+    world.execute(seen).await;
     world.execute("update crawls set finished_at = now() - interval '31 days'").await;
     let expired = maintenance.expire().await.unwrap();
     assert_eq!((expired.images, expired.faces, expired.crawls), (1, 1, 1));
@@ -71,10 +67,11 @@ async fn a_sweep_removes_what_nothing_names_and_tells_what_is_missing() {
 
 /// Starts and ends a request to a host.
 async fn asked(world: &World, host: &str) {
-    let PermitOutcome::Granted { token } = world.store.acquire_host_permit(host, 1_000).await.unwrap() else {
+    let PermitOutcome::Granted { token } = world.store.hosts().acquire_permit(host, 1_000).await.unwrap()
+    else {
         panic!("{host} must be free")
     };
-    world.store.finish_request(host, token, 1_000, None, None).await.unwrap();
+    world.store.hosts().finish_request(host, token, 1_000, None, None).await.unwrap();
 }
 
 #[testing::test]
@@ -84,27 +81,22 @@ async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new
     for host in ["old.test", "paused.test", "recent.test"] {
         asked(&world, host).await;
     }
-    world
-        .execute(
-            "update hosts set finished_at = now() - interval '8 days', granted_at = null, pace_ms = 4000",
-        )
-        .await;
+    let unused =
+        "update hosts set finished_at = now() - interval '8 days', granted_at = null, pace_ms = 4000";
+    world.execute(unused).await;
     world.execute("update hosts set finished_at = now() where host_key = 'recent.test'").await;
     world
         .execute("update hosts set not_before = now() + interval '1 hour' where host_key = 'paused.test'")
         .await;
     // Creates more than one batch of hosts that have not been used for a long time.
-    world
-        .execute(
-            "insert into hosts (host_key, robots_asked_until)
-             select 'many-' || n || '.test', now() - interval '30 days' from generate_series(1, 12000) n",
-        )
-        .await;
+    let many = "insert into hosts (host_key, robots_asked_until)
+             select 'many-' || n || '.test', now() - interval '30 days' from generate_series(1, 12000) n";
+    world.execute(many).await;
     assert_eq!(maintenance.forget_hosts().await.unwrap(), 12_001);
-    assert_eq!(world.store.host_pace("old.test").await.unwrap().pace_ms, 0);
-    assert_eq!(world.store.host_pace("recent.test").await.unwrap().pace_ms, 4000);
+    assert_eq!(world.store.hosts().pace("old.test").await.unwrap().pace_ms, 0);
+    assert_eq!(world.store.hosts().pace("recent.test").await.unwrap().pace_ms, 4000);
     assert!(matches!(
-        world.store.acquire_host_permit("paused.test", 1_000).await.unwrap(),
+        world.store.hosts().acquire_permit("paused.test", 1_000).await.unwrap(),
         PermitOutcome::Wait { .. }
     ));
     asked(&world, "old.test").await;
@@ -114,7 +106,9 @@ async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new
 #[testing::test]
 async fn one_process_at_a_time_has_the_turn() {
     let world = World::new().await;
-    let take = async || world.store.claim_maintenance("upkeep", Duration::from_secs(3600)).await.unwrap();
+    let take = async || {
+        world.store.retention().claim_maintenance("upkeep", Duration::from_secs(3600)).await.unwrap()
+    };
     assert_eq!((take().await, take().await), (true, false));
     world.execute("update upkeep set due_at = now() - interval '1 second'").await;
     assert_eq!((take().await, take().await), (true, false));
@@ -183,4 +177,79 @@ async fn an_image_is_stored_only_after_its_blobs_are_on_the_disk() {
     let last = |call: &str| calls.iter().rposition(|one| *one == call);
     assert!(last("file") < last("name") && last("name") < last("folder"), "{calls:?}");
     worker.stop().await;
+}
+
+/// The process is behind the database, and ahead of it.
+const SHIFTS_S: [i64; 2] = [3600, -3600];
+
+async fn world(shift_s: i64, politeness: crawls::Config) -> World {
+    World::on(TestDatabase::with_clock_shifted(shift_s).await, queue::Config::default(), politeness).await
+}
+
+/// A pause that a process recorded in the past would be ignored, and one in the future would last
+/// an hour longer.
+#[testing::test]
+async fn a_host_gets_the_pause_it_asked_for() {
+    let pause = Duration::from_secs(600);
+    for shift_s in SHIFTS_S {
+        let world = world(shift_s, fast_politeness()).await;
+        let site = Site::start().await;
+        site.set("/", Answer::status(429).header("retry-after", &pause.as_secs().to_string()));
+        world.create(&[site.url("/")], fast()).await;
+        let worker = world.worker("one");
+        let host = site.url("/").trim_end_matches('/').to_owned();
+        let wait = wait_for(async || match world.store.hosts().acquire_permit(&host, 0).await.unwrap() {
+            PermitOutcome::Wait { wait } => Some(wait),
+            PermitOutcome::Granted { .. } => None,
+        })
+        .await
+        .expect("the host is paused");
+        assert!(wait <= pause && wait > pause / 2, "with the database ahead by {shift_s} s: {wait:?}");
+        let due = wait_for(async || world.queue.next_due(&["scan_page".into()]).await.unwrap())
+            .await
+            .expect("the page is tried again");
+        assert!(due <= pause && due > pause / 2, "with the database ahead by {shift_s} s: {due:?}");
+        worker.stop().await;
+        assert_eq!(site.asked("/"), 1);
+    }
+}
+
+/// Requests are separated by the delay. A wrong clock makes it neither an hour nor zero.
+#[testing::test]
+async fn a_crawl_with_a_delay_keeps_it_and_ends() {
+    for shift_s in SHIFTS_S {
+        let world =
+            world(shift_s, crawls::Config { robots_retry: Duration::ZERO, ..Default::default() }).await;
+        let site = Site::start().await;
+        site.set("/", Answer::html("<img src=a.jpg><img src=b.jpg><img src=c.jpg>"));
+        for name in ["/a.jpg", "/b.jpg", "/c.jpg"] {
+            site.set(name, Answer::jpeg(picture("cora.jpg")));
+        }
+        let options = CrawlOptions { delay_ms: Some(100), ..CrawlOptions::default() };
+        let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
+        assert_eq!(crawl.state, domain::CrawlState::Completed);
+        assert_eq!(progress.images.values().sum::<i64>(), 3);
+        assert_eq!(site.requests().len(), 5, "robots.txt, the page and three images, once each");
+    }
+}
+
+/// The time of a blob comes from the clock of the blob store, which may be that of the database. A
+/// process whose clock is ahead must not regard a blob as old while it is being stored.
+#[testing::test]
+async fn a_sweep_keeps_what_is_new_by_any_clock() {
+    let grace = Duration::from_secs(1800);
+    for shift_s in SHIFTS_S {
+        let world = world(shift_s, fast_politeness()).await;
+        let key = world.blobs.put("crops", "jpg", Bytes::from_static(b"new")).await.unwrap();
+        let file = std::fs::File::options().write(true).open(world.folder().join(&key)).unwrap();
+        let shift = Duration::from_secs(shift_s.unsigned_abs());
+        let now = SystemTime::now();
+        file.set_modified(if shift_s < 0 { now - shift } else { now }).unwrap();
+        let swept = Maintenance::new(world.store.clone(), world.blobs.clone())
+            .sweep(grace, false, false)
+            .await
+            .unwrap();
+        assert_eq!((swept.blobs, swept.removed), (1, 0), "with the database ahead by {shift_s} s");
+        assert!(world.blobs.exists(&key).await.unwrap());
+    }
 }

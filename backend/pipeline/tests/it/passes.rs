@@ -1,11 +1,11 @@
 //! Tests the passes `single`, `auto` and `thorough` with both families of detectors.
-use crate::support::{analyzer, analyzer_on};
+use crate::support::{analyzer, analyzer_on, pixels};
 use inference::Priority;
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
 use std::sync::Arc;
 use testing::people::Head;
 use testing::{gallery, image, picture};
-use vision::{Detection, Frame, Letterbox, Limits, Rect, crop, encode};
+use vision::{Detection, Frame, Letterbox, Rect, crop, encode};
 
 const LEAN: AnalyzeOptions = AnalyzeOptions {
     min_score: None,
@@ -36,10 +36,6 @@ fn twice(boxes: &[Rect]) -> usize {
     boxes.iter().enumerate().map(|(i, a)| boxes[..i].iter().filter(|b| mostly(a, b)).count()).sum()
 }
 
-fn pixels(file: &[u8]) -> Frame {
-    vision::decode(file, &Limits::default()).unwrap().frame
-}
-
 /// Cuts the face of a portrait so that it fills `share` of the frame in both directions. Returns
 /// the image as a PNG and the box of the face.
 async fn filling(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>, Rect) {
@@ -63,7 +59,7 @@ async fn the_black_beside_a_picture_makes_no_difference() {
         let (mut found, mut black, mut apart) = (0, 0, Vec::new());
         for path in testing::images() {
             let name = path.display();
-            let frame = vision::decode(&std::fs::read(&path).unwrap(), &Limits::default()).unwrap().frame;
+            let frame = pixels(&std::fs::read(&path).unwrap());
             let square = Letterbox::fit((frame.width(), frame.height()), (640, 640));
             let trimmed = engine.faces().adapt_letterbox(square);
             let [whole, spared] = [square, trimmed].map(|letterbox| {

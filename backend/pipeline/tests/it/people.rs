@@ -2,7 +2,7 @@
 
 use crate::support::{World, wait_for};
 use domain::ClusteringState;
-use pipeline::{AnalyzeOptions, Clusters, Dedupe, Scan};
+use pipeline::{AnalyzeOptions, Clusters, Dedupe};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use store::people::SubjectFilter;
 use store::people::clusters::ClusterScope;
@@ -50,8 +50,7 @@ type Read = fn(&str) -> Vec<u8>;
 /// Stores the images and returns the best face of each file.
 async fn store_all(world: &World, read: Read, files: &[&'static str]) -> HashMap<&'static str, Uuid> {
     let folder = tempfile::tempdir().unwrap();
-    let options = AnalyzeOptions::default();
-    let scan = Scan::begin(world.ingest.clone(), "default", &[], Dedupe::Exact, options).await.unwrap();
+    let scan = world.scan(Dedupe::Exact, AnalyzeOptions::default()).await;
     let mut best = HashMap::new();
     for file in files {
         let path = folder.path().join(file);
@@ -71,7 +70,7 @@ async fn store_all(world: &World, read: Read, files: &[&'static str]) -> HashMap
 }
 
 async fn cluster(world: &World, threshold: f32) -> store::people::clusters::Clustering {
-    let collection = world.store.collection("default").await.unwrap().id;
+    let collection = world.store.collections().get("default").await.unwrap().id;
     let model_id = world.ingest.model_id();
     let scope = ClusterScope { collection_id: collection, model_id, any_quality: true };
     let clusters = Clusters::new(world.store.clone(), world.queue.clone());
@@ -79,7 +78,7 @@ async fn cluster(world: &World, threshold: f32) -> store::people::clusters::Clus
     assert!(new);
     let worker = world.worker("clustering");
     let ended = wait_for(async || {
-        let now = world.store.clustering(run.id).await.unwrap();
+        let now = world.store.clusters().get(run.id).await.unwrap();
         now.finished_at.is_some().then_some(now)
     });
     let ended = ended.await.expect("the clustering ends");
@@ -96,7 +95,7 @@ async fn b_cubed(
     faces: &HashMap<&'static str, Uuid>,
 ) -> (f64, f64) {
     let ids: Vec<Uuid> = faces.values().copied().collect();
-    let shown = world.store.face_subjects(&ids).await.unwrap();
+    let shown = world.store.people().of_faces(&ids).await.unwrap();
     let known: Vec<(Uuid, &str)> = (pictures.iter().filter(|(file, _)| faces.contains_key(file)))
         .map(|(file, person)| {
             let face = faces[file];
@@ -168,11 +167,11 @@ async fn cluster_of_each(pictures: &[(&'static str, &str)], crowd: [&'static str
 }
 
 async fn subjects(world: &World) -> BTreeMap<Uuid, BTreeSet<Uuid>> {
-    let collection_id = world.store.collection("default").await.unwrap().id;
+    let collection_id = world.store.collections().get("default").await.unwrap().id;
     let filter = SubjectFilter { collection_id, name: None, external_id: None, origin: None };
     let mut all = BTreeMap::new();
-    for subject in world.store.subjects(&filter, None, 1_000).await.unwrap() {
-        let faces = world.store.faces_of_subject(collection_id, subject.id, None, 1_000).await.unwrap();
+    for subject in world.store.people().list(&filter, None, 1_000).await.unwrap() {
+        let faces = world.store.people().faces(collection_id, subject.id, None, 1_000).await.unwrap();
         all.insert(subject.id, faces.into_iter().map(|face| face.id).collect());
     }
     all
@@ -183,10 +182,10 @@ async fn faces_of_another_model_get_their_embedding_from_the_chip() {
     let world = World::new().await;
     let faces = store_all(&world, picture, &["ada.jpg", "ben.jpg", "group.jpg"]).await;
     let count = world.faces().await.len() as i64;
-    let collection = world.store.collection("default").await.unwrap().id;
+    let collection = world.store.collections().get("default").await.unwrap().id;
     let mut wanted = HashMap::new();
     for face in world.faces().await {
-        wanted.insert(face.id, world.store.embedding(face.id).await.unwrap().1);
+        wanted.insert(face.id, world.store.faces().embedding(face.id).await.unwrap().1);
     }
     // Simulates embeddings of a different model: different values, with a different length.
     world
@@ -197,7 +196,7 @@ async fn faces_of_another_model_get_their_embedding_from_the_chip() {
         .await;
     // The chip of one face is deleted, and another face never had a chip.
     let (lost, never) = (faces["ben.jpg"], faces["group.jpg"]);
-    let chip = world.store.face(lost).await.unwrap().chip_key.unwrap();
+    let chip = world.store.faces().get(lost).await.unwrap().chip_key.unwrap();
     world.blobs.delete(&[chip]).await.unwrap();
     world.execute("update faces set chip_key = null where id in (select f.id from faces f join images i on i.id = f.image_id where i.face_count > 5 order by f.det_score desc limit 1)").await;
 
@@ -211,7 +210,7 @@ async fn faces_of_another_model_get_their_embedding_from_the_chip() {
     let reasons: BTreeMap<Uuid, &str> = done.left.iter().map(|left| (left.face_id, left.reason)).collect();
     assert_eq!(reasons, BTreeMap::from([(lost, "chip_missing"), (never, "no_chip")]));
     for (face, embedding) in wanted {
-        let (model, now) = world.store.embedding(face).await.unwrap();
+        let (model, now) = world.store.faces().embedding(face).await.unwrap();
         if reasons.contains_key(&face) {
             assert_eq!(now.len(), 3, "no face is lost, and none is changed without a chip");
             continue;
@@ -243,9 +242,7 @@ async fn a_step_of_a_clustering_resets_the_crashes_of_its_job() {
         world.execute(statement).await;
     }
     cluster(&world, 0.5).await;
-    world
-        .execute(
-            "do $$ begin assert (select count(*) from trusted where kind = 'cluster_collection') > 0; end $$",
-        )
-        .await;
+    let trusted =
+        "do $$ begin assert (select count(*) from trusted where kind = 'cluster_collection') > 0; end $$";
+    world.execute(trusted).await;
 }

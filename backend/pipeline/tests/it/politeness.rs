@@ -1,6 +1,6 @@
 //! Tests politeness, which includes robots.txt, robots directives and busy hosts.
 
-use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
+use crate::support::{Answer, Site, World, counts, fast, fast_politeness, quick_retries, wait_for};
 use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, crawls};
 use std::sync::Arc;
@@ -9,18 +9,9 @@ use store::crawls::hosts::PermitOutcome;
 use testing::picture;
 use tokio::sync::Semaphore;
 
-fn quick_retries() -> queue::Config {
-    queue::Config {
-        retry_base: Duration::from_millis(1),
-        retry_max: Duration::from_millis(5),
-        ..queue::Config::default()
-    }
-}
-
 #[testing::test]
 async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
-    let world = World::with(quick_retries(), fast_politeness()).await;
-    let site = Site::start().await;
+    let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set_series("/robots.txt", vec![Answer::status(500), Answer::status(502), Answer::status(404)]);
     site.set("/", Answer::html("<img src=cora.jpg>"));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
@@ -32,8 +23,7 @@ async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
 
 #[testing::test]
 async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
-    let world = World::with(quick_retries(), fast_politeness()).await;
-    let site = Site::start().await;
+    let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set("/robots.txt", Answer::status(500));
     site.set("/", Answer::html("<img src=cora.jpg>"));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
@@ -44,8 +34,7 @@ async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
 
 #[testing::test]
 async fn a_robots_txt_with_a_false_encoding_is_read_or_closes_the_host() {
-    let world = World::with(quick_retries(), fast_politeness()).await;
-    let site = Site::start().await;
+    let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     let rules = Answer::new("text/plain", "user-agent: *\ndisallow: /closed");
     site.set("/robots.txt", rules.header("content-encoding", "gzip"));
     site.set("/", Answer::html("<img src=cora.jpg><img src=/closed/ada.jpg>"));
@@ -66,8 +55,7 @@ async fn a_robots_txt_with_a_false_encoding_is_read_or_closes_the_host() {
 
 #[testing::test]
 async fn an_incomplete_robots_txt_closes_the_host() {
-    let world = World::with(quick_retries(), fast_politeness()).await;
-    let site = Site::start().await;
+    let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\n").breaking_off());
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Failed);
@@ -89,8 +77,7 @@ async fn each_page_of_a_host_without_a_connection_has_the_cause() {
 #[testing::test]
 async fn a_permit_that_was_granted_too_slowly_is_not_used() {
     let politeness = crawls::Config { grant_time_limit: Duration::ZERO, ..fast_politeness() };
-    let world = World::with(queue::Config::default(), politeness).await;
-    let site = Site::start().await;
+    let (world, site) = (World::with(queue::Config::default(), politeness).await, Site::start().await);
     site.set("/", Answer::html("a page"));
     let crawl = world.create(&[site.url("/")], CrawlOptions::default()).await;
     let worker = world.worker("one");
@@ -121,8 +108,7 @@ async fn robots_of_another_host_hold_for_its_images() {
 
 #[testing::test]
 async fn robots_can_be_left_aside_by_those_who_may() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\ndisallow: /"));
     site.set("/", Answer::html("<img src=cora.jpg>").header("x-robots-tag", "noai, nofollow"));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).header("x-robots-tag", "noindex"));
@@ -134,8 +120,7 @@ async fn robots_can_be_left_aside_by_those_who_may() {
 
 #[testing::test]
 async fn meta_directives_hold_for_links_and_images() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let page = "<html><head><meta name=robots content='nofollow, noimageindex'></head><body>
                 <a href=on.html>x</a><img src=cora.jpg></body></html>";
     site.set("/", Answer::new("text/html", page));
@@ -167,8 +152,7 @@ async fn images_are_requested_with_the_address_of_their_page() {
 
 #[testing::test]
 async fn a_busy_host_is_asked_again_when_it_said() {
-    let world = World::with(quick_retries(), fast_politeness()).await;
-    let site = Site::start().await;
+    let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     let busy = Answer::status(503).header("retry-after", "1");
     site.set_series("/", vec![busy, Answer::html("<img src=cora.jpg>")]);
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
@@ -180,8 +164,7 @@ async fn a_busy_host_is_asked_again_when_it_said() {
 /// The pace of a host is stored in the database, so that every process uses it.
 #[testing::test]
 async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
-    let world = World::with(quick_retries(), fast_politeness()).await;
-    let site = Site::start().await;
+    let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     let gate = Arc::new(Semaphore::new(0));
     let busy = || Answer::status(503).header("retry-after", "1");
     site.set_series("/", vec![busy(), busy(), Answer::html("well").gated(&gate)]);
@@ -189,30 +172,25 @@ async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
     let crawl = world.create(&[site.url("/")], CrawlOptions::default()).await;
     let worker = world.worker("one");
     wait_for(async || (site.asked("/") == 3).then_some(())).await.expect("the host receives a third request");
-    let troubled = world.store.host_pace(&host).await.unwrap();
+    let troubled = world.store.hosts().pace(&host).await.unwrap();
     assert_eq!(troubled.refusals, 2);
     assert!(troubled.pace_ms >= 500, "doubled twice: {troubled:?}");
     gate.add_permits(1);
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
     worker.stop().await;
-    let healed = world.store.host_pace(&host).await.unwrap();
+    let healed = world.store.hosts().pace(&host).await.unwrap();
     assert_eq!(healed.refusals, 0);
     assert!(healed.pace_ms >= troubled.pace_ms / 2, "the delay is halved at most: {healed:?}");
 }
 
 #[testing::test]
 async fn delays_are_kept_and_everything_is_fetched() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let images: String = (0..6).map(|i| format!("<img src=none{i}.jpg>")).collect();
     site.set("/", Answer::html(&images));
     // Two workers run eight jobs for one host. The host's permits serialise the requests.
-    let crawl = world
-        .create(
-            &[site.url("/")],
-            CrawlOptions { delay_ms: Some(20), max_depth: 0, ..CrawlOptions::default() },
-        )
-        .await;
+    let options = CrawlOptions { delay_ms: Some(20), max_depth: 0, ..CrawlOptions::default() };
+    let crawl = world.create(&[site.url("/")], options).await;
     let workers = [world.worker("one"), world.worker("two")];
     let ended = world.ended(crawl.id).await;
     for worker in workers {
@@ -229,9 +207,9 @@ async fn a_crawls_own_delay_binds_its_own_collection() {
     let politeness =
         pipeline::crawls::Config { default_delay: Duration::from_millis(20), ..fast_politeness() };
     let world = World::with(quick_retries(), politeness).await;
-    let mut tx = world.store.begin().await.unwrap();
-    world.store.create_collection(tx.conn(), "theirs", &Default::default()).await.unwrap();
-    tx.commit().await.unwrap();
+    world
+        .commit(async |tx| world.store.collections().create(tx.conn(), "theirs", &Default::default()).await)
+        .await;
     let site = Site::start().await;
     site.set("/slow", Answer::html("nothing")).set("/", Answer::html("<img src=cora.jpg>"));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
@@ -253,8 +231,7 @@ async fn a_crawls_own_delay_binds_its_own_collection() {
 #[testing::test]
 async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
     let times = queue::Config { lease: Duration::from_secs(1), ..quick_retries() };
-    let world = World::with(times, fast_politeness()).await;
-    let site = Site::start().await;
+    let (world, site) = (World::with(times, fast_politeness()).await, Site::start().await);
     let gate = Arc::new(Semaphore::new(0));
     site.set("/hangs.jpg", Answer::jpeg(picture("cora.jpg")).gated(&gate));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
@@ -265,14 +242,14 @@ async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
     wait_for(asked).await.expect("the image is requested");
     world.crawls.cancel(hanging.id).await.unwrap();
     let host = site.url("/").trim_end_matches('/').to_owned();
-    let turn = async || match world.store.acquire_host_permit(&host, 1).await.unwrap() {
+    let turn = async || match world.store.hosts().acquire_permit(&host, 1).await.unwrap() {
         PermitOutcome::Granted { token } => Some(token),
         PermitOutcome::Wait { .. } => None,
     };
     // The permit is available before an unreleased permit would expire.
     let token = tokio::time::timeout(Duration::from_secs(40), wait_for(turn)).await;
     let token = token.ok().flatten().expect("the permit is released");
-    world.store.finish_request(&host, token, 1, None, None).await.unwrap();
+    world.store.hosts().finish_request(&host, token, 1, None, None).await.unwrap();
     let (next, progress) = world.crawl(&[site.url("/cora.jpg")], options).await;
     worker.stop().await;
     assert_eq!(next.state, CrawlState::Completed);

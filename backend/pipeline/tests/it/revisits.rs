@@ -54,8 +54,9 @@ async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
     // Each image has one more source, with the data of the page.
     let filter =
         ImageFilter { collection: "default".into(), crawl_id: Some(crawl.id), ..ImageFilter::default() };
-    let images: Vec<_> = world.store.images(&filter, None, 10).await.unwrap().iter().map(|i| i.id).collect();
-    let sources = world.store.sources(&images).await.unwrap();
+    let images: Vec<_> =
+        world.store.images().list(&filter, None, 10).await.unwrap().iter().map(|i| i.id).collect();
+    let sources = world.store.images().sources(&images).await.unwrap();
     let of = |path: &str| {
         let url = site.url(path);
         sources.iter().filter(|(_, s)| s.image_url == url).map(|(_, s)| s.clone()).collect::<Vec<_>>()
@@ -68,8 +69,8 @@ async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
     // This also applies to later crawls and after the first crawls are deleted.
     let mut tx = world.store.begin().await.unwrap();
     let ids: Vec<_> =
-        world.store.crawls(&Default::default(), None, 1).await.unwrap().iter().map(|c| c.id).collect();
-    world.store.delete_crawl(tx.conn(), ids[0], false).await.unwrap();
+        world.store.crawls().list(&Default::default(), None, 1).await.unwrap().iter().map(|c| c.id).collect();
+    world.store.crawls().delete(tx.conn(), ids[0], false).await.unwrap();
     tx.commit().await.unwrap();
     world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(
@@ -81,8 +82,7 @@ async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
 
 #[testing::test]
 async fn an_unchanged_page_has_the_referrer_policy_of_its_last_response() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let page = || Answer::html("<img src=plain.jpg>").etag("\"page\"");
     site.set("/plain.jpg", Answer::jpeg(picture("ben.jpg")));
     for (header, expected) in [
@@ -131,9 +131,7 @@ async fn validators_do_not_outlive_the_image_or_its_model() {
     let cora = picture("cora.jpg");
     let images = world.images().await;
     let image = images.iter().find(|image| image.bytes == cora.len() as i64).unwrap();
-    let mut tx = world.store.begin().await.unwrap();
-    world.store.delete_image(tx.conn(), image.id).await.unwrap();
-    tx.commit().await.unwrap();
+    world.commit(async |tx| world.store.images().delete(tx.conn(), image.id).await).await;
     site.take_answers();
     let (_, second) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(site.take_answers().0, ["/", "/ada.jpg", "/second"]);
@@ -155,8 +153,7 @@ async fn validators_do_not_outlive_the_image_or_its_model() {
 
 #[testing::test]
 async fn a_page_that_has_come_to_refuse_robots_is_obeyed_although_it_has_not_changed() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let page = Answer::html("<a href=second>2</a><img src=cora.jpg>").etag("\"1\"");
     site.set("/", page.header("x-robots-tag", "noimageindex"));
     site.set("/second", Answer::html("nothing").etag("\"2\""));
@@ -174,8 +171,7 @@ async fn a_page_that_has_come_to_refuse_robots_is_obeyed_although_it_has_not_cha
 
 #[testing::test]
 async fn pages_of_directories_that_yield_images_come_first() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     site.set("/", Answer::html("<a href=/poor/a>1</a><a href=/rich/a>2</a>"));
     let names = ["a", "b", "c", "d", "e"];
     for pair in names.windows(2) {

@@ -22,9 +22,8 @@ async fn a_scan_keeps_a_ledger_of_files() {
     let files = ["a b.jpg", "copy.jpg", "notes.jpg", "huge.jpg", "locked.jpg", "left.jpg"].map(path);
 
     let seeds = [folder.path().display().to_string()];
-    let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Near, AnalyzeOptions::default())
-        .await
-        .unwrap();
+    let options = AnalyzeOptions::default();
+    let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Near, options).await.unwrap();
     assert_eq!(scan.crawl().kind, CrawlKind::Scan);
     let rows = scan.add(&files).await.unwrap();
     assert_eq!(rows.len(), 6);
@@ -45,7 +44,7 @@ async fn a_scan_keeps_a_ledger_of_files() {
 
     // The scan runs until its caller finishes it, even if all rows are settled.
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
-    assert_eq!(world.store.crawl(scan.crawl().id).await.unwrap().state, CrawlState::Running);
+    assert_eq!(world.store.crawls().get(scan.crawl().id).await.unwrap().state, CrawlState::Running);
     assert_eq!(scan.finish(false).await.unwrap().state, CrawlState::Completed);
     let progress = world.progress(scan.crawl().id).await;
     assert_eq!(
@@ -62,8 +61,7 @@ async fn a_scan_keeps_a_ledger_of_files() {
 async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_chosen() {
     let world = World::new().await;
     let config = pipeline::Config { stored_faces: StoredFaces::Passed, ..pipeline::Config::default() };
-    let (seeds, options) = (["/x".to_owned()], config.storing_options());
-    let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Near, options).await.unwrap();
+    let scan = world.scan(Dedupe::Near, config.storing_options()).await;
     let rows = scan.add(&["/x/crowd.jpg"]).await.unwrap();
     let crowd = bytes::Bytes::from(picture("crowd.jpg"));
     let options = AnalyzeOptions::default();
@@ -87,11 +85,7 @@ async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_ch
 #[testing::test]
 async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
     let world = World::new().await;
-    let seeds = ["/nowhere".to_owned()];
-    let begin = async || {
-        let options = AnalyzeOptions::default();
-        Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Exact, options).await.unwrap()
-    };
+    let begin = async || world.scan(Dedupe::Exact, AnalyzeOptions::default()).await;
     let dead = begin().await;
     dead.add(&["/nowhere/a.jpg"]).await.unwrap();
     let id = dead.crawl().id;
@@ -100,13 +94,13 @@ async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "its lease has not expired");
     world.execute("update crawls set lease_until = now() - interval '1 second'").await;
     let live = begin().await;
-    let ended = world.store.crawl(id).await.unwrap();
+    let ended = world.store.crawls().get(id).await.unwrap();
     assert_eq!(ended.state, CrawlState::Failed, "the next scan closes it");
     assert!(ended.error.unwrap().contains("run it again"));
     assert_eq!(world.progress(id).await.reasons.get(&Reason::NotScanned), Some(&1));
 
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
-    assert_eq!(world.store.crawl(live.crawl().id).await.unwrap().state, CrawlState::Running);
+    assert_eq!(world.store.crawls().get(live.crawl().id).await.unwrap().state, CrawlState::Running);
     world.execute("update crawls set lease_until = now() - interval '1 second'").await;
     // The service does this too.
     let ended = Reconciled { scans: 1, ..Reconciled::default() };
@@ -117,10 +111,7 @@ async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
 #[testing::test]
 async fn an_interrupted_scan_is_cancelled() {
     let world = World::new().await;
-    let seeds = ["/nowhere".to_owned()];
-    let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Exact, AnalyzeOptions::default())
-        .await
-        .unwrap();
+    let scan = world.scan(Dedupe::Exact, AnalyzeOptions::default()).await;
     scan.add(&["/nowhere/a.jpg"]).await.unwrap();
     let error = world.crawls.pause(scan.crawl().id).await.unwrap_err();
     assert!(error.to_string().contains("scan"), "{error}");
@@ -145,7 +136,7 @@ async fn the_images_that_the_setting_selects_have_a_thumbnail() {
             let row = scan.add(&[&format!("/x/{name}")]).await.unwrap()[0].id;
             let stored = scan.ingest(row, bytes::Bytes::from(picture(name))).await.unwrap();
             let Ingested::Stored { image, faces: found } = stored else { panic!("{name}: {stored:?}") };
-            let key = world.store.image(image).await.unwrap().thumbnail_key;
+            let key = world.store.images().get(image).await.unwrap().thumbnail_key;
             assert_eq!((found, key.is_some()), (faces, wanted), "{name} {thumbnails:?}");
             assert_eq!(world.files() - before, 2 * faces + usize::from(wanted), "{name} {thumbnails:?}");
         }

@@ -1,6 +1,6 @@
 //! Video files of scans: cancellations from outside, two scans of one file, and erasures.
 
-use crate::stored_videos::{REQUEST, collection, erase_track, erasure, film, tracks, videos, when};
+use crate::stored_videos::{REQUEST, erase, erase_track, tracks, videos, when, world_with_film};
 use crate::support::World;
 use crate::videos::{decoder, open_when_free};
 use domain::{Reason, VideoState};
@@ -17,8 +17,7 @@ use uuid::Uuid;
 use video::{Config, Decoder, Launcher, Limits};
 
 async fn begin(world: &World) -> Scan {
-    let (seeds, options) = (["/nowhere".to_owned()], AnalyzeOptions::default());
-    Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Exact, options).await.unwrap()
+    world.scan(Dedupe::Exact, AnalyzeOptions::default()).await
 }
 
 async fn read(scan: &Scan, path: &Path) -> Result<ScannedVideo, IngestError> {
@@ -52,7 +51,7 @@ async fn first_part(world: &World) -> Uuid {
     let only = crate::support::wait_for(async || {
         let filter =
             VideoFilter { collection: "default".into(), state: Some(VideoState::Running), crawl_id: None };
-        world.store.videos(&filter, None, 1).await.unwrap().pop()
+        world.store.videos().list(&filter, None, 1).await.unwrap().pop()
     });
     let id = only.await.unwrap().id;
     when(world, id, |video| video.checkpoint_us.is_some()).await;
@@ -62,8 +61,7 @@ async fn first_part(world: &World) -> Uuid {
 #[testing::needs(video, slow)]
 #[testing::test]
 async fn a_video_that_is_cancelled_from_outside_is_not_read_further_and_can_be_continued() {
-    let world = World::new().await;
-    let path = film(world.folder(), 8);
+    let (world, path) = world_with_film(8).await;
     let control = videos(&world);
     let scan = begin(&world).await;
     let (cancelled, id) = tokio::join!(read(&scan, &path), async {
@@ -82,11 +80,11 @@ async fn a_video_that_is_cancelled_from_outside_is_not_read_further_and_can_be_c
 
     // The record of the scan is cancelled.
     let (cancelled, ()) = tokio::join!(read(&scan, &path), async {
-        let before = world.store.video(id).await.unwrap().checkpoint_us;
+        let before = world.store.videos().get(id).await.unwrap().checkpoint_us;
         when(&world, id, |video| video.checkpoint_us > before).await;
         world.crawls.cancel(scan.crawl().id).await.unwrap();
         world.crawls.reconcile().await.unwrap();
-        let video = world.store.video(id).await.unwrap();
+        let video = world.store.videos().get(id).await.unwrap();
         assert_eq!((video.state, video.reason), (VideoState::Cancelled, Some(Reason::NotScanned)));
     });
     // On a slow machine, the scan first finds that its lease is lost.
@@ -101,8 +99,7 @@ async fn a_video_that_is_cancelled_from_outside_is_not_read_further_and_can_be_c
 #[testing::needs(video)]
 #[testing::test]
 async fn two_scans_of_one_file_store_it_once() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
+    let (world, path) = world_with_film(1).await;
     let (one, two) = (begin(&world).await, begin(&world).await);
     let both = tokio::join!(read(&one, &path), read(&two, &path));
     let (video, duplicate) = match both {
@@ -117,17 +114,14 @@ async fn two_scans_of_one_file_store_it_once() {
 #[testing::needs(video)]
 #[testing::test]
 async fn an_erased_track_does_not_return_with_another_scan() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
+    let (world, path) = world_with_film(1).await;
     let scan = begin(&world).await;
     let id = stored(read(&scan, &path).await).id;
     let all = tracks(&world, id).await;
     erase_track(&world, &all[0]).await;
     let left = tracks(&world, id).await;
     assert_eq!(left.len(), all.len() - 1);
-    let mut tx = world.store.begin().await.unwrap();
-    world.store.delete_video(tx.conn(), id).await.unwrap();
-    tx.commit().await.unwrap();
+    world.commit(async |tx| world.store.videos().delete(tx.conn(), id).await).await;
     let again = stored(read(&scan, &path).await).id;
     let times = |tracks: &[Track]| -> Vec<(i64, i64)> {
         tracks.iter().map(|track| (track.started_us, track.ended_us)).collect()
@@ -138,23 +132,21 @@ async fn an_erased_track_does_not_return_with_another_scan() {
 #[testing::needs(video)]
 #[testing::test]
 async fn a_scan_does_not_continue_the_video_of_an_address() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
+    let (world, path) = world_with_film(1).await;
     let first = stored(read(&begin(&world).await, &path).await).id;
     let failed =
         "update videos set state = 'failed', scan_id = null, source_url = 'https://example.org/film.mkv'";
     world.execute(failed).await;
     let second = stored(read(&begin(&world).await, &path).await).id;
     assert_ne!(second, first);
-    let first = world.store.video(first).await.unwrap();
+    let first = world.store.videos().get(first).await.unwrap();
     assert_eq!(first.source_url.as_deref(), Some("https://example.org/film.mkv"));
 }
 
 #[testing::needs(video)]
 #[testing::test]
 async fn a_scan_with_closer_looks_does_not_continue_one_without() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
+    let (world, path) = world_with_film(1).await;
     let auto = VideoRequest::default();
     let closer = VideoRequest { refine: true, ..auto };
     let first = stored(read_with(&decoder(), &begin(&world).await, &path, auto).await);
@@ -171,8 +163,7 @@ async fn a_scan_with_closer_looks_does_not_continue_one_without() {
 #[testing::needs(video)]
 #[testing::test]
 async fn the_erasure_of_the_last_face_of_a_video_erases_the_addresses_of_its_file() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
+    let (world, path) = world_with_film(1).await;
     let id = stored(read(&begin(&world).await, &path).await).id;
     let duplicate = "insert into videos (id, collection_id, state, source_url, options, original_id, finished_at)
                      select gen_random_uuid(), collection_id, 'failed', 'https://example.org/film.mkv', options, id, now()
@@ -182,7 +173,7 @@ async fn the_erasure_of_the_last_face_of_a_video_erases_the_addresses_of_its_fil
         erase_track(&world, &track).await;
     }
     let filter = VideoFilter { collection: "default".into(), ..VideoFilter::default() };
-    let videos = world.store.videos(&filter, None, 10).await.unwrap();
+    let videos = world.store.videos().list(&filter, None, 10).await.unwrap();
     assert_eq!(videos.len(), 2);
     assert!(videos.iter().all(|video| video.source_url.is_none()), "{videos:#?}");
 }
@@ -191,8 +182,7 @@ async fn the_erasure_of_the_last_face_of_a_video_erases_the_addresses_of_its_fil
 #[testing::test]
 async fn a_video_whose_faces_are_erased_while_it_is_live_keeps_no_address_when_it_ends() {
     for completes in [true, false] {
-        let world = World::new().await;
-        let path = film(world.folder(), 1);
+        let (world, path) = world_with_film(1).await;
         let scan = begin(&world).await;
         let video = stored(read(&scan, &path).await);
         let live = "update videos set state = 'running', finished_at = null";
@@ -200,7 +190,7 @@ async fn a_video_whose_faces_are_erased_while_it_is_live_keeps_no_address_when_i
         for track in tracks(&world, video.id).await {
             erase_track(&world, &track).await;
         }
-        let paused = world.store.video(video.id).await.unwrap();
+        let paused = world.store.videos().get(video.id).await.unwrap();
         assert!(paused.source_url.is_some(), "a live video is still read from its address");
         if completes {
             let reader = VideoReader::Scan(video.scan_id.unwrap());
@@ -218,41 +208,28 @@ async fn a_video_whose_faces_are_erased_while_it_is_live_keeps_no_address_when_i
             let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
             videos.cancel(&world.store, video.id).await.unwrap();
         }
-        let ended = world.store.video(video.id).await.unwrap();
+        let ended = world.store.videos().get(video.id).await.unwrap();
         assert_eq!(ended.state == VideoState::Completed, completes);
         assert_eq!(ended.source_url, None);
     }
 }
 
-/// Erases a video with all others of its file, and suppresses it.
-async fn erase_video(world: &World, id: Uuid) {
-    let collection = collection(world).await;
-    let mut tx = world.store.begin().await.unwrap();
-    let plan = world.store.plan_erasure(tx.conn(), collection, &Target::Video(id)).await.unwrap();
-    let erasure = erasure(collection);
-    world.store.record_erasure(tx.conn(), &erasure).await.unwrap();
-    world.store.carry_out(tx.conn(), &plan).await.unwrap();
-    world.store.suppress(tx.conn(), collection, erasure.id, &plan.pictures).await.unwrap();
-    tx.commit().await.unwrap();
-}
-
 async fn all_videos(world: &World) -> Vec<Video> {
     let filter = VideoFilter { collection: "default".into(), ..VideoFilter::default() };
-    world.store.videos(&filter, None, 10).await.unwrap()
+    world.store.videos().list(&filter, None, 10).await.unwrap()
 }
 
 #[testing::needs(video)]
 #[testing::test]
 async fn an_erased_video_does_not_return_with_another_scan() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
+    let (world, path) = world_with_film(1).await;
     let id = stored(read(&begin(&world).await, &path).await).id;
     // Another scan found the same file.
     let copy = world.folder().join("copy.mkv");
     std::fs::copy(&path, &copy).unwrap();
     assert!(matches!(read(&begin(&world).await, &copy).await, Ok(ScannedVideo::Duplicate(of)) if of == id));
     assert_eq!(all_videos(&world).await.len(), 2);
-    erase_video(&world, id).await;
+    erase(&world, Target::Video(id), &[]).await;
     assert!(all_videos(&world).await.is_empty() && world.faces().await.is_empty());
     assert!(matches!(read(&begin(&world).await, &path).await, Ok(ScannedVideo::Suppressed)));
     assert!(all_videos(&world).await.is_empty() && world.faces().await.is_empty());
@@ -261,13 +238,10 @@ async fn an_erased_video_does_not_return_with_another_scan() {
 #[testing::needs(video)]
 #[testing::test]
 async fn a_deleted_scan_takes_its_videos_unless_another_one_found_them() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
+    let (world, path) = world_with_film(1).await;
     let delete = async |scan: Uuid| {
-        let extent = world.store.extent_of_crawl(scan).await.unwrap();
-        let mut tx = world.store.begin().await.unwrap();
-        world.store.delete_crawl(tx.conn(), scan, true).await.unwrap();
-        tx.commit().await.unwrap();
+        let extent = world.store.extents().of_crawl(scan).await.unwrap();
+        world.commit(async |tx| world.store.crawls().delete(tx.conn(), scan, true).await).await;
         (extent.videos, extent.faces)
     };
     let (one, two) = (begin(&world).await, begin(&world).await);
@@ -280,15 +254,13 @@ async fn a_deleted_scan_takes_its_videos_unless_another_one_found_them() {
     assert_eq!((second.videos[&VideoState::Failed], second.faces), (1, 0));
     assert_eq!(second.video_reasons[&Reason::ExactDuplicate], 1);
     let filter = VideoFilter { collection: "default".into(), state: None, crawl_id: Some(one) };
-    assert_eq!(world.store.videos(&filter, None, 10).await.unwrap()[0].id, id);
+    assert_eq!(world.store.videos().list(&filter, None, 10).await.unwrap()[0].id, id);
 
     assert_eq!(delete(one).await, (0, 0), "the other scan found the file too");
     assert_eq!(world.faces().await.len() as i64, faces);
     assert_eq!(delete(two).await, (1, 0), "the record that it found the file");
 
-    let mut tx = world.store.begin().await.unwrap();
-    world.store.delete_video(tx.conn(), id).await.unwrap();
-    tx.commit().await.unwrap();
+    world.commit(async |tx| world.store.videos().delete(tx.conn(), id).await).await;
     let alone = begin(&world).await;
     stored(read(&alone, &path).await);
     let alone = alone.finish(false).await.unwrap().id;
@@ -299,8 +271,7 @@ async fn a_deleted_scan_takes_its_videos_unless_another_one_found_them() {
 #[testing::needs(video)]
 #[testing::test]
 async fn the_detail_of_a_video_contains_no_path_of_the_machine() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
+    let (world, path) = world_with_film(1).await;
     let ffmpeg = world.folder().join("ffmpeg-of-this-machine");
     std::fs::copy(testing::ffmpeg(), &ffmpeg).unwrap();
     let config =
@@ -316,5 +287,5 @@ async fn the_detail_of_a_video_contains_no_path_of_the_machine() {
         (reason, detail.as_str()),
         (Reason::VideoUnavailable, "the decoder cannot be used on this machine")
     );
-    assert_eq!(world.store.video(video).await.unwrap().detail, Some(detail));
+    assert_eq!(world.store.videos().get(video).await.unwrap().detail, Some(detail));
 }

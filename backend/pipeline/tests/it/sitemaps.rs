@@ -30,8 +30,7 @@ fn set<const N: usize>(paths: [&str; N]) -> BTreeSet<String> {
 
 #[testing::test]
 async fn sitemaps_of_robots_txt_and_announced_feeds_are_read() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     site.set("/robots.txt", Answer::new("text/plain", format!("sitemap: {}", site.url("/maps/index"))));
     site.set(
         "/",
@@ -64,8 +63,7 @@ async fn sitemaps_of_robots_txt_and_announced_feeds_are_read() {
 
 #[testing::test]
 async fn the_usual_place_is_tried_only_when_asked_for() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     site.set("/", Answer::html("nothing"));
     for (sitemaps, tried) in [(Sitemaps::Robots, 0), (Sitemaps::Off, 0), (Sitemaps::Always, 1)] {
         let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { sitemaps, ..fast() }).await;
@@ -87,8 +85,7 @@ async fn the_usual_place_is_tried_only_when_asked_for() {
 
 #[testing::test]
 async fn a_sitemap_can_be_the_seed_and_limits_hold() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let entries: String =
         (0..5000).map(|i| format!("<url><loc>{}</loc></url>", site.url(&format!("/p{i}")))).collect();
     site.set("/map.xml", urlset(&entries));
@@ -101,8 +98,7 @@ async fn a_sitemap_can_be_the_seed_and_limits_hold() {
 
 #[testing::test]
 async fn nested_indexes_end() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     for i in 0..9 {
         site.set(&format!("/{i}.xml"), index(&[site.url(&format!("/{}.xml", i + 1))]));
     }
@@ -113,8 +109,7 @@ async fn nested_indexes_end() {
 
 #[testing::test]
 async fn a_sitemap_says_nothing_of_the_pages_of_another_site() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let entry = |page: &str, image: &str| {
         let image = site.url(image);
         format!("<url><loc>{page}</loc><image:image><image:loc>{image}</image:loc></image:image></url>")
@@ -128,7 +123,7 @@ async fn a_sitemap_says_nothing_of_the_pages_of_another_site() {
     assert_eq!(counts(&progress.images), [("processed", 2)].into());
     let mut found = BTreeSet::new();
     for image in world.images().await {
-        for (_, source) in world.store.sources_of(image.id, None, 10).await.unwrap() {
+        for (_, source) in world.store.images().sources_of(image.id, None, 10).await.unwrap() {
             found.insert((source.image_url.replace(&site.url(""), ""), source.page_url.unwrap()));
         }
     }
@@ -160,8 +155,7 @@ async fn a_sitemap_that_comes_late_holds_up_no_other() {
 
 #[testing::test]
 async fn a_sitemap_that_is_larger_than_a_page_is_fetched_again_in_its_place() {
-    let world = World::new().await;
-    let site = Site::start().await;
+    let (world, site) = World::with_site().await;
     let entry = format!("<url><loc>{}</loc></url>", site.url("/page"));
     let with = |bytes: usize| urlset(&format!("<!--{}-->{entry}", "x".repeat(bytes)));
     site.set("/small.xml", with(4 << 20));

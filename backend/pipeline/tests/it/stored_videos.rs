@@ -1,6 +1,6 @@
 //! Videos that are stored: their tracks, interruptions, erasures and deletions.
 
-use crate::support::{Answer, Site, World, wait_for};
+use crate::support::{Answer, World, wait_for};
 use crate::videos::decoder;
 use domain::{JobKind, Reason, VideoState};
 use inference::Priority;
@@ -10,7 +10,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use store::erasures::Target;
+use store::erasures::suppressions::Suppression;
+use store::erasures::{Plan, Target};
 use store::videos::Video;
 use store::videos::tracks::{Track, TrackFilter};
 use testing::film::{Codec, Container, Encoding, Film, repeat};
@@ -31,8 +32,22 @@ pub(crate) fn film(folder: &Path, times: u32) -> PathBuf {
     path
 }
 
+/// Creates a world with such a film in its folder.
+pub(crate) async fn world_with_film(times: u32) -> (World, PathBuf) {
+    let world = World::new().await;
+    let path = film(world.folder(), times);
+    (world, path)
+}
+
+/// Works like [`world_with_film`], and adds the film as a video.
+async fn world_with_video(times: u32) -> (World, PathBuf, Uuid) {
+    let (world, path) = world_with_film(times).await;
+    let id = add(&world, &path).await;
+    (world, path, id)
+}
+
 pub(crate) async fn collection(world: &World) -> Uuid {
-    world.store.collection("default").await.unwrap().id
+    world.store.collections().get("default").await.unwrap().id
 }
 
 pub(crate) fn videos(world: &World) -> Videos {
@@ -59,10 +74,10 @@ async fn add_to(world: &World, collection: Uuid, path: &Path) -> Uuid {
 }
 
 pub(crate) async fn when(world: &World, id: Uuid, holds: impl Fn(&Video) -> bool) -> Video {
-    let found = wait_for(async || Some(world.store.video(id).await.unwrap()).filter(&holds)).await;
+    let found = wait_for(async || Some(world.store.videos().get(id).await.unwrap()).filter(&holds)).await;
     match found {
         Some(video) => video,
-        None => panic!("{:?}", world.store.video(id).await),
+        None => panic!("{:?}", world.store.videos().get(id).await),
     }
 }
 
@@ -70,8 +85,15 @@ async fn ended(world: &World, id: Uuid) -> Video {
     when(world, id, |video| !video.state.is_live()).await
 }
 
+/// Waits until the video is read to its end.
+async fn completed(world: &World, id: Uuid) -> Video {
+    let video = ended(world, id).await;
+    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    video
+}
+
 pub(crate) async fn tracks(world: &World, id: Uuid) -> Vec<Track> {
-    world.store.tracks(id, &TrackFilter::default(), None, 1_000).await.unwrap().tracks
+    world.store.tracks().list(id, &TrackFilter::default(), None, 1_000).await.unwrap().tracks
 }
 
 /// What must not depend on interruptions.
@@ -89,9 +111,7 @@ fn summaries(tracks: &[Track]) -> Vec<Summary> {
 #[testing::needs(video, slow)]
 #[testing::test]
 async fn a_video_is_stored_as_it_is_analysed() {
-    let world = World::new().await;
-    let path = film(world.folder(), 3);
-    let id = add(&world, &path).await;
+    let (world, path, id) = world_with_video(3).await;
     let worker = world.video_worker("one", decoder());
     let video = ended(&world, id).await;
     file_is_deleted(&world, &path).await;
@@ -155,9 +175,7 @@ async fn file_is_deleted(world: &World, path: &Path) {
 #[testing::needs(video, slow)]
 #[testing::test]
 async fn interruptions_do_not_change_the_tracks() {
-    let world = World::new().await;
-    let path = film(world.folder(), 6);
-    let id = add(&world, &path).await;
+    let (world, path, id) = world_with_video(6).await;
     let control = videos(&world);
     // Before anything was read.
     control.pause(&world.store, id).await.unwrap();
@@ -179,11 +197,10 @@ async fn interruptions_do_not_change_the_tracks() {
     // The worker stops and another one continues.
     when(&world, id, |video| video.checkpoint_us > paused_at).await;
     first.stop().await;
-    let stopped = world.store.video(id).await.unwrap();
+    let stopped = world.store.videos().get(id).await.unwrap();
     assert_eq!(stopped.people, None, "it was not read to its end");
     let second = world.video_worker("two", decoder());
-    let video = ended(&world, id).await;
-    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    let video = completed(&world, id).await;
     let interrupted = summaries(&tracks(&world, id).await);
     assert!(interrupted.len() > 20);
 
@@ -201,9 +218,7 @@ async fn interruptions_do_not_change_the_tracks() {
 #[testing::needs(video, slow)]
 #[testing::test]
 async fn a_cancelled_video_keeps_what_is_stored_and_a_deleted_one_nothing() {
-    let world = World::new().await;
-    let path = film(world.folder(), 6);
-    let id = add(&world, &path).await;
+    let (world, path, id) = world_with_video(6).await;
     let control = videos(&world);
     let worker = world.video_worker("one", decoder());
     when(&world, id, |video| video.checkpoint_us.is_some()).await;
@@ -215,15 +230,12 @@ async fn a_cancelled_video_keeps_what_is_stored_and_a_deleted_one_nothing() {
     assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_none(), "the file is deleted");
     // A cancelled video does not prevent another attempt.
     let again = add(&world, &path).await;
-    let video = ended(&world, again).await;
-    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    completed(&world, again).await;
     file_is_deleted(&world, &path).await;
     worker.stop().await;
     for id in [id, again] {
-        let mut tx = world.store.begin().await.unwrap();
-        let unused = world.store.delete_video(tx.conn(), id).await.unwrap();
-        tx.commit().await.unwrap();
-        world.store.drop_blobs(&world.blobs, &unused).await.unwrap();
+        let unused = world.commit(async |tx| world.store.videos().delete(tx.conn(), id).await).await;
+        world.store.blobs().delete(&world.blobs, &unused).await.unwrap();
     }
     assert!(world.faces().await.is_empty() && world.images().await.is_empty());
     let blobs = testing::files_below(world.folder());
@@ -233,9 +245,7 @@ async fn a_cancelled_video_keeps_what_is_stored_and_a_deleted_one_nothing() {
 #[testing::needs(video)]
 #[testing::test]
 async fn an_erased_person_leaves_the_video_and_does_not_return() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
-    let id = add(&world, &path).await;
+    let (world, path, id) = world_with_video(1).await;
     let worker = world.video_worker("one", decoder());
     ended(&world, id).await;
     let before = tracks(&world, id).await;
@@ -245,9 +255,7 @@ async fn an_erased_person_leaves_the_video_and_does_not_return() {
     assert_eq!(left.len(), before.len() - 1);
     assert!(left.iter().all(|other| other.id != track.id));
     // The same file is read again: the track does not return, the others do.
-    let mut tx = world.store.begin().await.unwrap();
-    world.store.delete_video(tx.conn(), id).await.unwrap();
-    tx.commit().await.unwrap();
+    world.commit(async |tx| world.store.videos().delete(tx.conn(), id).await).await;
     let again = add(&world, &path).await;
     assert_eq!(ended(&world, again).await.state, VideoState::Completed);
     let times = |tracks: &[Track]| -> Vec<(i64, i64)> {
@@ -258,20 +266,28 @@ async fn an_erased_person_leaves_the_video_and_does_not_return() {
     worker.stop().await;
 }
 
-/// Erases one face of a track, with suppression: the whole track goes.
-pub(crate) async fn erase_track(world: &World, track: &Track) {
+/// Erases the target, and suppresses its images and `more`. Returns the plan, and the number of
+/// suppressions.
+pub(crate) async fn erase(world: &World, target: Target, more: &[Suppression]) -> (Plan, u64) {
     let collection = collection(world).await;
     let mut tx = world.store.begin().await.unwrap();
-    let target = Target::Face(track.faces.last().unwrap().face_id);
-    let plan = world.store.plan_erasure(tx.conn(), collection, &target).await.unwrap();
-    assert_eq!(plan.faces.len(), track.faces.len());
+    let plan = world.store.erasures().plan(tx.conn(), collection, &target).await.unwrap();
     let erasure = erasure(collection);
-    world.store.record_erasure(tx.conn(), &erasure).await.unwrap();
-    let done = world.store.carry_out(tx.conn(), &plan).await.unwrap();
-    let suppressed = world.store.suppress(tx.conn(), collection, erasure.id, &plan.pictures).await.unwrap();
-    assert_eq!(suppressed as usize, track.faces.len());
+    world.store.erasures().record(tx.conn(), &erasure).await.unwrap();
+    let done = world.store.erasures().carry_out(tx.conn(), &plan).await.unwrap();
+    let suppressions = [plan.pictures.as_slice(), more].concat();
+    let suppressed =
+        world.store.suppressions().suppress(tx.conn(), collection, erasure.id, &suppressions).await.unwrap();
     tx.commit().await.unwrap();
-    world.store.drop_blobs(&world.blobs, &done.blobs).await.unwrap();
+    world.store.blobs().delete(&world.blobs, &done.blobs).await.unwrap();
+    (plan, suppressed)
+}
+
+/// Erases one face of a track, with suppression: the whole track goes.
+pub(crate) async fn erase_track(world: &World, track: &Track) {
+    let (plan, suppressed) = erase(world, Target::Face(track.faces.last().unwrap().face_id), &[]).await;
+    assert_eq!(plan.faces.len(), track.faces.len());
+    assert_eq!(suppressed as usize, track.faces.len());
 }
 
 pub(crate) fn erasure(collection: Uuid) -> store::erasures::ErasureRecord {
@@ -309,46 +325,38 @@ async fn a_file_that_is_no_video_fails_with_the_reason() {
 #[testing::needs(video, slow)]
 #[testing::test]
 async fn a_stored_part_resets_the_attempts_and_crashes_of_a_video() {
-    let world = World::new().await;
-    let id = add(&world, &film(world.folder(), 3)).await;
+    let (world, _, id) = world_with_video(3).await;
     // Its process was killed four times, so the next run is the last one and runs alone.
     world.execute("update jobs set attempt = 4, crashes = 4").await;
     let worker = world.video_worker("one", decoder());
     when(&world, id, |video| video.checkpoint_us.is_some()).await;
-    world
-        .execute("do $$ begin assert (select attempt = 1 and crashes = 0 and not alone from jobs); end $$")
-        .await;
-    let video = ended(&world, id).await;
-    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    let is_reset = "do $$ begin assert (select attempt = 1 and crashes = 0 and not alone from jobs); end $$";
+    world.execute(is_reset).await;
+    completed(&world, id).await;
     worker.stop().await;
 }
 
 /// Ends the video's job as the queue does if the process ends in every attempt.
 async fn discard_job(world: &World) {
     let job = world.queue.claim(&["scan_video".to_owned()], 1, "killed").await.unwrap().remove(0);
-    let mut tx = world.store.begin().await.unwrap();
-    world.queue.fail(tx.conn(), job.claim, "lease expired", true, None).await.unwrap();
-    tx.commit().await.unwrap();
+    world.commit(async |tx| world.queue.fail(tx.conn(), job.claim, "lease expired", true, None).await).await;
     assert_eq!(videos(world).reconcile().await.unwrap(), 1);
 }
 
 #[testing::needs(video)]
 #[testing::test]
 async fn the_file_of_a_video_that_was_given_up_is_kept_so_that_it_can_be_retried() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
-    let id = add(&world, &path).await;
+    let (world, path, id) = world_with_video(1).await;
     let control = videos(&world);
     assert!(control.retry(&world.store, id).await.is_err(), "it has not failed");
     discard_job(&world).await;
-    let failed = world.store.video(id).await.unwrap();
+    let failed = world.store.videos().get(id).await.unwrap();
     assert_eq!((failed.state, failed.reason), (VideoState::Failed, Some(Reason::JobDiscarded)));
     assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_some(), "the file is kept");
     let retried = control.retry(&world.store, id).await.unwrap();
     assert_eq!((retried.as_ref().unwrap().state, retried.unwrap().reason), (VideoState::Queued, None));
     let worker = world.video_worker("one", decoder());
-    let video = ended(&world, id).await;
-    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    completed(&world, id).await;
     file_is_deleted(&world, &path).await;
     worker.stop().await;
 }
@@ -356,9 +364,7 @@ async fn the_file_of_a_video_that_was_given_up_is_kept_so_that_it_can_be_retried
 #[testing::needs(video)]
 #[testing::test]
 async fn the_file_of_a_failed_video_is_deleted_after_a_week() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
-    let id = add(&world, &path).await;
+    let (world, path, id) = world_with_video(1).await;
     discard_job(&world).await;
     assert_eq!(videos(&world).reconcile().await.unwrap(), 0);
     world.execute("update videos set finished_at = now() - interval '8 days'").await;
@@ -370,28 +376,25 @@ async fn the_file_of_a_failed_video_is_deleted_after_a_week() {
 #[testing::needs(video)]
 #[testing::test]
 async fn a_failed_video_is_not_retried_beside_another_one_of_the_same_file() {
-    let world = World::new().await;
-    let path = film(world.folder(), 1);
-    let id = add(&world, &path).await;
+    let (world, path, id) = world_with_video(1).await;
     discard_job(&world).await;
     let other = add(&world, &path).await;
     assert_ne!(id, other);
     assert!(videos(&world).retry(&world.store, id).await.is_err());
-    assert_eq!(world.store.video(id).await.unwrap().state, VideoState::Failed);
+    assert_eq!(world.store.videos().get(id).await.unwrap().state, VideoState::Failed);
 }
 
 #[testing::needs(video, slow)]
 #[testing::test]
 async fn a_video_that_continues_under_another_model_is_read_from_the_beginning() {
-    let world = World::new().await;
-    let id = add(&world, &film(world.folder(), 3)).await;
+    let (world, _, id) = world_with_video(3).await;
     let control = videos(&world);
     let worker = world.video_worker("one", decoder());
     when(&world, id, |video| video.checkpoint_us.is_some()).await;
     control.pause(&world.store, id).await.unwrap();
     worker.stop().await;
     // What an earlier version of the service, with another pack, would have stored.
-    world.store.register_model("other", "other", 3).await.unwrap();
+    world.store.models().register("other", "other", 3).await.unwrap();
     let other = "update faces set embedding = '[1,0,0]',
                  model_id = (select id from embedding_models where name = 'other')";
     world.execute(other).await;
@@ -408,7 +411,7 @@ async fn a_video_that_continues_under_another_model_is_read_from_the_beginning()
     let numbers: Vec<i32> = stored.iter().map(|track| track.number).collect();
     assert!(numbers.is_sorted() && numbers[0] == 1, "{numbers:?}");
     for face in world.faces().await {
-        let (model, _) = world.store.embedding(face.id).await.unwrap();
+        let (model, _) = world.store.faces().embedding(face.id).await.unwrap();
         assert_eq!(model, world.ingest.model_id());
     }
 }
@@ -416,14 +419,12 @@ async fn a_video_that_continues_under_another_model_is_read_from_the_beginning()
 #[testing::needs(video)]
 #[testing::test]
 async fn a_video_waits_while_the_disk_is_full() {
-    let mut world = World::new().await;
-    let path = film(world.folder(), 1);
-    let id = add(&world, &path).await;
+    let (mut world, _, id) = world_with_video(1).await;
     let with_space = world.fill_disk().await;
     let worker = world.video_worker("one", decoder());
     world.postponed(JobKind::ScanVideo).await;
     worker.stop().await;
-    let waiting = world.store.video(id).await.unwrap();
+    let waiting = world.store.videos().get(id).await.unwrap();
     assert_eq!((waiting.state, waiting.reason), (VideoState::Queued, None));
     world.ingest = with_space;
     world.execute("update jobs set scheduled_at = now()").await;
@@ -433,9 +434,9 @@ async fn a_video_waits_while_the_disk_is_full() {
 }
 
 async fn other_collection(world: &World) -> Uuid {
-    let mut tx = world.store.begin().await.unwrap();
-    let other = world.store.create_collection(tx.conn(), "other", &Default::default()).await.unwrap();
-    tx.commit().await.unwrap();
+    let other = world
+        .commit(async |tx| world.store.collections().create(tx.conn(), "other", &Default::default()).await)
+        .await;
     other.id
 }
 
@@ -451,7 +452,7 @@ async fn add_address(world: &World, url: &str) -> Uuid {
 #[testing::needs(video)]
 #[testing::test]
 async fn slow_addresses_do_not_keep_videos_from_being_read() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     let path = film(world.folder(), 1);
     let gate = Arc::new(Semaphore::new(0));
     let mut slow = Vec::new();
@@ -467,14 +468,12 @@ async fn slow_addresses_do_not_keep_videos_from_being_read() {
     wait_for(async || (!site.requests().is_empty()).then_some(())).await.unwrap();
     let other = other_collection(&world).await;
     let id = add_to(&world, other, &path).await;
-    let video = ended(&world, id).await;
-    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    completed(&world, id).await;
     for id in &slow {
-        assert!(world.store.video(*id).await.unwrap().state.is_live(), "its host has not answered");
+        assert!(world.store.videos().get(*id).await.unwrap().state.is_live(), "its host has not answered");
     }
     gate.add_permits(100);
-    let first = ended(&world, slow[0]).await;
-    assert_eq!(first.state, VideoState::Completed, "{:?}", first.detail);
+    let first = completed(&world, slow[0]).await;
     assert_eq!(first.source_key, None);
     worker.stop().await;
 }
@@ -489,17 +488,16 @@ async fn a_long_video_lets_that_of_another_collection_have_its_turn() {
     when(&world, first, |video| video.state == VideoState::Running).await;
     let other = add_to(&world, other_collection(&world).await, &short).await;
     ended(&world, other).await;
-    let waiting = world.store.video(first).await.unwrap();
+    let waiting = world.store.videos().get(first).await.unwrap();
     assert!(waiting.state.is_live() && waiting.checkpoint_us.is_some(), "{waiting:?}");
-    let video = ended(&world, first).await;
-    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    completed(&world, first).await;
     worker.stop().await;
 }
 
 #[testing::needs(video)]
 #[testing::test]
 async fn a_file_at_an_address_is_fetched_after_others_of_the_collection_were_read() {
-    let (world, site) = (World::new().await, Site::start().await);
+    let (world, site) = World::with_site().await;
     let path = film(world.folder(), 1);
     let uploaded = add(&world, &path).await;
     videos(&world).pause(&world.store, uploaded).await.unwrap();

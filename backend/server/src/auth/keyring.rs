@@ -129,7 +129,7 @@ impl Keyring {
         // The age is measured from before the query, so a change during the query is not hidden for
         // longer than the limit.
         let since = Instant::now();
-        let found = retried("find_key", || store.find_key(hash)).await?;
+        let found = retried("find_key", || store.keys().find(hash)).await?;
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.retain(|_, (since, _)| since.elapsed() < KEY_CACHE_TTL);
         let key = found.ok_or_else(|| refuse("unknown", "the key is unknown to this service"))?;
@@ -149,7 +149,7 @@ impl Keyring {
         last_uses.insert(id, Instant::now());
         let store = store.clone();
         tokio::spawn(async move {
-            if let Err(error) = store.touch_key(id).await {
+            if let Err(error) = store.keys().touch(id).await {
                 tracing::warn!(%error, key_id = %id, "failed to record the use of a key");
             }
         });

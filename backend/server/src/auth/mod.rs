@@ -73,7 +73,7 @@ impl Caller {
             request_id: Some(&request_id),
             detail,
         };
-        Ok(self.store.audit(tx.conn(), &entry).await?)
+        Ok(self.store.audit().record(tx.conn(), &entry).await?)
     }
 
     /// Returns the collection that the key is bound to. `None` means every collection.
@@ -90,9 +90,9 @@ impl Caller {
         let store = self.store();
         let found = retried("collection", || async {
             match (named, self.bound_to()) {
-                (Some(name), _) => store.collection(name).await,
-                (None, Some(id)) => store.collection_by_id(id).await,
-                (None, None) => store.collection(DEFAULT_COLLECTION).await,
+                (Some(name), _) => store.collections().get(name).await,
+                (None, Some(id)) => store.collections().by_id(id).await,
+                (None, None) => store.collections().get(DEFAULT_COLLECTION).await,
             }
         });
         Ok(found.await?)

@@ -2,7 +2,7 @@
 //! UUIDs.
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use std::fmt;
-use store::faces::scope::Site;
+use store::index::scope::Site;
 use time::format_description::well_known;
 use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;

@@ -122,7 +122,7 @@ const SPEC: Spec = Spec::needs(Scope::Admin);
 async fn list_audit(caller: Caller, Query(params): Query<ListParams>) -> Result<Json<AuditList>, ApiError> {
     let action = params.action.as_deref().map(action).transpose()?;
     let collection_id = match &params.collection {
-        Some(name) => Some(caller.store().collection(name).await?.id),
+        Some(name) => Some(caller.store().collections().get(name).await?.id),
         None => None,
     };
     let limit = params.limit.map_or(50, Bounded::get);
@@ -135,7 +135,7 @@ async fn list_audit(caller: Caller, Query(params): Query<ListParams>) -> Result<
     };
     let list = List::of("audit", filter);
     let before = list.after(params.cursor.as_deref())?;
-    let mut rows = caller.store().audit_log(&filter, before, limit + 1).await?;
+    let mut rows = caller.store().audit().list(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |record| record.id);
     Ok(Json(AuditList { records: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }

@@ -170,7 +170,7 @@ async fn list_keys(caller: Caller, Query(params): Query<ListParams>) -> Result<J
     let limit = params.limit.map_or(50, Bounded::get);
     let list = List::of("keys", ());
     let before = list.after(params.cursor.as_deref())?;
-    let mut rows = caller.store().keys(before, limit + 1).await?;
+    let mut rows = caller.store().keys().list(before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |key| key.id);
     Ok(Json(KeyList { keys: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }
@@ -238,7 +238,7 @@ async fn create_key(
     scopes.dedup();
     let new = NewKey {
         collection_id: match &body.collection {
-            Some(name) => Some(store.collection(name).await?.id),
+            Some(name) => Some(store.collections().get(name).await?.id),
             None => None,
         },
         name: body.name.trim().to_owned(),
@@ -251,7 +251,7 @@ async fn create_key(
     check_power(by, &new)?;
     let (key, secret) = retried("create_key", || async {
         let mut tx = store.begin().await?;
-        let (key, secret) = store.create_key(tx.conn(), &new).await?;
+        let (key, secret) = store.keys().create(tx.conn(), &new).await?;
         caller.audit(&mut tx, Action::CreateKey, key.collection_id, key.audited()).await?;
         tx.commit().await?;
         Ok::<_, ApiError>((key, secret))
@@ -344,7 +344,7 @@ async fn revoke_key(
     let store = caller.store();
     let ended = retried("revoke_key", || async {
         let mut tx = store.begin().await?;
-        let ended = store.revoke_key(tx.conn(), id, params.descendants.unwrap_or(false)).await?;
+        let ended = store.keys().revoke(tx.conn(), id, params.descendants.unwrap_or(false)).await?;
         for key in ended.revoked() {
             caller.audit(&mut tx, Action::RevokeKey, key.collection_id, key.audited()).await?;
         }

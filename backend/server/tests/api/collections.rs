@@ -1,13 +1,11 @@
-use crate::support::keys::{guarded, tenant_scopes};
+//! Tests the operations on collections.
 use crate::support::site::Site;
-use crate::support::{App, Models, Options, field, json_of, ok, pictures, problem};
+use crate::support::{
+    App, Json, Models, Options, field, guarded, images, json_of, ok, problem, tenant_scopes,
+};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::keys::Scope;
-
-async fn patch(app: &App, path: &str, body: &Value) -> reqwest::Response {
-    app.client.patch(format!("{}{path}", app.url)).json(body).send().await.unwrap()
-}
 
 /// Starts a service with fixture models. These tests mostly need no analysis.
 async fn app() -> App {
@@ -17,12 +15,11 @@ async fn app() -> App {
 #[testing::test]
 async fn the_default_collection_is_always_there() {
     let app = app().await;
-    app.state.services.store.ensure_collection("archive").await.unwrap();
+    app.state.services.store.collections().ensure("archive").await.unwrap();
     let answer = app.get_ok("/collections").await;
-    let names: Vec<&str> =
-        answer["collections"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = answer.list("collections").iter().map(|one| one.text("name")).collect();
     assert_eq!(names, ["archive", "default"]);
-    assert!(answer["collections"][0]["created_at"].as_str().unwrap().ends_with('Z'));
+    assert!(answer["collections"][0].text("created_at").ends_with('Z'));
     assert_eq!(field(&problem(app.get("/collections?limit=3").await, 400, "bad_query").await), "limit");
 }
 
@@ -37,17 +34,17 @@ async fn a_collection_is_made_found_by_name_and_id_and_changed() {
     for (name, value) in body.as_object().unwrap() {
         assert_eq!(&made[name], value);
     }
-    let id = made["id"].as_str().unwrap();
+    let id = made.text("id");
     assert_eq!(app.get_ok("/collections/press").await, made);
     assert_eq!(app.get_ok(&format!("/collections/{id}")).await, made);
 
     // Omitted fields keep their values, and null resets a field to its default.
     let changed =
-        ok(patch(&app, "/collections/press", &json!({"retention_days": null, "name": "news"})).await).await;
+        ok(app.patch("/collections/press", &json!({"retention_days": null, "name": "news"})).await).await;
     assert_eq!((&changed["retention_days"], &changed["quality_profile"]), (&Value::Null, &json!("strict")));
     assert_eq!((&changed["name"], &changed["id"]), (&json!("news"), &made["id"]));
     problem(app.get("/collections/press").await, 404, "not_found").await;
-    assert_eq!(ok(patch(&app, &format!("/collections/{id}"), &json!({})).await).await, changed);
+    assert_eq!(ok(app.patch(&format!("/collections/{id}"), &json!({})).await).await, changed);
 }
 
 #[testing::test]
@@ -67,11 +64,11 @@ async fn what_a_collection_cannot_be_is_named() {
         assert_eq!(field(&refused), name, "{body}: {refused}");
         assert!(refused["allowed"].as_array().is_none_or(|allowed| !allowed.is_empty()), "{refused}");
     }
-    json_of(app.post_json("/collections", &json!({"name": "a"})).await, StatusCode::CREATED).await;
+    app.create("/collections", &json!({"name": "a"})).await;
     problem(app.post_json("/collections", &json!({"name": "a"})).await, 409, "conflict").await;
-    problem(patch(&app, "/collections/a", &json!({"name": "default"})).await, 409, "conflict").await;
-    problem(patch(&app, "/collections/default", &json!({"name": "other"})).await, 409, "conflict").await;
-    problem(patch(&app, "/collections/b", &json!({})).await, 404, "not_found").await;
+    problem(app.patch("/collections/a", &json!({"name": "default"})).await, 409, "conflict").await;
+    problem(app.patch("/collections/default", &json!({"name": "other"})).await, 409, "conflict").await;
+    problem(app.patch("/collections/b", &json!({})).await, 404, "not_found").await;
     problem(app.delete("/collections/b").await, 404, "not_found").await;
     problem(app.get("/collections/%ff").await, 404, "not_found").await;
 }
@@ -80,38 +77,38 @@ async fn what_a_collection_cannot_be_is_named() {
 async fn a_deleted_collection_is_out_of_reach_at_once_and_erased_to_the_last_picture() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "two_people.jpg"]).await;
-    json_of(app.post_json("/collections", &json!({"name": "press"})).await, StatusCode::CREATED).await;
+    app.create("/collections", &json!({"name": "press"})).await;
     app.crawl_as("", Some("press"), &site.page()).await;
     let kept = app.crawl_as("", None, &site.page()).await;
     let faces = app.get_ok("/faces?collection=press").await;
-    assert!(!faces["faces"].as_array().unwrap().is_empty(), "{faces}");
+    assert!(!faces.list("faces").is_empty(), "{faces}");
     let pictures = app.blobs();
 
     // A running crawl is cancelled by the deletion.
     let body = json!({"seeds": [site.page()], "collection": "press", "delay_ms": 300_000, "every": "24h"});
-    let running = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    let running = app.create("/crawls", &body).await;
     assert_eq!(app.delete("/collections/press").await.status(), StatusCode::ACCEPTED);
     for path in ["/collections/press", "/faces?collection=press", "/crawls?collection=press"] {
         problem(app.get(path).await, 404, "not_found").await;
     }
     problem(app.delete("/collections/press").await, 404, "not_found").await;
     // The name can be reused.
-    json_of(app.post_json("/collections", &json!({"name": "press"})).await, StatusCode::CREATED).await;
+    app.create("/collections", &json!({"name": "press"})).await;
 
-    app.until("/audit?action=collection.erased", |log| !log["records"].as_array().unwrap().is_empty()).await;
-    let crawl = running["id"].as_str().unwrap();
+    app.until("/audit?action=collection.erased", |log| !log.list("records").is_empty()).await;
+    let crawl = running.text("id");
     problem(app.get(&format!("/crawls/{crawl}")).await, 404, "not_found").await;
-    let face = faces["faces"][0]["id"].as_str().unwrap();
+    let face = faces["faces"][0].text("id");
     problem(app.get(&format!("/faces/{face}")).await, 404, "not_found").await;
     assert_eq!(app.get_ok("/faces?collection=press").await["faces"], json!([]));
     // The other collection has the same images with the same content, so all blobs remain.
     assert_eq!(app.blobs(), pictures);
-    assert_eq!(app.get_ok(&format!("/crawls/{}", kept["id"].as_str().unwrap())).await, kept);
+    assert_eq!(app.get_ok(&format!("/crawls/{}", kept.text("id"))).await, kept);
 
     // `default` is emptied, but not deleted.
     assert_eq!(app.delete("/collections/default").await.status(), StatusCode::ACCEPTED);
     assert_eq!(app.get_ok("/faces").await["faces"], json!([]));
-    app.until("/audit?action=collection.erased", |log| log["records"].as_array().unwrap().len() == 2).await;
+    app.until("/audit?action=collection.erased", |log| log.list("records").len() == 2).await;
     assert_eq!(app.blobs(), 0);
     let jobs = app.get_ok("/jobs?state=discarded").await;
     assert_eq!(jobs["jobs"], json!([]));
@@ -137,13 +134,13 @@ async fn a_tenant_rules_its_own_collection_and_makes_none() {
     }
     let gone = app.ask(&ours, Method::DELETE, "/collections/ours", None).await;
     assert_eq!(gone.status(), StatusCode::ACCEPTED);
-    ok(app.ask(&theirs, Method::GET, "/collections/theirs", None).await).await;
+    app.get_as(&theirs, "/collections/theirs").await;
     // The keys of the collection are deleted too. A process that has just checked a key no longer
     // finds the collection.
     let after = app.ask(&ours, Method::GET, "/faces", None).await.status();
     assert!(after == StatusCode::NOT_FOUND || after == StatusCode::UNAUTHORIZED, "{after}");
     let (_, all) = app.key(None, &[Scope::Admin]).await;
-    let log = ok(app.ask(&all, Method::GET, "/audit?action=collection.delete", None).await).await;
+    let log = app.get_as(&all, "/audit?action=collection.delete").await;
     assert_eq!(log["records"][0]["detail"]["name"], "ours");
 }
 
@@ -155,13 +152,13 @@ async fn faces_are_judged_by_the_settings_of_their_collection() {
         json!({"name": "strict", "quality_profile": "strict", "match_threshold": 0.99}),
         json!({"name": "lax", "quality_profile": "off", "match_threshold": -1.0}),
     ] {
-        json_of(app.post_json("/collections", &body).await, StatusCode::CREATED).await;
+        app.create("/collections", &body).await;
     }
     let judged = |faces: &Value| -> Vec<Value> {
-        let faces = faces["faces"].as_array().unwrap().iter();
+        let faces = faces.list("faces").iter();
         faces.map(|face| json!([face["quality"]["passed"], face["quality"]["reasons"]])).collect()
     };
-    let pair = pictures::picture("small_pair.jpg");
+    let pair = images::picture("small_pair.jpg");
     let detect = async |query: &str| {
         let path = format!("/faces/detect?embeddings=false&{query}");
         judged(&ok(app.post_raw(&path, "image/jpeg", pair.clone()).await).await)
@@ -195,8 +192,8 @@ async fn faces_are_judged_by_the_settings_of_their_collection() {
         assert!((compared["threshold"].as_f64().unwrap() - threshold).abs() < 1e-6, "{compared}");
         assert_eq!(compared["match"], matches);
         let face = app.get_ok(&format!("/faces?collection={collection}")).await["faces"][0]["id"].clone();
-        let found = ok(app.post_json("/faces/search", &json!({"face_id": face})).await).await;
-        assert_eq!(found["matches"].as_array().unwrap().is_empty(), !matches, "{found}");
+        let found = app.post_ok("/faces/search", &json!({"face_id": face})).await;
+        assert_eq!(found.list("matches").is_empty(), !matches, "{found}");
     }
     problem(
         app.post_raw("/faces/detect?collection=nobodys", "image/jpeg", Vec::new()).await,
@@ -204,7 +201,32 @@ async fn faces_are_judged_by_the_settings_of_their_collection() {
         "missing_image",
     )
     .await;
-    let drawn = pictures::drawn(64, 64);
+    let drawn = images::drawn(64, 64);
     problem(app.post_raw("/faces/detect?collection=nobodys", "image/png", drawn).await, 404, "not_found")
         .await;
+}
+
+#[testing::test]
+async fn only_a_key_to_all_collections_renames_one() {
+    let app = App::spawn_with(Options { worker: false, models: Models::Fixture, ..guarded() }).await;
+    let (_, tenant) = app.key(Some("ours"), &[Scope::Admin, Scope::Read]).await;
+    let (_, operator) = app.key(None, &[Scope::Admin, Scope::Read]).await;
+    app.key(Some("theirs"), &[Scope::Read]).await;
+    let rename = async |key: &str, name: &str| {
+        app.ask(key, Method::PATCH, "/collections/ours", Some(&json!({"name": name}))).await
+    };
+    // The response is the same for a name that exists and one that does not.
+    let mut answers = Vec::new();
+    for name in ["theirs", "nobodys", "default"] {
+        let mut refused = problem(rename(&tenant, name).await, 403, "scope_missing").await;
+        refused["request_id"].take();
+        answers.push(refused);
+    }
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{answers:?}");
+    // A rename to the current name is allowed, and so are all other changes.
+    ok(rename(&tenant, "ours").await).await;
+    let settings = json!({"match_threshold": 0.6});
+    ok(app.ask(&tenant, Method::PATCH, "/collections/ours", Some(&settings)).await).await;
+    problem(rename(&operator, "theirs").await, 409, "conflict").await;
+    assert_eq!(ok(rename(&operator, "nobodys").await).await["name"], "nobodys");
 }

@@ -1,7 +1,6 @@
 //! Tests the API while its database connections are terminated.
-use crate::support::keys::guarded;
-use crate::support::pictures::picture;
-use crate::support::{App, Models, Options, problem};
+use crate::support::images::picture;
+use crate::support::{App, Json, Models, Options, guarded, problem};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -173,7 +172,7 @@ impl Deadlocks {
     }
 
     async fn enrol(&self, subject: &Value, file: &str) -> Value {
-        let path = format!("/subjects/{}/faces?force=true", subject["id"].as_str().unwrap());
+        let path = format!("/subjects/{}/faces?force=true", subject.text("id"));
         let request = self.app.client.post(format!("{}{path}", self.app.url)).body(picture(file));
         self.send(&path, request.header("content-type", "image/jpeg")).await["faces"][0].clone()
     }

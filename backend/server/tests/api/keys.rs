@@ -1,35 +1,39 @@
-use crate::support::keys::guarded;
-use crate::support::{App, and, field, json_of, ok, problem};
-use reqwest::{Method, StatusCode};
+//! Tests the operations on keys, what each key allows, and requests with keys that do not exist.
+use crate::support::site::Site;
+use crate::support::{
+    App, Json, Models, Options, and, document, field, guarded, ok, operations, problem, tenant_scopes,
+};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use store::keys::{NewKey, Scope};
 use time::{Duration, OffsetDateTime};
 
 async fn make(app: &App, by: &str, body: &Value) -> Value {
-    json_of(app.ask(by, Method::POST, "/keys", Some(body)).await, StatusCode::CREATED).await
+    app.create_as(by, "/keys", body).await
 }
 
 #[testing::test]
 async fn a_key_makes_a_key_that_is_shown_once_works_and_is_recorded() {
-    let app = App::spawn_with(guarded()).await;
-    let (operator, by) = app.key(None, Scope::ALL).await;
-    app.state.services.store.ensure_collection("press").await.unwrap();
+    let (app, operator, by) = App::with_key(None, Scope::ALL).await;
+    app.state.services.store.collections().ensure("press").await.unwrap();
     let body = json!({"name": " press desk ", "collection": "press", "scopes": ["search", "read", "read"], "requests_per_minute": 60});
     let made = make(&app, &by, &body).await;
-    let (secret, key) = (made["secret"].as_str().unwrap(), &made["key"]);
-    assert!(secret.starts_with(key["prefix"].as_str().unwrap()), "{made}");
+    let (secret, key) = (made.text("secret"), &made["key"]);
+    assert!(secret.starts_with(key.text("prefix")), "{made}");
     assert_eq!((&key["name"], &key["collection"]), (&json!("press desk"), &json!("press")));
     assert_eq!((&key["scopes"], &key["requests_per_minute"]), (&json!(["read", "search"]), &json!(60)));
-    ok(app.ask(secret, Method::GET, "/faces", None).await).await;
+    app.get_as(secret, "/faces").await;
     problem(app.ask(secret, Method::GET, "/keys", None).await, 403, "scope_missing").await;
 
-    let listed = ok(app.ask(&by, Method::GET, "/keys?limit=1", None).await).await;
+    let listed = app.get_as(&by, "/keys?limit=1").await;
     assert_eq!(listed["keys"][0]["id"], key["id"]);
     assert!(!listed.to_string().contains(secret), "{listed}");
-    let cursor = listed["next_cursor"].as_str().unwrap();
-    let rest = ok(app.ask(&by, Method::GET, &format!("/keys?cursor={cursor}"), None).await).await;
+    let cursor = listed.text("next_cursor");
+    let rest = app.get_as(&by, &format!("/keys?cursor={cursor}")).await;
     assert_eq!((&rest["keys"][0]["id"], &rest["next_cursor"]), (&json!(operator.id), &Value::Null));
-    let log = ok(app.ask(&by, Method::GET, "/audit?action=key.create", None).await).await;
+    let log = app.get_as(&by, "/audit?action=key.create").await;
     let record = &log["records"][0];
     assert_eq!((&record["key_id"], &record["collection"]), (&json!(operator.id), &json!("press")));
     assert_eq!(record["detail"], json!({"key_id": key["id"], "scopes": ["read", "search"]}));
@@ -37,8 +41,7 @@ async fn a_key_makes_a_key_that_is_shown_once_works_and_is_recorded() {
 
 #[testing::test]
 async fn no_key_gains_anything_by_making_another() {
-    let app = App::spawn_with(guarded()).await;
-    let (_, tenant) = app.key(Some("press"), &[Scope::Read, Scope::Keys]).await;
+    let (app, _, tenant) = App::with_key(Some("press"), &[Scope::Read, Scope::Keys]).await;
     let good = || json!({"name": "a", "collection": "press", "scopes": ["read"]});
     let refused = async |by: &str, changes: Value, status: u16, code: &str, name: &str| {
         let mut body = good();
@@ -59,7 +62,7 @@ async fn no_key_gains_anything_by_making_another() {
     let limited =
         json!({"name": "b", "collection": "press", "scopes": ["read", "keys"], "requests_per_minute": 60});
     let limited = make(&app, &tenant, &limited).await;
-    let limited = limited["secret"].as_str().unwrap();
+    let limited = limited.text("secret");
     for rate in [Value::Null, json!(61)] {
         let faster = json!({"requests_per_minute": rate});
         let faster = refused(limited, faster, 403, "scope_missing", "requests_per_minute").await;
@@ -78,9 +81,7 @@ async fn no_key_gains_anything_by_making_another() {
         expires_at: Some(end),
         made_by: None,
     };
-    let mut tx = store.begin().await.unwrap();
-    let (_, for_a_day) = store.create_key(tx.conn(), &new).await.unwrap();
-    tx.commit().await.unwrap();
+    let (_, for_a_day) = app.commit(async |tx| store.keys().create(tx.conn(), &new).await).await;
     for late in [Value::Null, json!("2099-01-01T00:00:00Z")] {
         refused(&for_a_day, json!({"expires_at": late}), 403, "scope_missing", "expires_at").await;
     }
@@ -114,8 +115,7 @@ async fn no_key_gains_anything_by_making_another() {
 
 #[testing::test]
 async fn a_revoked_key_opens_nothing_and_stays_listed() {
-    let app = App::spawn_with(guarded()).await;
-    let (operator, by) = app.key(None, &[Scope::Keys, Scope::Admin]).await;
+    let (app, operator, by) = App::with_key(None, &[Scope::Keys, Scope::Admin]).await;
     let (held, secret) = app.key(Some("press"), &[Scope::Read]).await;
     let path = format!("/keys/{}/revoke", held.id);
     let revoked = ok(app.ask(&by, Method::POST, &path, None).await).await;
@@ -125,9 +125,9 @@ async fn a_revoked_key_opens_nothing_and_stays_listed() {
         problem(app.ask(&secret, Method::GET, "/faces", None).await, 401, "unauthorized").await["reason"],
         "revoked"
     );
-    let listed = ok(app.ask(&by, Method::GET, "/keys", None).await).await;
+    let listed = app.get_as(&by, "/keys").await;
     assert_eq!(listed["keys"][0], revoked["key"]);
-    let log = ok(app.ask(&by, Method::GET, "/audit?action=key.revoke", None).await).await;
+    let log = app.get_as(&by, "/audit?action=key.revoke").await;
     assert_eq!(
         (&log["records"][0]["key_id"], &log["records"][0]["detail"]["key_id"]),
         (&json!(operator.id), &json!(held.id))
@@ -139,13 +139,12 @@ async fn a_revoked_key_opens_nothing_and_stays_listed() {
 /// The holder of a leaked key can create other keys with it before anyone notices.
 #[testing::test]
 async fn a_key_is_revoked_with_all_that_came_from_it() {
-    let app = App::spawn_with(guarded()).await;
-    let (_, operator) = app.key(None, Scope::ALL).await;
-    app.state.services.store.ensure_collection("press").await.unwrap();
+    let (app, _, operator) = App::with_key(None, Scope::ALL).await;
+    app.state.services.store.collections().ensure("press").await.unwrap();
     let scopes = ["read", "keys"];
     let made_by = async |by: &str, collection: Value, scopes: &[&str]| {
         let made = make(&app, by, &json!({"name": "a", "collection": collection, "scopes": scopes})).await;
-        (made["key"].clone(), made["secret"].as_str().unwrap().to_owned())
+        (made["key"].clone(), made.text("secret").to_owned())
     };
     let (leaked, secret) = made_by(&operator, Value::Null, &scopes).await;
     let (child, child_secret) = made_by(&secret, json!("press"), &scopes).await;
@@ -154,7 +153,7 @@ async fn a_key_is_revoked_with_all_that_came_from_it() {
     assert_eq!((&child["made_by"], &grandchild["made_by"]), (&leaked["id"], &child["id"]));
 
     let revoke = async |key: &Value, query: &str| {
-        let path = format!("/keys/{}/revoke{query}", key["id"].as_str().unwrap());
+        let path = format!("/keys/{}/revoke{query}", key.text("id"));
         let answer = ok(app.ask(&operator, Method::POST, &path, None).await).await;
         (answer["descendants_revoked"].as_i64().unwrap(), answer["descendants_working"].as_i64().unwrap())
     };
@@ -165,14 +164,12 @@ async fn a_key_is_revoked_with_all_that_came_from_it() {
     assert_eq!(revoke(&leaked, "?descendants=true").await, (0, 0));
     let refused = app.ask(&grandchild_secret, Method::GET, "/faces", None).await;
     assert_eq!(problem(refused, 401, "unauthorized").await["reason"], "revoked");
-    ok(app.ask(&bystander, Method::GET, "/faces", None).await).await;
+    app.get_as(&bystander, "/faces").await;
     // Each revoked key appears in the audit log of its own collection.
-    let log =
-        ok(app.ask(&operator, Method::GET, "/audit?action=key.revoke&collection=press", None).await).await;
-    let revoked: Vec<&Value> =
-        log["records"].as_array().unwrap().iter().map(|record| &record["detail"]["key_id"]).collect();
+    let log = app.get_as(&operator, "/audit?action=key.revoke&collection=press").await;
+    let revoked: Vec<&Value> = log.list("records").iter().map(|record| &record["detail"]["key_id"]).collect();
     assert_eq!(revoked, [&grandchild["id"], &child["id"]]);
-    let wrong = format!("/keys/{}/revoke?descendants=all", leaked["id"].as_str().unwrap());
+    let wrong = format!("/keys/{}/revoke?descendants=all", leaked.text("id"));
     problem(app.ask(&operator, Method::POST, &wrong, None).await, 400, "bad_query").await;
 }
 
@@ -180,26 +177,22 @@ async fn a_key_is_revoked_with_all_that_came_from_it() {
 /// another key, which would remain valid.
 #[testing::test]
 async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
-    let app = App::spawn_with(guarded()).await;
-    let (held, secret) = app.key(None, &[Scope::Read, Scope::Keys]).await;
-    ok(app.ask(&secret, Method::GET, "/keys/current", None).await).await;
+    let (app, held, secret) = App::with_key(None, &[Scope::Read, Scope::Keys]).await;
+    app.get_as(&secret, "/keys/current").await;
     let store = &app.state.services.store;
-    let mut tx = store.begin().await.unwrap();
-    store.revoke_key(tx.conn(), held.id, true).await.unwrap();
-    tx.commit().await.unwrap();
+    app.commit(async |tx| store.keys().revoke(tx.conn(), held.id, true).await).await;
     let body = json!({"name": "a", "collection": null, "scopes": ["read"]});
     let refused = app.ask(&secret, Method::POST, "/keys", Some(&body)).await;
     // While the process still accepts the key, the operation rejects it (409). Later, the
     // authentication rejects it (401).
     assert!(matches!(refused.status().as_u16(), 401 | 409), "{}", refused.status());
-    assert_eq!(store.keys(None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.keys().list(None, 10).await.unwrap().len(), 1);
 }
 
 #[testing::test]
 async fn a_caller_learns_what_the_own_key_may_do() {
-    let app = App::spawn_with(guarded()).await;
-    let (made, key) = app.key(Some("press"), &[Scope::Analyze]).await;
-    let current = ok(app.ask(&key, Method::GET, "/keys/current", None).await).await;
+    let (app, made, key) = App::with_key(Some("press"), &[Scope::Analyze]).await;
+    let current = app.get_as(&key, "/keys/current").await;
     assert_eq!((&current["asks_for_keys"], &current["key"]["id"]), (&json!(true), &json!(made.id)));
     assert_eq!(
         (&current["key"]["collection"], &current["key"]["scopes"]),
@@ -221,4 +214,234 @@ async fn a_service_that_asks_for_no_keys_lets_nobody_change_them() {
         assert!(refused["allowed"].to_string().contains("AUTH=keys"), "{refused}");
     }
     assert_eq!(app.get_ok("/keys").await["keys"][0]["revoked_at"], Value::Null);
+}
+
+/// Returns every operation that requires a key, with its scope in the OpenAPI document, if any.
+fn guarded_operations() -> Vec<(Method, String, Option<Scope>)> {
+    let document = document();
+    let mut found = Vec::new();
+    for (method, path, operation) in operations(&document) {
+        let Some(scopes) = operation["security"][0]["bearer"].as_array() else { continue };
+        let scope = scopes.first().map(|name| Scope::parse(name.as_str().unwrap()).unwrap());
+        found.push((method, path.replace("{id}", "00000000-0000-7000-8000-000000000000"), scope));
+    }
+    found
+}
+
+#[testing::test]
+async fn without_a_key_only_health_and_the_pages_answer() {
+    let app = App::spawn_with(guarded()).await;
+    for path in ["/", "/assets/page.css", "/health/live", "/health/ready", "/openapi.json", "/docs/"] {
+        assert_eq!(app.get(path).await.status(), StatusCode::OK, "{path}");
+    }
+    problem(app.get("/nowhere").await, 404, "route_not_found").await;
+    let operations = guarded_operations();
+    assert!(operations.len() > 20, "{operations:?}");
+    for (method, path, _) in operations {
+        let response = app.client.request(method.clone(), format!("{}{path}", app.url)).send().await.unwrap();
+        assert_eq!(response.headers()["www-authenticate"], "Bearer realm=\"facecrawl\"", "{method} {path}");
+        let refused = problem(response, 401, "unauthorized").await;
+        assert_eq!(refused["reason"], "missing");
+    }
+}
+
+#[testing::test]
+async fn a_key_opens_what_its_scopes_name_and_nothing_else() {
+    let (app, _, all) = App::with_key(None, Scope::ALL).await;
+    for (method, path, scope) in guarded_operations() {
+        let status = app.ask(&all, method.clone(), &path, None).await.status().as_u16();
+        assert!(status != 401 && status != 403, "{method} {path}: {status}");
+        let Some(scope) = scope else { continue };
+
+        let others: Vec<Scope> = Scope::ALL.iter().copied().filter(|other| *other != scope).collect();
+        let (_, lacking) = app.key(None, &others).await;
+        let response = app.ask(&lacking, method.clone(), &path, None).await;
+        let challenge = response.headers()["www-authenticate"].to_str().unwrap().to_owned();
+        let refused = problem(response, 403, "scope_missing").await;
+        assert!(refused.text("detail").contains(scope.as_str()), "{method} {path}: {refused}");
+        assert!(challenge.contains(&format!("scope=\"{scope}\"")), "{challenge}");
+    }
+}
+
+#[testing::test]
+async fn the_document_of_a_service_with_keys_lets_nobody_in_without_one() {
+    let app = App::spawn_with(guarded()).await;
+    let document = app.get_ok("/openapi.json").await;
+    for (method, path, _) in guarded_operations() {
+        let path = path.replace("00000000-0000-7000-8000-000000000000", "{id}");
+        let ways = &document["paths"][&path][method.as_str().to_lowercase()]["security"];
+        assert_eq!(ways.as_array().map(Vec::len), Some(2), "{method} {path}: {ways}");
+        assert!(!ways.as_array().unwrap().contains(&json!({})), "{method} {path}: {ways}");
+    }
+}
+
+#[testing::test]
+async fn keys_that_do_not_work_are_told_apart() {
+    let app = App::spawn_with(guarded()).await;
+    let refused = async |key: &str, reason: &str| {
+        let response = app.ask(key, Method::GET, "/crawls", None).await;
+        assert!(response.headers()["www-authenticate"].to_str().unwrap().contains("invalid_token"));
+        let refused = problem(response, 401, "unauthorized").await;
+        assert_eq!(refused["reason"], reason, "{refused}");
+        assert!(!refused.to_string().contains(key), "{refused}");
+    };
+    refused("fc_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "unknown").await;
+    refused("secret", "unknown").await;
+
+    let (_, key) = app.key(None, &[Scope::Read]).await;
+    app.database.execute("update api_keys set expires_at = now()").await;
+    refused(&key, "expired").await;
+
+    let (revoked, key) = app.key(None, &[Scope::Read]).await;
+    app.get_as(&key, "/crawls").await;
+    let store = &app.state.services.store;
+    app.commit(async |tx| store.keys().revoke(tx.conn(), revoked.id, false).await).await;
+    // A process that has just checked the key may accept it for a few more seconds.
+    while app.ask(&key, Method::GET, "/crawls", None).await.status() == StatusCode::OK {
+        tokio::task::yield_now().await;
+    }
+    refused(&key, "revoked").await;
+}
+
+#[testing::test]
+async fn a_key_is_sent_in_either_header_and_its_use_is_noted() {
+    let (app, made, key) = App::with_key(None, &[Scope::Read]).await;
+    assert_eq!(made.last_used_at, None);
+    assert!(key.starts_with(&made.prefix) && made.prefix.len() < 12, "{}", made.prefix);
+    let url = format!("{}/collections", app.url);
+    let response = app.client.get(&url).header("x-api-key", &key).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let response = app.client.get(&url).bearer_auth(&key).header("x-api-key", &key).send().await.unwrap();
+    assert_eq!(problem(response, 401, "unauthorized").await["reason"], "twice");
+    let store = &app.state.services.store;
+    while store.keys().list(None, 1).await.unwrap()[0].last_used_at.is_none() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[testing::test]
+async fn a_bound_key_means_its_own_collection() {
+    let (app, _, ours) = App::with_key(Some("ours"), &tenant_scopes()).await;
+    app.key(Some("theirs"), &tenant_scopes()).await;
+    let listed = app.get_as(&ours, "/collections").await;
+    assert_eq!(listed.list("collections").len(), 1);
+    assert_eq!(listed["collections"][0]["name"], "ours");
+    for path in ["/faces", "/images"] {
+        app.get_as(&ours, path).await;
+        app.get_as(&ours, &format!("{path}?collection=ours")).await;
+        for other in ["theirs", "default", "nobodys"] {
+            let response = app.ask(&ours, Method::GET, &format!("{path}?collection={other}"), None).await;
+            problem(response, 404, "not_found").await;
+        }
+    }
+    // A tenant may not see data of the whole service. A scope that was written directly into the
+    // table does not change that.
+    app.database.execute("update api_keys set scopes = scopes || 'system'::text").await;
+    let (_, late) = app.key(Some("ours"), &tenant_scopes()).await;
+    app.database.execute("update api_keys set scopes = scopes || 'system'::text").await;
+    for path in ["/jobs", "/gpu", "/metrics"] {
+        problem(app.ask(&late, Method::GET, path, None).await, 403, "scope_missing").await;
+    }
+}
+
+#[testing::test]
+async fn a_key_that_has_used_up_its_minute_is_told_when_to_come_back() {
+    let (app, made, key) = App::with_key(None, &[Scope::Read]).await;
+    app.database.execute("update api_keys set requests_per_minute = 2").await;
+    let (_, free) = app.key(None, &[Scope::Read]).await;
+    for left in [1, 0] {
+        let response = app.ask(&key, Method::GET, "/collections", None).await;
+        assert_eq!(response.headers()["ratelimit-policy"], "\"key\";q=2;w=60");
+        assert!(
+            response.headers()["ratelimit"].to_str().unwrap().starts_with(&format!("\"key\";r={left};t="))
+        );
+        ok(response).await;
+    }
+    let response = app.ask(&key, Method::GET, "/collections", None).await;
+    let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=30).contains(&wait), "{wait}");
+    assert!(response.headers()["ratelimit"].to_str().unwrap().starts_with("\"key\";r=0;t="));
+    problem(response, 429, "rate_limited").await;
+    // Other keys still work. A key without a rate limit has no rate limit headers.
+    let response = app.ask(&free, Method::GET, "/collections", None).await;
+    assert!(!response.headers().contains_key("ratelimit"), "{}", made.id);
+    ok(response).await;
+}
+
+#[testing::test]
+async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
+    let (app, made, key) = App::with_key(Some("ours"), &tenant_scopes()).await;
+    let site = Site::with(&[]).await;
+    let body = json!({"seeds": [format!("{}/held", site.url)], "delay_ms": 0});
+    let crawl = app.create_as(&key, "/crawls", &body).await;
+    let path = format!("/crawls/{}/events", crawl.text("id"));
+    let mut events = app.ask(&key, Method::GET, &path, None).await;
+    assert!(events.chunk().await.unwrap().is_some());
+    let store = &app.state.services.store;
+    app.commit(async |tx| store.keys().revoke(tx.conn(), made.id, false).await).await;
+    // The crawl does not end, but the stream does.
+    while events.chunk().await.unwrap().is_some() {}
+    assert_eq!(
+        store.crawls().get(crawl.text("id").parse().unwrap()).await.unwrap().state,
+        domain::CrawlState::Running
+    );
+}
+
+#[testing::test]
+async fn a_key_to_one_collection_is_challenged_where_all_are_needed() {
+    let (app, _, ours) = App::with_key(Some("ours"), &tenant_scopes()).await;
+    let response = app.ask(&ours, Method::POST, "/collections", Some(&json!({"name": "more"}))).await;
+    assert!(response.headers()["www-authenticate"].to_str().unwrap().contains("scope=\"admin\""));
+    let refused = problem(response, 403, "scope_missing").await;
+    assert!(refused.text("detail").contains("all collections"), "{refused}");
+}
+
+async fn with_keys() -> App {
+    App::spawn_with(Options { worker: false, models: Models::Fixture, ..guarded() }).await
+}
+
+/// Returns a key of the correct form that does not exist.
+fn unknown(number: usize) -> String {
+    format!("fc_{number:A>42}A")
+}
+
+async fn crawls_of(app: &App, key: &str) -> Response {
+    app.ask(key, Method::GET, "/crawls", None).await
+}
+
+#[testing::test]
+async fn invented_keys_do_not_lock_out_a_key_that_was_not_seen_yet() {
+    let app = with_keys().await;
+    let (_, key) = app.key(None, &[Scope::Read]).await;
+    // All requests come from one address, as behind a proxy.
+    for number in 0..200 {
+        let refused = crawls_of(&app, &unknown(number)).await;
+        assert_eq!(problem(refused, 401, "unauthorized").await["reason"], "unknown");
+    }
+    assert_eq!(crawls_of(&app, &key).await.status(), StatusCode::OK);
+}
+
+#[testing::test]
+async fn two_look_ups_of_invented_keys_run_at_a_time_and_the_others_wait_or_are_refused() {
+    const SENT: usize = 250;
+    let app = with_keys().await;
+    // This lock lets look-ups start, but not finish.
+    let lock = app.database.hold("lock table api_keys in access exclusive mode").await;
+    let keys: Vec<String> = (0..SENT).map(unknown).collect();
+    let mut answers: FuturesUnordered<_> = keys.iter().map(|key| crawls_of(&app, key)).collect();
+    for _ in 0..SENT - 2 {
+        let refused = answers.next().await.unwrap();
+        assert!(refused.headers().contains_key("retry-after"));
+        problem(refused, 429, "rate_limited").await;
+    }
+    let waiting = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+                   where not l.granted and d.datname = current_database() and l.relation = 'api_keys'::regclass";
+    assert_eq!(app.database.number(waiting).await, 2);
+    lock.commit().await.unwrap();
+    while let Some(answer) = answers.next().await {
+        problem(answer, 401, "unauthorized").await;
+    }
+    // The queue is empty again.
+    let (_, key) = app.key(None, &[Scope::Read]).await;
+    assert_eq!(crawls_of(&app, &key).await.status(), StatusCode::OK);
 }

@@ -4,23 +4,29 @@
 
 mod support;
 
-mod audit;
-mod auth;
 mod collections;
 mod connections;
-mod crawls;
+mod crawls {
+    mod create;
+    mod export;
+    mod webhooks;
+}
 mod database_outage;
-mod edge;
-mod erased;
 mod erasures;
-mod faces;
+mod faces {
+    mod detect;
+    mod input;
+    mod stored;
+}
 mod images;
-mod jobs;
 mod keys;
 mod memory;
 mod openapi;
+mod origins;
+mod page;
+mod people;
 mod problems;
-mod subjects;
+mod shares;
 mod system;
 mod tenants;
 mod videos;

@@ -1,25 +1,7 @@
-use crate::support::{App, Models, Options, field, problem};
+use crate::support::{App, Json, Models, Options, document, field, operations, problem};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
-
-fn document() -> Value {
-    serde_json::from_str(&server::openapi().to_json().unwrap()).unwrap()
-}
-
-/// Returns every operation of the document with its method and path.
-fn operations(document: &Value) -> Vec<(String, String, &Value)> {
-    let paths = document["paths"].as_object().unwrap();
-    paths
-        .iter()
-        .flat_map(|(path, item)| {
-            item.as_object()
-                .unwrap()
-                .iter()
-                .map(move |(method, operation)| (method.to_uppercase(), path.clone(), operation))
-        })
-        .collect()
-}
 
 /// The snapshot contains one line per operation, with every property whose change would affect
 /// callers.
@@ -37,7 +19,7 @@ fn the_contract_is_as_it_was() {
         writeln!(
             text,
             "{method} {path} {} [{}] <{}> {}",
-            operation["operationId"].as_str().unwrap(),
+            operation.text("operationId"),
             names(&operation["parameters"], "name").join(" "),
             keys(&operation["requestBody"]["content"]).join(" "),
             keys(&operation["responses"]).join(" "),
@@ -53,10 +35,7 @@ fn every_operation_is_described() {
     let mut ids = HashSet::new();
     for (method, path, operation) in operations(&document) {
         let place = format!("{method} {path}");
-        assert!(
-            ids.insert(operation["operationId"].as_str().unwrap().to_owned()),
-            "{place}: the id occurs twice"
-        );
+        assert!(ids.insert(operation.text("operationId").to_owned()), "{place}: the id occurs twice");
         assert!(operation["summary"].as_str().is_some_and(|text| text.len() > 10), "{place}: no summary");
         assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1), "{place}: no tag");
         let responses = operation["responses"].as_object().unwrap();
@@ -167,8 +146,8 @@ async fn no_body_takes_a_field_that_the_document_does_not_name() {
     let document = document();
     let mut asked = 0;
     for (method, path, operation) in operations(&document) {
-        let url = format!("{}{path}", app.url).replace("{id}", subject["id"].as_str().unwrap());
-        let request = || app.client.request(method.parse().unwrap(), &url);
+        let url = format!("{}{path}", app.url).replace("{id}", subject.text("id"));
+        let request = || app.client.request(method.clone(), &url);
         let contents = &operation["requestBody"]["content"];
         for (kind, code) in [("application/json", "invalid_field"), ("multipart/form-data", "unknown_part")] {
             let content = &contents[kind];
@@ -221,7 +200,7 @@ async fn the_document_and_the_service_agree() {
     let document = document();
     for (method, path, operation) in operations(&document) {
         let path = path.replace("{id}", "00000000-0000-7000-8000-000000000000");
-        let request = app.client.request(method.parse().unwrap(), format!("{}{path}", app.url));
+        let request = app.client.request(method.clone(), format!("{}{path}", app.url));
         let response = request.send().await.unwrap();
         let status = response.status().as_u16().to_string();
         let text = response.text().await.unwrap();

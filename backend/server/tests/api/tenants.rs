@@ -1,9 +1,7 @@
 //! Tests the isolation of collections. Each operation of the API is tried with a key to one
 //! collection and the ids of another collection.
-use crate::support::keys::{guarded, tenant_scopes};
 use crate::support::site::Site;
-use crate::support::videos::add_video;
-use crate::support::{App, json_of, ok, pictures};
+use crate::support::{App, Json, add_video, document, guarded, images, ok, operations, tenant_scopes};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use reqwest::{Method, StatusCode};
@@ -67,7 +65,7 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
     let Names { collection, collection_id, key, crawls, image, face, subject, erasure, video } = names;
     let at = |id: &str| path.replace("{id}", id);
     let get = |query: String| (format!("{path}?{query}"), None);
-    let picture = json!({"image_base64": STANDARD.encode(pictures::drawn(64, 64))});
+    let picture = json!({"image_base64": STANDARD.encode(images::drawn(64, 64))});
     let picture_in = |body: Value| vec![(format!("{path}?collection={collection}"), Some(body))];
     let of_crawls = |tail: &str| crawls.iter().map(|id| (format!("{}{tail}", at(id)), None)).collect();
     let body = |body: Value| (path.to_owned(), Some(body));
@@ -203,7 +201,7 @@ async fn requests_without_names(
 /// Returns a cursor of the caller's own list, which must have two rows, with the id of another
 /// tenant's row in place of the last 16 bytes.
 async fn foreign_cursor(app: &App, key: &str, path: &str, id: &str) -> String {
-    let page = ok(app.ask(key, Method::GET, &format!("{path}?limit=1"), None).await).await;
+    let page = app.get_as(key, &format!("{path}?limit=1")).await;
     let own = page["next_cursor"].as_str().unwrap_or_else(|| panic!("{path} has one row"));
     let mut cursor = URL_SAFE_NO_PAD.decode(own).unwrap();
     let start = cursor.len() - 16;
@@ -215,7 +213,7 @@ async fn foreign_cursor(app: &App, key: &str, path: &str, id: &str) -> String {
 async fn inventory(app: &App, key: &str) -> Vec<Value> {
     let mut all = Vec::new();
     for path in ["/collections", "/crawls", "/images", "/videos", "/faces", "/subjects", "/erasures"] {
-        all.push(ok(app.ask(key, Method::GET, path, None).await).await);
+        all.push(app.get_as(key, path).await);
     }
     all
 }
@@ -234,19 +232,17 @@ async fn fill(app: &App, key: &str, site: &Site) -> [String; 3] {
     assert!(ended["counts"]["faces"].as_i64().unwrap() > 0, "{ended}");
     let begin = async || {
         let body = json!({"seeds": [format!("{}/held", site.url)], "delay_ms": 0});
-        let crawl =
-            json_of(app.ask(key, Method::POST, "/crawls", Some(&body)).await, StatusCode::CREATED).await;
+        let crawl = app.create_as(key, "/crawls", &body).await;
         site.asked.notified().await;
-        crawl["id"].as_str().unwrap().to_owned()
+        crawl.text("id").to_owned()
     };
     let paused = begin().await;
     ok(app.ask(key, Method::POST, &format!("/crawls/{paused}/pause"), None).await).await;
-    [ended["id"].as_str().unwrap().to_owned(), paused, begin().await]
+    [ended.text("id").to_owned(), paused, begin().await]
 }
 
 async fn enrol(app: &App, key: &str, face: &Value) -> String {
-    let made = app.ask(key, Method::POST, "/subjects", Some(&json!({"name": "theirs"}))).await;
-    let subject = json_of(made, StatusCode::CREATED).await["id"].as_str().unwrap().to_owned();
+    let subject = app.create_as(key, "/subjects", &json!({"name": "theirs"})).await.text("id").to_owned();
     let body = json!({"face_ids": [face], "force": true});
     ok(app.ask(key, Method::POST, &format!("/subjects/{subject}/faces"), Some(&body)).await).await;
     subject
@@ -265,18 +261,16 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
         add_video(&app, our_key.collection_id.unwrap(), number).await;
     }
     let crawls = fill(&app, &theirs, &site).await;
-    let face = ok(app.ask(&theirs, Method::GET, "/faces", None).await).await["faces"][0].clone();
-    let never = json!({"url": "https://example.org/never.jpg"});
-    let erased = app.ask(&theirs, Method::POST, "/erasures", Some(&never)).await;
-    let erased = json_of(erased, StatusCode::CREATED).await;
+    let face = app.get_as(&theirs, "/faces").await["faces"][0].clone();
+    let erased = app.create_as(&theirs, "/erasures", &json!({"url": "https://example.org/never.jpg"})).await;
     let real = Names {
         collection: "theirs".into(),
         collection_id: their_key.collection_id.unwrap().to_string(),
         key: their_key.id.to_string(),
-        image: face["image_id"].as_str().unwrap().to_owned(),
-        face: face["id"].as_str().unwrap().to_owned(),
+        image: face.text("image_id").to_owned(),
+        face: face.text("id").to_owned(),
         subject: enrol(&app, &theirs, &face["id"]).await,
-        erasure: erased["erasure"]["id"].as_str().unwrap().to_owned(),
+        erasure: erased["erasure"].text("id").to_owned(),
         video: add_video(&app, their_key.collection_id.unwrap(), 2).await,
         crawls,
     };
@@ -298,25 +292,21 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
     }
 
     let absent = Names::of_absent();
-    let document: Value = serde_json::from_str(&server::openapi().to_json().unwrap()).unwrap();
+    let document = document();
     let mut tried = 0;
-    for (path, item) in document["paths"].as_object().unwrap() {
-        for (method, operation) in item.as_object().unwrap() {
-            let id = operation["operationId"].as_str().unwrap();
-            let method: Method = method.to_uppercase().parse().unwrap();
-            let pairs =
-                tries(id, path, &real, &embedding).into_iter().zip(tries(id, path, &absent, &embedding));
-            for (theirs, same_for_absent) in pairs {
-                let (status, text) = answer(&app, &ours, &method, &theirs).await;
-                let (other_status, other_text) = answer(&app, &ours, &method, &same_for_absent).await;
-                let place = format!("{method} {} {:?}", theirs.0, theirs.1);
-                // A foreign resource and a missing one give the same response, so a caller cannot
-                // find out that the foreign one exists.
-                assert_eq!(status, other_status, "{place}: {text}\n{other_text}");
-                assert_eq!(real.anonymous(&text), absent.anonymous(&other_text), "{place}");
-                assert!(!text.contains(&site.url), "{place}: {text}");
-                tried += 1;
-            }
+    for (method, path, operation) in operations(&document) {
+        let id = operation.text("operationId");
+        let pairs = tries(id, path, &real, &embedding).into_iter().zip(tries(id, path, &absent, &embedding));
+        for (theirs, same_for_absent) in pairs {
+            let (status, text) = answer(&app, &ours, &method, &theirs).await;
+            let (other_status, other_text) = answer(&app, &ours, &method, &same_for_absent).await;
+            let place = format!("{method} {} {:?}", theirs.0, theirs.1);
+            // A foreign resource and a missing one give the same response, so a caller cannot
+            // find out that the foreign one exists.
+            assert_eq!(status, other_status, "{place}: {text}\n{other_text}");
+            assert_eq!(real.anonymous(&text), absent.anonymous(&other_text), "{place}");
+            assert!(!text.contains(&site.url), "{place}: {text}");
+            tried += 1;
         }
     }
     assert!(tried > 50, "{tried}");
@@ -329,8 +319,7 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
     ] {
         assert_eq!(app.ask(&theirs, Method::GET, &path, None).await.status(), StatusCode::OK, "{path}");
     }
-    let states: Vec<&Value> =
-        before[1]["crawls"].as_array().unwrap().iter().map(|crawl| &crawl["state"]).collect();
+    let states: Vec<&Value> = before[1].list("crawls").iter().map(|crawl| &crawl["state"]).collect();
     assert_eq!(states, ["running", "paused", "completed"]);
     site.release.notify_waiters();
 }

@@ -9,7 +9,8 @@
 //!
 //! Lock order: images and faces first, then the buckets in ascending order, then the rows of
 //! `blob_deletions` by key.
-use crate::{Blobs, Store, StoreError};
+use crate::store::BlobKeys;
+use crate::{Blobs, StoreError};
 use futures::stream;
 use futures::stream::{StreamExt, TryStreamExt};
 use serde::Serialize;
@@ -26,17 +27,13 @@ const BUCKETS: u8 = 64;
 /// Maximum number of recorded blobs per batch.
 const BATCH: i64 = 500;
 
-impl Store {
+impl BlobKeys<'_> {
     /// Locks the blobs against deletion until the transaction ends. Returns those that may already
     /// have been deleted. The caller must write them again before the commit.
     ///
     /// Every transaction that inserts rows for newly written blobs must call this, after it writes
     /// the rows and before it records blobs for deletion.
-    pub async fn keep_blobs(
-        &self,
-        conn: &mut PgConnection,
-        keys: &[String],
-    ) -> Result<Vec<String>, StoreError> {
+    pub async fn keep(self, conn: &mut PgConnection, keys: &[String]) -> Result<Vec<String>, StoreError> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
@@ -60,14 +57,14 @@ impl Store {
 
     /// Deletes those of the recorded blobs that no row refers to. Returns the number deleted. Call
     /// it after the commit that recorded them. Blobs that cannot be deleted remain recorded.
-    pub async fn drop_blobs(&self, blobs: &Blobs, keys: &[String]) -> Result<u64, StoreError> {
+    pub async fn delete(self, blobs: &Blobs, keys: &[String]) -> Result<u64, StoreError> {
         let mut buckets: BTreeMap<i32, Vec<&str>> = BTreeMap::new();
         for key in keys {
             buckets.entry(bucket(key)).or_default().push(key);
         }
         let mut dropped = 0;
         for (bucket, keys) in buckets {
-            let mut tx = self.begin().await?;
+            let mut tx = self.0.begin().await?;
             sqlx::query("select pg_advisory_xact_lock($1, $2)")
                 .bind(LOCKS)
                 .bind(bucket)
@@ -100,7 +97,7 @@ impl Store {
 
     /// Deletes all blobs recorded before the call, and removes records of blobs that were deleted a
     /// day ago. Returns the number deleted.
-    pub async fn delete_pending_blobs(&self, blobs: &Blobs) -> Result<u64, StoreError> {
+    pub async fn delete_pending(self, blobs: &Blobs) -> Result<u64, StoreError> {
         let mut dropped = 0;
         let mut after = String::new();
         loop {
@@ -109,23 +106,23 @@ impl Store {
             )
             .bind(&after)
             .bind(BATCH)
-            .fetch_all(&self.pool)
+            .fetch_all(&self.0.pool)
             .await?;
             let Some(last) = keys.last() else { break };
             after.clone_from(last);
-            dropped += self.drop_blobs(blobs, &keys).await?;
+            dropped += self.delete(blobs, &keys).await?;
         }
         sqlx::query("delete from blob_deletions where deleted_at < now() - interval '1 day'")
-            .execute(&self.pool)
+            .execute(&self.0.pool)
             .await?;
         Ok(dropped)
     }
 }
 
-impl Store {
+impl BlobKeys<'_> {
     /// Records blobs for deletion. As far as the caller knows, no row refers to them.
-    pub async fn record_blob_deletions(
-        &self,
+    pub async fn record_deletions(
+        self,
         conn: &mut PgConnection,
         keys: Vec<String>,
     ) -> Result<(), StoreError> {
@@ -134,7 +131,7 @@ impl Store {
 
     /// Returns those of the blobs that no row refers to.
     pub async fn orphans(
-        &self,
+        self,
         conn: &mut PgConnection,
         keys: Vec<String>,
     ) -> Result<Vec<String>, StoreError> {
@@ -142,7 +139,7 @@ impl Store {
     }
 
     /// Returns the distinct keys that rows refer to, in order, after the key `after`.
-    pub async fn blob_keys(&self, after: &str, limit: i64) -> Result<Vec<String>, StoreError> {
+    pub async fn keys(self, after: &str, limit: i64) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar(
             "select key from (
                  (select chip_key as key from faces where chip_key > $1 order by 1 limit $2)
@@ -153,7 +150,7 @@ impl Store {
         )
         .bind(after)
         .bind(limit)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 }
@@ -234,18 +231,18 @@ enum Outcome {
     Missing(String),
 }
 
-impl Store {
+impl BlobKeys<'_> {
     /// Copies every blob that a row refers to, unless it exists at the destination. Equal keys mean
     /// equal content.
     ///
     /// # Errors
     /// Fails with the errors of the database and of both blob stores. Blobs that were already
     /// copied are kept and not copied again.
-    pub async fn copy_blobs(&self, from: &Blobs, to: &Blobs) -> Result<Copied, StoreError> {
+    pub async fn copy(self, from: &Blobs, to: &Blobs) -> Result<Copied, StoreError> {
         let (mut done, mut after) = (Copied::default(), String::new());
         let large = Semaphore::new(MAX_CONCURRENT_LARGE_COPIES);
         loop {
-            let keys = self.blob_keys(&after, CHUNK).await?;
+            let keys = self.keys(&after, CHUNK).await?;
             let Some(last) = keys.last() else { return Ok(done) };
             after.clone_from(last);
             let copied =
@@ -267,11 +264,11 @@ impl Store {
 
     /// Deletes from a copy of the blob store all blobs that no row refers to, so that the copy
     /// contains no erased content. Returns the number deleted.
-    pub async fn prune_copies(&self, copies: &Blobs) -> Result<u64, StoreError> {
+    pub async fn prune_copies(self, copies: &Blobs) -> Result<u64, StoreError> {
         let mut removed = 0;
         let mut chunks = copies.list().map_ok(|blob| blob.key).try_chunks(CHUNK as usize);
         while let Some(chunk) = chunks.next().await {
-            let mut conn = self.pool.acquire().await?;
+            let mut conn = self.0.pool.acquire().await?;
             let orphans = self.orphans(&mut conn, chunk.map_err(|error| error.1)?).await?;
             copies.delete(&orphans).await?;
             removed += orphans.len() as u64;

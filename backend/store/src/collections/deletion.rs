@@ -1,14 +1,14 @@
 //! Deletion of a collection: it is inaccessible at once, and its content is erased in steps.
 //!
-//! `mark_collection_deleted` is fast for a collection of any size. Then call `erase_some` until
+//! `mark_deleted` is fast for a collection of any size. Then call `erase_some` until
 //! `done` is set. Each call runs in a small separate transaction, which can be interrupted at any
 //! time and repeated.
+use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::collections::DEFAULT_COLLECTION;
-use crate::erasures::deletion::delete_images;
-use crate::erasures::deletion_log;
+use crate::images::delete_images;
+use crate::store::Collections;
 use crate::videos::delete_video_rows;
-use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -30,23 +30,23 @@ pub struct Erased {
     pub done: bool,
 }
 
-impl Store {
+impl Collections<'_> {
     /// Makes a collection inaccessible, releases its name and deletes its keys. If it is `default`,
     /// an empty successor inherits its name, settings, keys and webhook secrets.
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist or is deleted already.
-    pub async fn mark_collection_deleted(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
+    pub async fn mark_deleted(self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
         let name: Option<String> = sqlx::query_scalar(
             "select name from collections
              where id = $1 and deleting_at is null and ($2::uuid is null or id = $2) for update",
         )
         .bind(id)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
         let name = name.ok_or_else(|| StoreError::not_found("collection", id))?;
-        deletion_log::set(conn, &[id], &[]).await?;
+        crate::db::deletions::set_tombstones(conn, &[id], &[]).await?;
         // Renames the collection, so that its name becomes available. The new name cannot collide
         // with a name that a user would choose.
         sqlx::query("update collections set deleting_at = now(), name = $2 where id = $1")
@@ -79,13 +79,13 @@ impl Store {
 
     /// Returns the crawls of a deleted collection that must be cancelled. These are live crawls,
     /// and crawls that have ended but have a scheduled next run.
-    pub async fn crawls_to_cancel(&self, collection: Uuid) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn crawls_to_cancel(self, collection: Uuid) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from crawls where collection_id = $1
                and (state in ('running', 'paused') or next_run_at is not null) order by id",
         )
         .bind(collection)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
@@ -94,7 +94,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `Conflict` if the collection is not deleted.
-    pub async fn erase_some(&self, conn: &mut PgConnection, collection: Uuid) -> Result<Erased, StoreError> {
+    pub async fn erase_some(self, conn: &mut PgConnection, collection: Uuid) -> Result<Erased, StoreError> {
         let deleted: Option<bool> =
             sqlx::query_scalar("select deleting_at is not null from collections where id = $1")
                 .bind(collection)

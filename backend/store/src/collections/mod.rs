@@ -1,7 +1,7 @@
-//! Collections, which isolate tenants from each other.
+//! Collections, which isolate tenants from each other, and the salts of their webhook secrets.
 pub(crate) mod deletion;
-use crate::erasures::deletion_log;
-use crate::{Store, StoreError};
+use crate::StoreError;
+use crate::store::Collections;
 use sqlx::{FromRow, PgConnection};
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -34,18 +34,18 @@ macro_rules! select_collections {
     };
 }
 
-impl Store {
-    pub async fn collection(&self, name: &str) -> Result<Collection, StoreError> {
+impl Collections<'_> {
+    pub async fn get(self, name: &str) -> Result<Collection, StoreError> {
         self.find_collection(name).await?.ok_or_else(|| StoreError::not_found("collection", name))
     }
 
-    pub async fn collection_by_id(&self, id: Uuid) -> Result<Collection, StoreError> {
+    pub async fn by_id(self, id: Uuid) -> Result<Collection, StoreError> {
         sqlx::query_as(select_collections!(
             "where id = $1 and deleting_at is null and ($2::uuid is null or id = $2)"
         ))
         .bind(id)
-        .bind(self.collection_scope)
-        .fetch_optional(&self.pool)
+        .bind(self.0.collection_scope)
+        .fetch_optional(&self.0.pool)
         .await?
         .ok_or_else(|| StoreError::not_found("collection", id))
     }
@@ -54,7 +54,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `Invalid` if the name is not 1 to 64 characters of `a-z 0-9 - _`.
-    pub async fn ensure_collection(&self, name: &str) -> Result<Collection, StoreError> {
+    pub async fn ensure(self, name: &str) -> Result<Collection, StoreError> {
         if let Some(known) = self.find_collection(name).await? {
             return Ok(known);
         }
@@ -62,18 +62,18 @@ impl Store {
         sqlx::query("insert into collections (id, name) values ($1, $2) on conflict (name) do nothing")
             .bind(Uuid::now_v7())
             .bind(name)
-            .execute(&self.pool)
+            .execute(&self.0.pool)
             .await?;
-        self.collection(name).await
+        self.get(name).await
     }
 
     /// Returns all collections, ordered by name.
-    pub async fn collections(&self) -> Result<Vec<Collection>, StoreError> {
+    pub async fn list(self) -> Result<Vec<Collection>, StoreError> {
         Ok(sqlx::query_as(select_collections!(
             "where deleting_at is null and ($1::uuid is null or id = $1) order by name"
         ))
-        .bind(self.collection_scope)
-        .fetch_all(&self.pool)
+        .bind(self.0.collection_scope)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
@@ -82,8 +82,8 @@ impl Store {
     /// # Errors
     /// Fails with `Invalid` if the name or a setting is not allowed, and with `Conflict` if the
     /// name is taken.
-    pub async fn create_collection(
-        &self,
+    pub async fn create(
+        self,
         conn: &mut PgConnection,
         name: &str,
         settings: &CollectionSettings,
@@ -110,8 +110,8 @@ impl Store {
     /// # Errors
     /// Fails with the errors of [`Self::create_collection`], and with `NotFound` if the collection
     /// does not exist.
-    pub async fn update_collection(
-        &self,
+    pub async fn update(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         name: &str,
@@ -125,7 +125,7 @@ impl Store {
         )
         .bind(id)
         .bind(name)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
         let (old, other_has_it) = row.ok_or_else(|| StoreError::not_found("collection", id))?;
@@ -153,7 +153,7 @@ impl Store {
         }
     }
 
-    async fn find_collection(&self, name: &str) -> Result<Option<Collection>, StoreError> {
+    async fn find_collection(self, name: &str) -> Result<Option<Collection>, StoreError> {
         // No collection has an invalid name, and it may contain what Postgres rejects.
         if check_name(name).is_err() {
             return Ok(None);
@@ -162,8 +162,8 @@ impl Store {
             "where name = $1 and deleting_at is null and ($2::uuid is null or id = $2)"
         ))
         .bind(name)
-        .bind(self.collection_scope)
-        .fetch_optional(&self.pool)
+        .bind(self.0.collection_scope)
+        .fetch_optional(&self.0.pool)
         .await?)
     }
 }
@@ -182,7 +182,7 @@ pub struct CollectionSettings {
 impl CollectionSettings {
     fn check(&self) -> Result<(), StoreError> {
         if let Some(profile) = &self.quality_profile {
-            crate::crawls::one_of("quality profile", profile, &["off", "standard", "strict"])?;
+            crate::db::text::one_of("quality profile", profile, &["off", "standard", "strict"])?;
         }
         if let Some(threshold) = self.match_threshold.filter(|value| !(-1.0..=1.0).contains(value)) {
             return Err(StoreError::Invalid(format!(
@@ -240,7 +240,7 @@ struct Row {
     overlaps: bool,
 }
 
-impl Store {
+impl Collections<'_> {
     /// Creates a new salt for a collection. The previous secret remains valid for `overlap`; older
     /// ones become invalid. A tombstone is set for every replaced salt, so that a restored backup
     /// does not bring its secret back.
@@ -248,7 +248,7 @@ impl Store {
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist.
     pub async fn rotate_webhook_secret(
-        &self,
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         salt: &[u8; SALT],
@@ -259,7 +259,7 @@ impl Store {
             "select 1 from collections where id = $1 and deleting_at is null and ($2::uuid is null or id = $2) for no key update",
         )
         .bind(collection)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
         held.ok_or_else(|| StoreError::not_found("collection", collection))?;
@@ -269,7 +269,7 @@ impl Store {
         .bind(collection)
         .fetch_all(&mut *conn)
         .await?;
-        deletion_log::set(conn, &known, &[]).await?;
+        crate::db::deletions::set_tombstones(conn, &known, &[]).await?;
         let over = if overlap.is_zero() { &known[..] } else { known.get(1..).unwrap_or_default() };
         sqlx::query("delete from webhook_secrets where id = any($1)").bind(over).execute(&mut *conn).await?;
         Ok(sqlx::query_as(
@@ -287,13 +287,13 @@ impl Store {
 
     /// Returns the keys that currently sign messages to a collection's webhooks, newest first.
     /// There is one key, or two during a rotation.
-    pub async fn webhook_signers(&self, collection: Uuid) -> Result<Vec<WebhookSigner>, StoreError> {
+    pub async fn webhook_signers(self, collection: Uuid) -> Result<Vec<WebhookSigner>, StoreError> {
         let rows: Vec<Row> = sqlx::query_as(
             "select salt, overlaps_until > clock_timestamp() as overlaps from webhook_secrets
              where collection_id = $1 order by created_at desc, id desc limit 2",
         )
         .bind(collection)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         let mut rows = rows.into_iter();
         let Some(Row { salt, overlaps }) = rows.next() else { return Ok(vec![WebhookSigner::Service]) };

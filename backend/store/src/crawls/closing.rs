@@ -1,30 +1,32 @@
-//! Closes crawls without a client: cancelled large crawls, and scans whose command died.
+//! The end of crawls without a client (cancelled large crawls, and scans whose command died), their
+//! next runs, and their deletion.
 //!
 //! A cancellation only changes the crawl's state. The rows that are still queued at that time are
 //! closed later, in batches. Until then, the crawl has the mark `closing`, which survives a crash.
 //! Users do not see a difference, because progress counts queued rows of a cancelled crawl as
-//! skipped (`Store::crawl_progress`).
+//! skipped (`store.crawls().progress`).
 //!
-//! Recurring crawls: a schedule is a series of runs. The column `next_run_at` of the last run
-//! contains the time at which the next run is due. The transaction that starts that run clears the
-//! column, and so does a cancellation of the schedule, so only one of them succeeds.
+//! A recurring crawl is a series of runs. The column `next_run_at` of the last run contains the
+//! time at which the next run is due. The transaction that starts that run clears the column, and
+//! so does a cancellation of the schedule, so only one of them succeeds.
+use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::crawls::ledger::Ledger;
 use crate::crawls::pages::lock_crawl;
 use crate::crawls::{Crawl, crawl_row};
-use crate::erasures::deletion::delete_images;
-use crate::erasures::traces::LedgerJobs;
-use crate::erasures::{CarriedOut, deletion_log};
+use crate::db::deletions::CarriedOut;
+use crate::db::deletions::LedgerJobs;
+use crate::images::delete_images;
+use crate::store::Crawls;
 use crate::videos::crawled::cancel_videos_of_crawl;
 use crate::videos::delete_videos;
-use crate::{Store, StoreError};
 use domain::Reason;
 use sqlx::PgConnection;
 use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// What [`Store::skip_queued`] did.
+/// What `store.crawls().skip_queued` did.
 #[derive(Clone, Debug, Default)]
 pub struct Skipped {
     /// Number of rows and videos. A number below the limit means that no such rows remain.
@@ -33,19 +35,19 @@ pub struct Skipped {
     pub jobs: LedgerJobs,
 }
 
-impl Store {
+impl Crawls<'_> {
     /// Settles at most `most` `queued` rows as skipped with `reason`, and cancels live videos.
     /// Removes the addresses of skipped rows that were erased while they waited. A transaction that
-    /// locks the crawl's row earlier calls [`Store::lock_suppressions_of_crawl`] before it does.
+    /// locks the crawl's row earlier calls `store.suppressions().lock_of_crawl` before it does.
     pub async fn skip_queued(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         reason: Reason,
         most: i64,
     ) -> Result<Skipped, StoreError> {
         // An erasure finds the row skipped, or this transaction finds the suppression.
-        let collection = self.lock_suppressions_of_crawl(conn, crawl).await?;
+        let collection = self.0.suppressions().lock_of_crawl(conn, crawl).await?;
         lock_crawl(conn, crawl).await?;
         let mut skipped = 0;
         for close in [SKIP_PAGES, SKIP_IMAGE_URLS] {
@@ -53,9 +55,9 @@ impl Store {
             skipped += done.await?.rows_affected().cast_signed();
         }
         let videos = cancel_videos_of_crawl(conn, crawl, &reason, most - skipped).await?;
-        let mut jobs = self.erase_skipped(conn, collection, crawl).await?;
+        let mut jobs = self.0.erasures().erase_skipped(conn, collection, crawl).await?;
         for video in &videos {
-            jobs.extend(self.erase_emptied_video(conn, *video).await?);
+            jobs.extend(self.0.erasures().erase_emptied_video(conn, *video).await?);
         }
         Ok(Skipped { rows: skipped + videos.len() as i64, jobs })
     }
@@ -63,7 +65,7 @@ impl Store {
     /// Sets or clears the mark `closing` of a cancelled crawl. The crawl's row must be locked, or
     /// must have been changed in this transaction.
     pub async fn set_closing(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         closing: bool,
@@ -74,14 +76,14 @@ impl Store {
     }
 
     /// Returns cancelled crawls with the mark `closing`, oldest first, at most 1,000.
-    pub async fn closing_crawls(&self) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn closing(self) -> Result<Vec<Uuid>, StoreError> {
         let closing = "select id from crawls where closing order by id limit 1000";
-        Ok(sqlx::query_scalar(closing).fetch_all(&self.pool).await?)
+        Ok(sqlx::query_scalar(closing).fetch_all(&self.0.pool).await?)
     }
 
     /// Extends the lease of a scan whose command is alive. Returns `false` if the scan has ended.
     pub async fn renew_scan(
-        &self,
+        self,
         conn: &mut PgConnection,
         scan: Uuid,
         lease: Duration,
@@ -98,15 +100,15 @@ impl Store {
     }
 
     /// Returns the running scans whose lease expired.
-    pub async fn lapsed_scans(&self) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn lapsed_scans(self) -> Result<Vec<Uuid>, StoreError> {
         let lapsed = "select id from crawls where state = 'running' and kind = 'scan' and lease_until < clock_timestamp()";
-        Ok(sqlx::query_scalar(lapsed).fetch_all(&self.pool).await?)
+        Ok(sqlx::query_scalar(lapsed).fetch_all(&self.0.pool).await?)
     }
 
     /// Ends a scan whose lease expired as `failed`, with `error`. Returns `false` if its command
     /// renewed the lease or the scan has ended.
     pub async fn end_lapsed_scan(
-        &self,
+        self,
         conn: &mut PgConnection,
         scan: Uuid,
         error: &str,
@@ -125,7 +127,7 @@ impl Store {
     /// Resets a row in the state `failed` or `skipped` to `queued`, so that it can be settled
     /// again. Leaves any other row unchanged and returns `false`. The crawl's row must be locked.
     pub async fn reopen_row(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         ledger: Ledger,
@@ -155,9 +157,9 @@ update image_urls set state = 'skipped', reason = $2, finished_at = now()
 where id = any(array(select id from image_urls where crawl_id = $1 and state = 'queued' order by id limit $3))
   and state = 'queued'";
 
-impl Store {
+impl Crawls<'_> {
     /// Turns a crawl into the first run of a schedule. The schedule's id is the crawl's id.
-    pub async fn begin_schedule(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Crawl, StoreError> {
+    pub async fn begin_schedule(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Crawl, StoreError> {
         sqlx::query("update crawls set series_id = id where id = $1").bind(crawl).execute(&mut *conn).await?;
         crawl_row(conn, crawl).await
     }
@@ -168,7 +170,7 @@ impl Store {
     /// # Errors
     /// Fails with `NotFound` if the crawl is gone or belongs to no schedule.
     pub async fn schedule_next_run(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         every: Duration,
@@ -185,7 +187,7 @@ impl Store {
     }
 
     /// Clears the time of the next run; `false` if it was cleared. Locks the crawl's row.
-    pub async fn claim_next_run(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<bool, StoreError> {
+    pub async fn claim_next_run(self, conn: &mut PgConnection, crawl: Uuid) -> Result<bool, StoreError> {
         let taken =
             sqlx::query("update crawls set next_run_at = null where id = $1 and next_run_at is not null")
                 .bind(crawl)
@@ -196,12 +198,12 @@ impl Store {
 
     /// Inserts the next run of a schedule: running, with the same collection, seeds and options.
     pub async fn insert_next_run(
-        &self,
+        self,
         conn: &mut PgConnection,
         previous: &Crawl,
     ) -> Result<Crawl, StoreError> {
         let next = self
-            .insert_crawl(conn, previous.collection_id, previous.kind, &previous.seeds, &previous.options)
+            .insert(conn, previous.collection_id, previous.kind, &previous.seeds, &previous.options)
             .await?;
         sqlx::query("update crawls set series_id = $2 where id = $1")
             .bind(next.id)
@@ -213,7 +215,7 @@ impl Store {
 
     /// Cancels the next run of a schedule. Returns `true` if there was one. Waits for a transaction
     /// that is starting that run.
-    pub async fn cancel_schedule(&self, conn: &mut PgConnection, series: Uuid) -> Result<bool, StoreError> {
+    pub async fn cancel_schedule(self, conn: &mut PgConnection, series: Uuid) -> Result<bool, StoreError> {
         let ended = sqlx::query(
             "update crawls set next_run_at = null where series_id = $1 and next_run_at is not null",
         )
@@ -224,35 +226,35 @@ impl Store {
     }
 
     /// Returns the running or paused run of a schedule, if there is one.
-    pub async fn live_run(&self, series: Uuid) -> Result<Option<Uuid>, StoreError> {
+    pub async fn live_run(self, series: Uuid) -> Result<Option<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from crawls where series_id = $1 and state in ('running', 'paused') order by id desc limit 1",
         )
         .bind(series)
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.0.pool)
         .await?)
     }
 }
 
-impl Store {
+impl Crawls<'_> {
     /// Deletes a crawl with its pages and ledger rows. Returns the blob keys to delete after the
     /// commit, and the jobs of its videos from which nothing is left. The crawl's images, their
     /// sources and its videos are kept; live videos are cancelled. With `with_images`, images and
     /// videos that no other crawl found are deleted too.
-    pub async fn delete_crawl(
-        &self,
+    pub async fn delete(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         with_images: bool,
     ) -> Result<CarriedOut, StoreError> {
-        self.crawl_in(conn, id).await?;
+        self.get_in(conn, id).await?;
         // An erasure finds the videos ended, or this transaction finds what was erased.
-        self.lock_suppressions_of_crawl(conn, id).await?;
+        self.0.suppressions().lock_of_crawl(conn, id).await?;
         lock_crawl(conn, id).await?;
         let mut keys = Vec::new();
         if with_images {
             let images = images_of_crawl_alone(conn, id).await?;
-            deletion_log::set(conn, &images, &images).await?;
+            crate::db::deletions::set_tombstones(conn, &images, &images).await?;
             keys = delete_images(conn, &images).await?.1;
             let videos = videos_of_crawl_alone(conn, id).await?;
             keys.extend(delete_videos(conn, &videos).await?);
@@ -260,7 +262,7 @@ impl Store {
         // Without the crawl, a worker would fetch them without its rules.
         let mut jobs = LedgerJobs::default();
         for video in cancel_videos_of_crawl(conn, id, &Reason::Cancelled, i64::MAX).await? {
-            jobs.extend(self.erase_emptied_video(conn, video).await?);
+            jobs.extend(self.0.erasures().erase_emptied_video(conn, video).await?);
         }
         // Sightings without an image are useless without their ledger row.
         sqlx::query("delete from image_sources where crawl_id = $1 and image_id is null")

@@ -13,7 +13,8 @@
 //! the delays, so the actual times gradually fall behind the assigned times. The time of the next
 //! permit is known exactly while no permit is held. The first caller that requests a permit then is
 //! assigned that time (`promised_at`).
-use crate::{Store, StoreError};
+use crate::StoreError;
+use crate::store::Hosts;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -108,17 +109,13 @@ const FINISH_REQUEST: &str = "
         next_at = greatest(h.next_at, excluded.next_at),
         not_before = greatest(h.not_before, excluded.not_before)";
 
-impl Store {
+impl Hosts<'_> {
     /// Requests a permit for the host, at least `delay_ms` after the end of the previous request.
     ///
     /// With `delay_ms` 0, the permit is always granted, unless the host requested a pause. A host
     /// has one permit at a time. A permit that is not finished within 60 s expires, because its
     /// holder has presumably died.
-    pub async fn acquire_host_permit(
-        &self,
-        host_key: &str,
-        delay_ms: i64,
-    ) -> Result<PermitOutcome, StoreError> {
+    pub async fn acquire_permit(self, host_key: &str, delay_ms: i64) -> Result<PermitOutcome, StoreError> {
         if delay_ms <= 0 {
             return self.acquire_undelayed_permit(host_key).await;
         }
@@ -127,7 +124,7 @@ impl Store {
             .bind(seconds(delay_ms))
             .bind(PERMIT_EXPIRES_S)
             .bind(HORIZON_S)
-            .fetch_one(&self.pool)
+            .fetch_one(&self.0.pool)
             .await?;
         Ok(match wait {
             None => PermitOutcome::Granted { token },
@@ -137,13 +134,13 @@ impl Store {
 
     /// Grants a permit without a delay. Such permits exclude no other permits, so no row is
     /// written. Only a pause is respected.
-    async fn acquire_undelayed_permit(&self, host_key: &str) -> Result<PermitOutcome, StoreError> {
+    async fn acquire_undelayed_permit(self, host_key: &str) -> Result<PermitOutcome, StoreError> {
         let pause: Option<f64> = sqlx::query_scalar(
             "select extract(epoch from not_before - clock_timestamp())::float8 from hosts
              where host_key = $1 and not_before > clock_timestamp()",
         )
         .bind(host_key)
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.0.pool)
         .await?;
         Ok(match pause {
             None => PermitOutcome::Granted { token: FREE_TOKEN },
@@ -152,10 +149,10 @@ impl Store {
     }
 
     /// Returns the host's pace. A host that was never requested has the default pace.
-    pub async fn host_pace(&self, host_key: &str) -> Result<HostPace, StoreError> {
+    pub async fn pace(self, host_key: &str) -> Result<HostPace, StoreError> {
         let found = sqlx::query_as("select pace_ms, refusals from hosts where host_key = $1")
             .bind(host_key)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.0.pool)
             .await?;
         Ok(found.unwrap_or_default())
     }
@@ -163,7 +160,7 @@ impl Store {
     /// Ends a permit. The next one is granted after `delay_ms`, or after `pause` if that is longer
     /// (Retry-After). `pace` is the host's new pace; `None` leaves it unchanged.
     pub async fn finish_request(
-        &self,
+        self,
         host_key: &str,
         token: i64,
         delay_ms: i64,
@@ -180,19 +177,19 @@ impl Store {
             .bind(pause.map(|pause| pause.as_secs_f64()))
             .bind(pace.map(|pace| pace.pace_ms))
             .bind(pace.map(|pace| pace.refusals))
-            .execute(&self.pool)
+            .execute(&self.0.pool)
             .await?;
         Ok(())
     }
 
     /// Returns the cached robots.txt, regardless of its age.
-    pub async fn robots(&self, host_key: &str) -> Result<Option<RobotsRecord>, StoreError> {
+    pub async fn robots(self, host_key: &str) -> Result<Option<RobotsRecord>, StoreError> {
         let found: Option<(i32, Option<Vec<u8>>, f64)> = sqlx::query_as(
             "select robots_status, robots_body, extract(epoch from clock_timestamp() - robots_fetched_at)::float8
              from hosts where host_key = $1 and robots_fetched_at is not null",
         )
         .bind(host_key)
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.0.pool)
         .await?;
         Ok(found.map(|(status, body, age)| RobotsRecord { status, body, age: duration(age) }))
     }
@@ -200,7 +197,7 @@ impl Store {
     /// Claims the fetch of robots.txt, for `lease` or until [`Self::put_robots`] or
     /// [`Self::release_robots`]. Returns `false` if another caller holds the claim. So if two
     /// processes find that robots.txt is missing, only one of them fetches it.
-    pub async fn claim_robots(&self, host_key: &str, lease: Duration) -> Result<bool, StoreError> {
+    pub async fn claim_robots(self, host_key: &str, lease: Duration) -> Result<bool, StoreError> {
         let claimed = sqlx::query(
             "insert into hosts as h (host_key, robots_asked_until) values ($1, clock_timestamp() + make_interval(secs => $2))
              on conflict (host_key) do update set robots_asked_until = excluded.robots_asked_until
@@ -208,23 +205,23 @@ impl Store {
         )
         .bind(host_key)
         .bind(lease.as_secs_f64())
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         Ok(claimed.rows_affected() == 1)
     }
 
     /// Releases the claim of [`Self::claim_robots`] without a result.
-    pub async fn release_robots(&self, host_key: &str) -> Result<(), StoreError> {
+    pub async fn release_robots(self, host_key: &str) -> Result<(), StoreError> {
         sqlx::query("update hosts set robots_asked_until = null where host_key = $1")
             .bind(host_key)
-            .execute(&self.pool)
+            .execute(&self.0.pool)
             .await?;
         Ok(())
     }
 
     /// Stores robots.txt, unless a later fetch is stored already. The current time is recorded as
     /// the end of a request, even if no host permit was taken for it.
-    pub async fn put_robots(&self, host_key: &str, record: &RobotsRecord) -> Result<(), StoreError> {
+    pub async fn put_robots(self, host_key: &str, record: &RobotsRecord) -> Result<(), StoreError> {
         sqlx::query(
             "insert into hosts as h (host_key, robots_status, robots_body, robots_fetched_at, finished_at)
              select $1, $2, $3, now - make_interval(secs => $4), now
@@ -238,20 +235,20 @@ impl Store {
         .bind(record.status)
         .bind(&record.body)
         .bind(record.age.as_secs_f64())
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         Ok(())
     }
 }
 
-impl Store {
+impl Hosts<'_> {
     /// Deletes hosts that received no request, and for which no permit was requested, during
     /// `unasked`. Their robots.txt and pace are outdated.
     ///
     /// Reads up to [`PRUNE_BATCH`] hosts after `after` in key order. Returns the last key read
     /// (`None` at the end) and the number of deleted hosts.
-    pub async fn prune_hosts(
-        &self,
+    pub async fn prune(
+        self,
         after: Option<&str>,
         unasked: Duration,
     ) -> Result<(Option<String>, u64), StoreError> {
@@ -259,13 +256,13 @@ impl Store {
             .bind(after.unwrap_or_default())
             .bind(unasked.as_secs_f64())
             .bind(PRUNE_BATCH)
-            .fetch_one(&self.pool)
+            .fetch_one(&self.0.pool)
             .await?;
         Ok((last.filter(|_| hosts_read == PRUNE_BATCH), pruned.unsigned_abs()))
     }
 }
 
-/// Maximum number of hosts that one call of [`Store::prune_hosts`] reads.
+/// Maximum number of hosts that one call of `store.hosts().prune` reads.
 pub const PRUNE_BATCH: i64 = 5_000;
 
 /// Reads along the primary key, because an index on the times would be written with every request.
@@ -334,15 +331,15 @@ const FINISH: &str = "
     set busy_until = null, next_at = greatest(next_at, clock_timestamp() + make_interval(secs => $3))
     where collection_id = $1 and host_key = $2";
 
-impl Store {
-    /// Requests a host permit like [`Store::acquire_host_permit`], after the collection's own
+impl Hosts<'_> {
+    /// Requests a host permit like `store.hosts().acquire_permit`, after the collection's own
     /// longer delay. `delay_ms` is the delay that applies to every collection. Call
-    /// [`Store::finish_own_request`] after `finish_request`.
+    /// `store.hosts().finish_own_request` after `finish_request`.
     ///
     /// # Errors
     /// Fails with the errors of the database. The collection's permit then expires after a minute.
     pub async fn acquire_collection_permit(
-        &self,
+        self,
         host_key: &str,
         own: OwnDelay,
         delay_ms: i64,
@@ -353,12 +350,12 @@ impl Store {
             .bind(seconds(own.delay_ms))
             .bind(PERMIT_EXPIRES_S)
             .bind(HORIZON_S)
-            .fetch_one(&self.pool)
+            .fetch_one(&self.0.pool)
             .await?;
         if let Some(wait) = wait {
             return Ok(PermitOutcome::Wait { wait: duration(wait) });
         }
-        let outcome = self.acquire_host_permit(host_key, delay_ms).await?;
+        let outcome = self.acquire_permit(host_key, delay_ms).await?;
         if let PermitOutcome::Wait { wait } = outcome {
             self.end_collection_permit(host_key, own, wait.as_secs_f64()).await?;
         }
@@ -370,27 +367,27 @@ impl Store {
     ///
     /// # Errors
     /// Fails with the errors of the database. The permit then expires within a minute.
-    pub async fn finish_own_request(&self, host_key: &str, own: OwnDelay) -> Result<(), StoreError> {
+    pub async fn finish_own_request(self, host_key: &str, own: OwnDelay) -> Result<(), StoreError> {
         self.end_collection_permit(host_key, own, seconds(own.delay_ms)).await
     }
 
     async fn end_collection_permit(
-        &self,
+        self,
         host_key: &str,
         own: OwnDelay,
         next_s: f64,
     ) -> Result<(), StoreError> {
-        sqlx::query(FINISH).bind(own.collection).bind(host_key).bind(next_s).execute(&self.pool).await?;
+        sqlx::query(FINISH).bind(own.collection).bind(host_key).bind(next_s).execute(&self.0.pool).await?;
         Ok(())
     }
 
     /// Deletes delays that ended more than an hour ago, and returns their number.
-    pub async fn prune_host_delays(&self) -> Result<u64, StoreError> {
+    pub async fn prune_delays(self) -> Result<u64, StoreError> {
         let pruned = sqlx::query(
             "delete from host_delays
              where greatest(next_at, busy_until) < clock_timestamp() - interval '1 hour'",
         )
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         Ok(pruned.rows_affected())
     }

@@ -3,8 +3,9 @@
 //!
 //! Validators are deleted together with the content. The validators of a page are deleted with the
 //! last crawl that fetched it, and those of an image with the stored image.
-use crate::db::transient::{mention, url_hash, without_nul};
-use crate::{Store, StoreError};
+use crate::StoreError;
+use crate::db::text::{mention, url_hash, without_nul};
+use crate::store::Hosts;
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
@@ -39,11 +40,11 @@ pub struct CachedImage {
     pub visit: CachedResponse,
 }
 
-impl Store {
+impl Hosts<'_> {
     /// Returns the cached content of a page, if it was parsed in the same way. `reader` is a string
     /// that identifies the parser.
     pub async fn cached_page(
-        &self,
+        self,
         collection: Uuid,
         url: &str,
         reader: &str,
@@ -54,13 +55,13 @@ impl Store {
             .bind(collection)
             .bind(url_hash(Some(&without_nul(url))))
             .bind(url_hash(Some(reader)))
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.0.pool)
             .await?)
     }
 
     /// Replaces the cached content of a page, or removes it if `visited` is `None`.
     pub async fn cache_page(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         url: &str,
@@ -97,7 +98,7 @@ impl Store {
 
     /// Assigns the cached content of an unchanged page to this crawl.
     pub async fn renew_cached_page(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         url: &str,
@@ -112,7 +113,7 @@ impl Store {
     /// Returns the cached response of an image URL, if the image is stored and all its faces have
     /// embeddings of `model`.
     pub async fn cached_image(
-        &self,
+        self,
         collection: Uuid,
         url: &str,
         model: i32,
@@ -124,14 +125,14 @@ impl Store {
             .bind(collection)
             .bind(url_hash(Some(&without_nul(url))))
             .bind(model)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.0.pool)
             .await?)
     }
 
     /// Replaces the cached response of an image URL, or removes it if `visit` is `None`. The image
     /// must be locked, or new in this transaction.
     pub async fn cache_image(
-        &self,
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         url: &str,

@@ -1,7 +1,9 @@
-//! Reads both ledgers of a crawl together: queued rows and outcomes.
+//! Reads both ledgers of a crawl together (queued rows and outcomes), and counts the images that
+//! its directories and hosts yield.
+use crate::StoreError;
 use crate::crawls::pages::{NewPage, lock_crawl};
-use crate::db::transient::{url_hash, without_nul};
-use crate::{Store, StoreError};
+use crate::db::text::{url_hash, without_nul};
+use crate::store::{Crawls, Images, Ledgers};
 use domain::{CrawlState, ImageState, Reason};
 use sqlx::{FromRow, PgConnection, PgExecutor};
 use std::collections::{HashMap, HashSet};
@@ -37,12 +39,12 @@ pub struct UnprocessedImage {
     pub finished_at: Option<OffsetDateTime>,
 }
 
-impl Store {
+impl Ledgers<'_> {
     /// Returns image URLs of a crawl that were skipped or failed, after the row `after`, in the
     /// order in which they were found. `reason` selects those with this reason. Suppressed images
     /// and erased addresses are omitted.
     pub async fn unprocessed_images(
-        &self,
+        self,
         crawl: Uuid,
         reason: Option<&Reason>,
         after: Option<Uuid>,
@@ -60,31 +62,31 @@ impl Store {
         .bind(crawl)
         .bind(reason)
         .bind(after)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .bind(limit.max(0))
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
+}
 
+impl Crawls<'_> {
     /// Locks the crawl's row until the transaction ends (lock order: after the suppressions, before
     /// any row of its ledgers). Other transactions can still add rows that refer to the crawl.
-    pub async fn lock_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Uuid, StoreError> {
+    pub async fn lock(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Uuid, StoreError> {
         Ok(crate::crawls::pages::lock_crawl(conn, crawl).await?.collection_id)
     }
 
     /// Returns the crawl's state as this transaction sees it; `None` if it is gone.
-    pub async fn crawl_state(
-        &self,
-        conn: &mut PgConnection,
-        crawl: Uuid,
-    ) -> Result<Option<CrawlState>, StoreError> {
+    pub async fn state(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Option<CrawlState>, StoreError> {
         let state = "select state from crawls where id = $1";
         Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
     }
+}
 
+impl Ledgers<'_> {
     /// Returns `true` if a ledger of the crawl has a `queued` row, or if one of its videos is live.
     pub async fn has_queued_rows(
-        &self,
+        self,
         executor: impl PgExecutor<'_>,
         crawl: Uuid,
     ) -> Result<bool, StoreError> {
@@ -100,7 +102,7 @@ impl Store {
 
     /// Returns ids of queued rows of one ledger, in id order, after `after`.
     pub async fn queued_rows(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         ledger: Ledger,
@@ -122,7 +124,7 @@ impl Store {
 
     /// Returns the outcomes of the settled rows of both ledgers and of the videos that have ended,
     /// as this transaction sees them.
-    pub async fn outcomes(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Vec<Outcomes>, StoreError> {
+    pub async fn outcomes(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Vec<Outcomes>, StoreError> {
         Ok(sqlx::query_as(
             "select state not in ('skipped', 'failed', 'cancelled') as fetched, reason, count(*) as count
              from (select state, reason from pages where crawl_id = $1 and state <> 'queued'
@@ -141,11 +143,13 @@ impl Store {
         .fetch_all(conn)
         .await?)
     }
+}
 
+impl Images<'_> {
     /// Takes advisory locks with these keys and holds them until the transaction ends. Transactions
     /// that must see each other's changes use the same keys. The keys are locked in order, which
     /// prevents deadlocks.
-    pub async fn lock_keys(&self, conn: &mut PgConnection, keys: &[i64]) -> Result<(), StoreError> {
+    pub async fn lock_near_keys(self, conn: &mut PgConnection, keys: &[i64]) -> Result<(), StoreError> {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
         keys.dedup();
@@ -165,13 +169,13 @@ pub struct DirectoryYield {
     pub images: i64,
 }
 
-impl Store {
+impl Ledgers<'_> {
     /// Adds a page with `images` new images to the counts of each directory.
     ///
     /// Admission locks the crawl first. Without this lock, a page without images locks its
     /// directories first, which can deadlock with a page that has images.
     pub async fn count_yield(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         directories: &[&str],
@@ -197,7 +201,7 @@ impl Store {
 
     /// Returns the yield of each directory, in input order.
     pub async fn yields(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         directories: &[&str],
@@ -223,7 +227,7 @@ impl Store {
     /// counted, so admit them in the same transaction. Locks the crawl's row until the transaction
     /// ends, like admission, so that the budget is exact.
     pub async fn within_directories(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         budget: i64,

@@ -5,7 +5,8 @@ pub mod hosts;
 pub mod http_cache;
 pub mod ledger;
 pub mod pages;
-use crate::{Store, StoreError};
+use crate::StoreError;
+use crate::store::Crawls;
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, VideoState};
 use serde_json::Value;
 use sqlx::types::Json;
@@ -23,10 +24,11 @@ pub struct Crawl {
     pub collection: String,
     pub kind: CrawlKind,
     pub state: CrawlState,
-    /// Seed URLs or paths. [`Store::crawls`] and [`Store::crawl_in_brief`] return only the first.
+    /// Seed URLs or paths. `store.crawls().list` and `store.crawls().get_brief` return only the
+    /// first.
     pub seeds: Vec<String>,
     pub seed_count: i32,
-    /// The options with which the crawl was created (`pipeline::crawls::CrawlOptions`).
+    /// The options with which the crawl was created (`pipeline::CrawlOptions`).
     pub options: Value,
     pub error: Option<String>,
     #[serde(with = "time::serde::rfc3339")]
@@ -110,13 +112,13 @@ macro_rules! select_crawls {
     };
 }
 
-impl Store {
+impl Crawls<'_> {
     /// Inserts a running crawl.
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist.
-    pub async fn insert_crawl(
-        &self,
+    pub async fn insert(
+        self,
         conn: &mut PgConnection,
         collection_id: Uuid,
         kind: CrawlKind,
@@ -141,14 +143,14 @@ impl Store {
         crawl_row(conn, id).await
     }
 
-    pub async fn crawl(&self, id: Uuid) -> Result<Crawl, StoreError> {
-        self.crawl_in(&mut *self.pool.acquire().await?, id).await
+    pub async fn get(self, id: Uuid) -> Result<Crawl, StoreError> {
+        self.get_in(&mut *self.0.pool.acquire().await?, id).await
     }
 
-    pub(crate) async fn crawl_in(&self, conn: &mut PgConnection, id: Uuid) -> Result<Crawl, StoreError> {
+    pub(crate) async fn get_in(self, conn: &mut PgConnection, id: Uuid) -> Result<Crawl, StoreError> {
         sqlx::query_as(select_crawls!("where r.id = $1 and ($2::uuid is null or r.collection_id = $2)"))
             .bind(id)
-            .bind(self.collection_scope)
+            .bind(self.0.collection_scope)
             .fetch_optional(conn)
             .await?
             .ok_or_else(|| StoreError::not_found("crawl", id))
@@ -158,28 +160,28 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` for a crawl that does not exist or that the store's scope excludes.
-    pub async fn crawl_in_brief(&self, id: Uuid) -> Result<Crawl, StoreError> {
+    pub async fn get_brief(self, id: Uuid) -> Result<Crawl, StoreError> {
         sqlx::query_as(select_crawls!(brief "where r.id = $1 and ($2::uuid is null or r.collection_id = $2)"))
             .bind(id)
-            .bind(self.collection_scope)
-            .fetch_optional(&self.pool)
+            .bind(self.0.collection_scope)
+            .fetch_optional(&self.0.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("crawl", id))
     }
 
     /// Returns crawls, newest first, with the first 100 seeds each, or fewer above 16 KiB.
-    pub async fn crawls(
-        &self,
+    pub async fn list(
+        self,
         filter: &CrawlFilter<'_>,
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<Crawl>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new(select_crawls!(brief "where true"));
-        if let Some(collection) = self.collection_scope {
+        if let Some(collection) = self.0.collection_scope {
             query.push(" and r.collection_id = ").push_bind(collection);
         }
         if let Some(name) = filter.collection {
-            query.push(" and r.collection_id = ").push_bind(self.collection(name).await?.id);
+            query.push(" and r.collection_id = ").push_bind(self.0.collections().get(name).await?.id);
         }
         if let Some(state) = filter.state {
             query.push(" and r.state = ").push_bind(state);
@@ -191,7 +193,7 @@ impl Store {
             query.push(" and r.id < ").push_bind(before);
         }
         query.push(" order by r.id desc limit ").push_bind(limit.max(0));
-        Ok(query.build_query_as().fetch_all(&self.pool).await?)
+        Ok(query.build_query_as().fetch_all(&self.0.pool).await?)
     }
 
     /// Changes a crawl's state from one of `from` to `to`. Terminal states set `finished_at`. Locks
@@ -199,8 +201,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `Conflict` if the crawl is in another state. The error contains that state.
-    pub async fn set_crawl_state(
-        &self,
+    pub async fn set_state(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         from: &[CrawlState],
@@ -215,7 +217,7 @@ impl Store {
         .bind(id)
         .bind(from)
         .bind(to)
-        .bind(crate::db::transient::clipped(error))
+        .bind(crate::db::text::clipped(error))
         .execute(&mut *conn)
         .await?
         .rows_affected();
@@ -233,7 +235,7 @@ impl Store {
 
     /// Adds numbers of links that a page of the crawl did not follow, by reason.
     pub async fn count_links_left_out(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         left_out: &BTreeMap<Reason, i64>,
@@ -260,7 +262,7 @@ impl Store {
     /// Returns the crawl's progress from one snapshot. Queued rows of a cancelled crawl are counted
     /// as skipped with the reason `cancelled`, and its live videos as cancelled. Workers no longer
     /// process them, and the rows are settled with the same state later.
-    pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
+    pub async fn progress(self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<ProgressRow> = sqlx::query_as(
             "select state as crawl, null as page, null as image, null as video, null as reason, 1::bigint as count, false as in_videos,
                     json_build_object('pages', pages_over_limit, 'images', images_over_limit, 'videos', videos_over_limit) as over_limit,
@@ -282,8 +284,8 @@ impl Store {
              where v.crawl_id = $1 or v.scan_id = $1",
         )
         .bind(id)
-        .bind(self.collection_scope)
-        .fetch_all(&self.pool)
+        .bind(self.0.collection_scope)
+        .fetch_all(&self.0.pool)
         .await?;
         let state =
             rows.iter().find_map(|row| row.crawl).ok_or_else(|| StoreError::not_found("crawl", id))?;
@@ -360,11 +362,4 @@ pub(crate) async fn crawl_row(conn: &mut PgConnection, id: Uuid) -> Result<Crawl
         .fetch_optional(conn)
         .await?
         .ok_or_else(|| StoreError::not_found("crawl", id))
-}
-
-pub(crate) fn one_of(what: &str, value: &str, allowed: &[&str]) -> Result<(), StoreError> {
-    if allowed.contains(&value) {
-        return Ok(());
-    }
-    Err(StoreError::Invalid(format!("{value:?} is not a valid {what}; allowed: {}", allowed.join(", "))))
 }

@@ -3,8 +3,10 @@
 //! Admitting URLs locks the crawl's row until the caller's transaction ends. So each URL is
 //! admitted once, and the limits are exact, even under concurrency. Lock order within a
 //! transaction: crawl, pages, image URLs, sources.
-use crate::db::transient::{clipped, url_hash, without_nul};
-use crate::{Store, StoreError};
+use crate::StoreError;
+use crate::db::text::NewRows;
+use crate::db::text::{clipped, url_hash, without_nul};
+use crate::store::Ledgers;
 use domain::{ImageState, PageState, Reason};
 use sqlx::PgConnection;
 use std::collections::{HashMap, HashSet};
@@ -86,12 +88,12 @@ pub struct ImageUrlResult<'a> {
     pub image: Option<Uuid>,
 }
 
-impl Store {
+impl Ledgers<'_> {
     /// Adds pages that are new to the crawl, up to `max_pages` in total. Returns the new rows in
     /// input order. The other pages are known or over the limit. Those over the limit are counted
     /// ([`crate::crawls::OverLimit`]).
     pub async fn admit_pages(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         max_pages: i64,
@@ -148,7 +150,7 @@ impl Store {
     /// in input order. Sightings of known URLs are recorded as sources, with the image if it is
     /// known already. URLs over the limit are counted, but not recorded.
     pub async fn admit_images(
-        &self,
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         max_images: i64,
@@ -199,10 +201,10 @@ impl Store {
 
     /// Returns the URL of a page after redirects, or its requested URL while it was not fetched.
     /// Returns `None` if its row was deleted. The URL of an erased page is no http URL.
-    pub async fn page_address(&self, page: Uuid) -> Result<Option<String>, StoreError> {
+    pub async fn page_address(self, page: Uuid) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar("select coalesce(final_url, url) from pages where id = $1")
             .bind(page)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.0.pool)
             .await?)
     }
 
@@ -212,7 +214,7 @@ impl Store {
     /// # Errors
     /// Fails with `Invalid` if the new state is `Queued`.
     pub async fn settle_page(
-        &self,
+        self,
         conn: &mut PgConnection,
         page: Uuid,
         result: &PageResult,
@@ -249,7 +251,7 @@ impl Store {
     /// # Errors
     /// Fails with `Invalid` if the new state is `Queued`.
     pub async fn settle_image_url(
-        &self,
+        self,
         conn: &mut PgConnection,
         image_url: Uuid,
         result: ImageUrlResult<'_>,
@@ -284,7 +286,7 @@ impl Store {
     /// Settles those of the image URLs that are `queued` as skipped, without an image. They are
     /// never fetched.
     pub async fn skip_image_urls(
-        &self,
+        self,
         conn: &mut PgConnection,
         image_urls: &[Uuid],
         reason: Reason,
@@ -308,7 +310,7 @@ impl Store {
     /// Records that a redirect led from an image URL to another URL, in its row and in the sources
     /// recorded so far.
     pub async fn record_moved_image(
-        &self,
+        self,
         conn: &mut PgConnection,
         image_url: Uuid,
         answered: &str,
@@ -324,7 +326,7 @@ impl Store {
     }
 
     /// Returns the number of `queued` rows in both ledgers, and of live videos.
-    pub async fn queued_in_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<i64, StoreError> {
+    pub async fn queued_in_crawl(self, conn: &mut PgConnection, crawl: Uuid) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar(
             "select (select count(*) from pages where crawl_id = $1 and state = 'queued')
                   + (select count(*) from image_urls where crawl_id = $1 and state = 'queued')
@@ -381,29 +383,6 @@ impl AdmittedRow {
         let admitted: Vec<Admitted> = rows.into_iter().filter_map(row).collect();
         let over_limit = fresh - admitted.len() as i64;
         (admitted, over_limit)
-    }
-}
-
-/// Distinct URLs as columns for `unnest`, with ids in input order.
-#[derive(Default)]
-pub(crate) struct NewRows {
-    pub(crate) ids: Vec<Uuid>,
-    pub(crate) urls: Vec<String>,
-    pub(crate) hashes: Vec<Uuid>,
-}
-
-impl NewRows {
-    /// Adds a URL. Returns `false` if it was added before.
-    pub(crate) fn push(&mut self, seen: &mut HashSet<Uuid>, url: &str) -> bool {
-        let url = without_nul(url);
-        let hash = url_hash(Some(&url));
-        let first = seen.insert(hash);
-        if first {
-            self.ids.push(Uuid::now_v7());
-            self.hashes.push(hash);
-            self.urls.push(url);
-        }
-        first
     }
 }
 

@@ -1,16 +1,14 @@
-//! Database connection and transactions.
+//! Connections to the database, transactions, and errors.
+pub mod deletions;
 pub mod schema;
+pub(crate) mod text;
 pub mod transient;
 use crate::db::transient::Cause;
-use crate::faces::search::LargeScopes;
-use crate::index::{FaceIndex, Pgvector};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
-use uuid::Uuid;
 
 /// Oldest supported Postgres version: the oldest that is tested and still maintained.
 const MIN_POSTGRES_VERSION: i32 = 15;
@@ -58,123 +56,14 @@ impl Default for Config {
 
 pub const DEFAULT_EXACT_LIMIT: i64 = 50_000;
 
-/// A handle to the database. It is cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Store {
-    pub(crate) pool: PgPool,
-    pub(crate) exact_limit: i64,
-    pub(crate) large_scopes: Arc<LargeScopes>,
-    pub(crate) index: Arc<dyn FaceIndex>,
-    /// The only collection whose rows this handle can access; see [`Store::within`].
-    pub(crate) collection_scope: Option<Uuid>,
-}
-
 /// A transaction, which is rolled back when dropped.
 pub struct Tx(Transaction<'static, Postgres>);
 
-impl Store {
-    /// Returns the time of the database's clock, which all processes share.
-    pub async fn clock(&self) -> Result<OffsetDateTime, StoreError> {
-        Ok(sqlx::query_scalar("select clock_timestamp()").fetch_one(&self.pool).await?)
-    }
-
-    /// Connects to the database. Checks that the version of Postgres is at least 15 and that of
-    /// pgvector at least 0.8.4. Retries for up to ten seconds while the server starts.
-    ///
-    /// # Errors
-    /// Fails with `Invalid` if the URL cannot be parsed, with `Unsupported` if the server is too
-    /// old, and otherwise with the database's error.
-    pub async fn connect(config: &Config) -> Result<Self, StoreError> {
-        let options = parse_url(&config.url)?.application_name("facecrawl");
-        let mut first = connect_with_retries(&options, CONNECT_TIME_LIMIT).await?;
-        check_versions(&mut first).await?;
-        first.close().await?;
-
-        let timeout = config.statement_timeout.as_millis();
-        let pool = PgPoolOptions::new()
-            .max_connections(config.max_connections.max(1))
-            .acquire_timeout(Duration::from_secs(15))
-            .idle_timeout(Duration::from_secs(600))
-            .max_lifetime(Duration::from_secs(3600))
-            .test_before_acquire(false)
-            .before_acquire(|conn, state| {
-                Box::pin(async move {
-                    // The pool replaces a connection that fails the test.
-                    Ok(state.idle_for <= MAX_UNTESTED_IDLE || conn.ping().await.is_ok())
-                })
-            })
-            .after_connect(move |conn, _| {
-                Box::pin(async move {
-                    // Limits how long a process that stopped inside a transaction keeps its row
-                    // locks. After a failover, the address may lead to a standby for a while. The
-                    // pool connects again until the server accepts changes.
-                    let settings = format!(
-                        "set statement_timeout = {timeout}; set idle_in_transaction_session_timeout = 60000;
-                         {REJECT_READ_ONLY}"
-                    );
-                    sqlx::raw_sql(AssertSqlSafe(settings)).execute(conn).await?;
-                    Ok(())
-                })
-            })
-            .connect_with(options)
-            .await?;
-        let index = Pgvector::new(pool.clone()).with_candidates(config.candidates);
-        Ok(Self::from_pool(pool).with_exact_limit(config.exact_limit).with_index(Arc::new(index)))
-    }
-
-    /// Wraps a pool (for tests).
-    pub fn from_pool(pool: PgPool) -> Self {
-        Self {
-            index: Arc::new(Pgvector::new(pool.clone())),
-            pool,
-            exact_limit: DEFAULT_EXACT_LIMIT,
-            large_scopes: Arc::default(),
-            collection_scope: None,
-        }
-    }
-
-    /// Returns the same store with another [`Config::exact_limit`].
-    pub fn with_exact_limit(mut self, faces: i64) -> Self {
-        self.exact_limit = faces;
-        self
-    }
-
-    /// Returns the same store with another vector index. The default is [`Pgvector`].
-    #[must_use]
-    pub fn with_index(mut self, index: Arc<dyn FaceIndex>) -> Self {
-        self.index = index;
-        self
-    }
-
-    /// Returns the same store limited to one collection. A call that takes an id then finds no
-    /// other collection, and no crawl, image or face of another collection. Every statement that
-    /// reads or deletes a row identified by a caller's id contains this condition, because a caller
-    /// may have guessed the id.
-    #[must_use]
-    pub fn within(&self, collection: Uuid) -> Self {
-        Self { collection_scope: Some(collection), ..self.clone() }
-    }
-
-    /// Returns the pool, for the queue and for single statements outside a transaction.
-    pub fn pool(&self) -> &PgPool {
-        &self.pool
-    }
-
-    pub async fn begin(&self) -> Result<Tx, StoreError> {
-        Ok(Tx(self.pool.begin().await?))
-    }
-
-    /// Runs `select 1` with a time limit of one second.
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        let answer = sqlx::query("select 1").execute(&self.pool);
-        match tokio::time::timeout(Duration::from_secs(1), answer).await {
-            Ok(answer) => Ok(answer.map(drop)?),
-            Err(_) => Err(StoreError::Database(sqlx::Error::PoolTimedOut)),
-        }
-    }
-}
-
 impl Tx {
+    pub(crate) async fn begin(pool: &PgPool) -> Result<Self, StoreError> {
+        Ok(Self(pool.begin().await?))
+    }
+
     /// Returns the connection to pass to calls that take part in the transaction.
     pub fn conn(&mut self) -> &mut PgConnection {
         &mut self.0
@@ -191,6 +80,48 @@ impl Tx {
             _ => error.into(),
         })
     }
+}
+
+/// Opens a pool of connections; see [`crate::Store::connect`].
+pub(crate) async fn connect(config: &Config) -> Result<PgPool, StoreError> {
+    let options = parse_url(&config.url)?.application_name("facecrawl");
+    let mut first = connect_with_retries(&options, CONNECT_TIME_LIMIT).await?;
+    check_versions(&mut first).await?;
+    first.close().await?;
+
+    let timeout = config.statement_timeout.as_millis();
+    Ok(PgPoolOptions::new()
+        .max_connections(config.max_connections.max(1))
+        .acquire_timeout(Duration::from_secs(15))
+        .idle_timeout(Duration::from_secs(600))
+        .max_lifetime(Duration::from_secs(3600))
+        .test_before_acquire(false)
+        .before_acquire(|conn, state| {
+            Box::pin(async move {
+                // The pool replaces a connection that fails the test.
+                Ok(state.idle_for <= MAX_UNTESTED_IDLE || conn.ping().await.is_ok())
+            })
+        })
+        .after_connect(move |conn, _| {
+            Box::pin(async move {
+                // Limits how long a process that stopped inside a transaction keeps its row
+                // locks. After a failover, the address may lead to a standby for a while. The
+                // pool connects again until the server accepts changes.
+                let settings = format!(
+                    "set statement_timeout = {timeout}; set idle_in_transaction_session_timeout = 60000;
+                     {REJECT_READ_ONLY}"
+                );
+                sqlx::raw_sql(AssertSqlSafe(settings)).execute(conn).await?;
+                Ok(())
+            })
+        })
+        .connect_with(options)
+        .await?)
+}
+
+/// Returns the time of the database's clock, which all processes share.
+pub(crate) async fn clock(pool: &PgPool) -> Result<OffsetDateTime, StoreError> {
+    Ok(sqlx::query_scalar("select clock_timestamp()").fetch_one(pool).await?)
 }
 
 fn parse_url(url: &str) -> Result<PgConnectOptions, StoreError> {

@@ -8,11 +8,12 @@
 //!
 //! Every process holds a shared advisory lock from its start to its end ([`SchemaUse`]). A
 //! migration that stops older programs takes it exclusively, so it waits for their end.
+use crate::StoreError;
 use crate::db::REJECT_READ_ONLY;
 use crate::db::transient;
 use crate::db::transient::Cause;
-use crate::{Store, StoreError};
 use sha2::{Digest, Sha256};
+use sqlx::PgPool;
 use sqlx::migrate::{AppliedMigration, Migrate, MigrateError, Migration, Migrator};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection};
@@ -107,26 +108,30 @@ impl SchemaUse {
     }
 }
 
-impl Store {
+/// A handle to the schema; see [`crate::Store::schema`].
+#[derive(Clone, Copy, Debug)]
+pub struct Schema<'a>(pub(crate) &'a PgPool);
+
+impl Schema<'_> {
     /// Migrates the schema. One process at a time does so. A migration that stops older programs
     /// waits at most ten minutes for them. With `OlderPrograms::Keep`, it fails instead.
     ///
     /// # Errors
     /// Fails with `Unsupported` if this program is too old for the schema, or if older programs do
     /// not end or must be kept; with `Migrate` if a migration fails. Failed ones leave no trace.
-    pub async fn migrate(&self, older: OlderPrograms) -> Result<Migrated, StoreError> {
+    pub async fn migrate(self, older: OlderPrograms) -> Result<Migrated, StoreError> {
         self.migrate_to(&MIGRATIONS, older).await
     }
 
     /// Works like [`Self::migrate`], with the migrations of another version (for tests).
     pub async fn migrate_to(
-        &self,
+        self,
         migrations: &Migrator,
         older: OlderPrograms,
     ) -> Result<Migrated, StoreError> {
         // Statement logging is off. On a slow disk, each migration would be logged as a slow
         // statement, with its whole text.
-        let options = self.pool.connect_options().as_ref().clone().disable_statement_logging();
+        let options = self.0.connect_options().as_ref().clone().disable_statement_logging();
         let mut conn = connect(&options).await?;
         let known = newest_version(migrations.iter());
         acquire_migration_lock(&mut conn, known).await?;
@@ -156,11 +161,11 @@ impl Store {
     }
 
     /// Returns `true` if the database has a schema of this program, of any version.
-    pub async fn has_schema(&self) -> Result<bool, StoreError> {
+    pub async fn exists(self) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(
             "select to_regclass('collections') is not null or to_regclass('jobs') is not null",
         )
-        .fetch_one(&self.pool)
+        .fetch_one(self.0)
         .await?)
     }
 
@@ -169,14 +174,14 @@ impl Store {
     /// # Errors
     /// Fails with `Unsupported` if the schema has a different version, or if a newer program
     /// changes it now.
-    pub async fn check_schema(&self) -> Result<SchemaUse, StoreError> {
-        let options = self.pool.connect_options().as_ref().clone();
+    pub async fn check(self) -> Result<SchemaUse, StoreError> {
+        let options = self.0.connect_options().as_ref().clone();
         let mut conn = connect(&options).await?;
         let free = try_lock_shared(&mut conn, RUNNING).await?;
-        let exists = self.has_schema().await?;
+        let exists = self.exists().await?;
         let applied =
             if exists { conn.list_applied_migrations(&MIGRATIONS.table_name).await? } else { Vec::new() };
-        let known = Self::schema_version();
+        let known = version();
         if !free || newest_applied(&applied) > known {
             return Err(StoreError::Unsupported(
                 "a newer version of facecrawl has migrated the database: use that version".into(),
@@ -190,21 +195,21 @@ impl Store {
             "the database has {applied} of the {expected} migrations of this program: run `facecrawl migrate`"
         )))
     }
+}
 
-    /// Returns the newest schema version that this program knows: the number of its last migration.
-    pub fn schema_version() -> i64 {
-        newest_version(MIGRATIONS.iter())
-    }
+/// Returns the newest schema version that this program knows: the number of its last migration.
+pub fn version() -> i64 {
+    newest_version(MIGRATIONS.iter())
+}
 
-    /// Returns a short hex digest of this build's migrations. It changes when the schema does.
-    pub fn schema_fingerprint() -> String {
-        let mut digest = Sha256::new();
-        for migration in MIGRATIONS.iter() {
-            digest.update(migration.version.to_be_bytes());
-            digest.update(&migration.checksum);
-        }
-        hex::encode(&digest.finalize()[..6])
+/// Returns a short hex digest of this build's migrations. It changes when the schema does.
+pub fn fingerprint() -> String {
+    let mut digest = Sha256::new();
+    for migration in MIGRATIONS.iter() {
+        digest.update(migration.version.to_be_bytes());
+        digest.update(&migration.checksum);
     }
+    hex::encode(&digest.finalize()[..6])
 }
 
 fn newest_version<'a>(migrations: impl Iterator<Item = &'a Migration>) -> i64 {

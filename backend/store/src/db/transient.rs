@@ -7,10 +7,8 @@
 //! committed. Only a caller that can determine the outcome (such as a job of the queue, which uses
 //! its fence) may continue after it.
 use crate::StoreError;
-use sha2::{Digest, Sha256};
 use std::iter::successors;
 use std::time::{Duration, Instant};
-use uuid::Uuid;
 
 /// First pause. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -124,48 +122,4 @@ where
 pub(crate) fn pauses() -> impl Iterator<Item = Duration> {
     successors(Some(FIRST_PAUSE), |pause| Some((*pause * 2).min(MAX_PAUSE)))
         .map(|pause| pause.mul_f64(rand::random_range(0.5..1.0)))
-}
-
-/// Maximum length in characters of free text (titles, alternative texts, error messages). Longer
-/// text is truncated.
-const MAX_TEXT_CHARS: usize = 2_000;
-
-/// Returns the first 128 bits of the URL's SHA-256, which the ledgers' unique keys use. Returns the
-/// nil UUID for `None`.
-pub(crate) fn url_hash(url: Option<&str>) -> Uuid {
-    let Some(url) = url else { return Uuid::nil() };
-    let mut half = [0; 16];
-    half.copy_from_slice(&Sha256::digest(url.as_bytes())[..16]);
-    Uuid::from_bytes(half)
-}
-
-/// Returns the first 32 bits of a URL's hash, as `page_visits.mentions` stores them.
-pub(crate) fn mention(hash: &Uuid) -> i32 {
-    let [a, b, c, d, ..] = *hash.as_bytes();
-    i32::from_be_bytes([a, b, c, d])
-}
-
-/// Returns a URL or path without U+0000, which Postgres cannot store.
-pub(crate) fn without_nul(text: &str) -> String {
-    text.replace('\0', "\u{FFFD}")
-}
-
-/// Returns free text without U+0000 and with a limited length.
-pub(crate) fn clipped(text: Option<&str>) -> Option<String> {
-    text.map(|text| without_nul(&text.chars().take(MAX_TEXT_CHARS).collect::<String>()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hashes_tell_urls_apart_and_text_is_made_storable() {
-        assert_eq!(url_hash(None), Uuid::nil());
-        assert_ne!(url_hash(Some("http://a/")), url_hash(Some("http://a/b")));
-        // printf abc | sha256sum
-        assert_eq!(url_hash(Some("abc")).simple().to_string(), "ba7816bf8f01cfea414140de5dae2223");
-        assert_eq!(clipped(Some("a\0b")).as_deref(), Some("a\u{FFFD}b"));
-        assert_eq!(clipped(Some(&"é".repeat(3_000))).map(|text| text.chars().count()), Some(MAX_TEXT_CHARS));
-    }
 }

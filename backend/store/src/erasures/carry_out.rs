@@ -1,19 +1,20 @@
-//! Carries out a planned erasure.
+//! Carries out a planned erasure, and repeats erasures after a backup is restored.
 //!
-//! Finds people and clusters that have no faces left after an erasure. The erasure deletes their
-//! names, external ids and metadata too.
-//!
-//! Only an erasure deletes such people and clusters. The deletion of a face or an image does not
-//! delete people. After a backup is restored, only the people in the deletion log are deleted.
+//! Only an erasure deletes people and clusters that have no faces left, with their names, external
+//! ids and metadata. The deletion of a face or an image does not delete people. After a backup is
+//! restored, only the people in the deletion log are deleted.
 use super::{Plan, PlannedFace};
+use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::erasures::deletion::delete_images;
+use crate::db::deletions::CarriedOut;
+use crate::db::deletions::LedgerJobs;
+use crate::erasures::chip_shows;
+use crate::erasures::traces::Traces;
 use crate::erasures::traces::videos::{emptied, videos_of_frames};
-use crate::erasures::traces::{LedgerJobs, Traces};
-use crate::erasures::{chip_shows, deletion_log};
 use crate::faces::CROP_MARGIN;
+use crate::images::delete_images;
+use crate::store::Erasures;
 use crate::videos::{delete_video_rows, drop_files_of_ended, frames_of};
-use crate::{Store, StoreError};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use std::collections::{BTreeMap, HashSet};
 use uuid::Uuid;
@@ -21,17 +22,17 @@ use uuid::Uuid;
 /// Number of images that one statement deletes, with all dependent rows.
 const IMAGES: usize = 1_000;
 
-impl Store {
+impl Erasures<'_> {
     /// Carries out a plan in the transaction that created it. Also removes the URLs of erased
     /// images, and of videos without remaining faces, from ledger rows and from all other records
     /// of where they were found.
-    pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<CarriedOut, StoreError> {
+    pub async fn carry_out(self, conn: &mut PgConnection, plan: &Plan) -> Result<CarriedOut, StoreError> {
         let faces = plan.faces.iter().map(|face| &face.id);
         let gone: Vec<Uuid> =
             faces.chain(&plan.images).chain(&plan.subjects).chain(&plan.videos).copied().collect();
         let touched = plan.faces.iter().map(|face| &face.image_id);
         let touched: Vec<Uuid> = touched.chain(&plan.images).copied().collect();
-        deletion_log::set(conn, &gone, &touched).await?;
+        crate::db::deletions::set_tombstones(conn, &gone, &touched).await?;
         let mut keys = Vec::new();
         let mut traces = Traces::new(plan.collection);
         let mut videos = Vec::new();
@@ -65,15 +66,6 @@ impl Store {
             .await?;
         Ok(CarriedOut { blobs: enqueue_blob_deletions(conn, keys).await?, jobs: traces.jobs })
     }
-}
-
-/// The remaining work for the caller of [`Store::carry_out`].
-#[derive(Clone, Debug, Default)]
-pub struct CarriedOut {
-    /// Blobs to delete after the commit.
-    pub blobs: Vec<String>,
-    /// Jobs whose records contain an erased URL. Clear these records in the same transaction.
-    pub jobs: LedgerJobs,
 }
 
 /// Erases single faces of an image that is kept.
@@ -159,58 +151,8 @@ fn shows(of: [f32; 4], other: [f32; 4]) -> bool {
     !apart(0) && !apart(1)
 }
 
-/// Locks and returns the subjects of these faces and of the faces of these images. Call it before
-/// images are locked, because all transactions lock subjects first.
-pub(super) async fn lock_subjects_of(
-    conn: &mut PgConnection,
-    collection: Uuid,
-    images: &[Uuid],
-    faces: &[PlannedFace],
-) -> Result<Vec<Uuid>, StoreError> {
-    let faces: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
-    Ok(sqlx::query_scalar(
-        "select id from subjects where collection_id = $1 and id in (
-             select sf.subject_id from unnest($2::uuid[]) as gone (image_id)
-                 join faces f on f.image_id = gone.image_id join subject_faces sf on sf.face_id = f.id
-             union
-             select sf.subject_id from unnest($3::uuid[]) as gone (face_id)
-                 join subject_faces sf on sf.face_id = gone.face_id)
-         order by id for update",
-    )
-    .bind(collection)
-    .bind(images)
-    .bind(faces)
-    .fetch_all(conn)
-    .await?)
-}
-
-impl Plan {
-    /// Adds those of the locked subjects whose faces are all to be erased.
-    pub(super) async fn add_emptied(
-        &mut self,
-        conn: &mut PgConnection,
-        held: &[Uuid],
-    ) -> Result<(), StoreError> {
-        let faces: Vec<Uuid> = self.faces.iter().map(|face| face.id).collect();
-        let emptied: Vec<Uuid> = sqlx::query_scalar(
-            "select sf.subject_id from subject_faces sf
-                 left join unnest($3::uuid[]) as gone (face_id) on gone.face_id = sf.face_id
-             where sf.collection_id = $1 and sf.subject_id = any($2)
-             group by sf.subject_id having count(*) = count(gone.face_id) order by sf.subject_id",
-        )
-        .bind(self.collection)
-        .bind(held)
-        .bind(faces)
-        .fetch_all(conn)
-        .await?;
-        // The plan already contains the requested subject.
-        let new: Vec<Uuid> = emptied.into_iter().filter(|id| !self.subjects.contains(id)).collect();
-        self.subjects.extend(new);
-        Ok(())
-    }
-}
-
-/// Maximum number of faces, images, subjects and videos (each) per call of [`Store::erase_again`].
+/// Maximum number of faces, images, subjects and videos (each) per call of
+/// `store.erasures().erase_again`.
 const BATCH: i64 = 500;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -235,16 +177,16 @@ impl ErasedAgain {
     }
 }
 
-impl Store {
+impl Erasures<'_> {
     /// Deletes rows of the collection that have tombstones, as an erasure would. Call it until the
     /// result is empty. Reads every row of the collection, without a statement timeout.
     pub async fn erase_again(
-        &self,
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
     ) -> Result<ErasedAgain, StoreError> {
         sqlx::query("set local statement_timeout = 0").execute(&mut *conn).await?;
-        self.lock_suppressions(conn, collection, true).await?;
+        self.0.suppressions().lock(conn, collection, true).await?;
         let mut images = with_tombstones(conn, "images", collection).await?;
         let faces = with_tombstones(conn, "faces", collection).await?;
         let subjects = with_tombstones(conn, "subjects", collection).await?;

@@ -4,7 +4,8 @@
 //! The log consists of lines of JSON. It is always complete and it is small, so it can be written
 //! often and stored separately from the backups. It contains ids, hashes and sketches, but no
 //! deleted content.
-use crate::{Store, StoreError};
+use crate::StoreError;
+use crate::store::Erasures;
 use futures::stream::TryStreamExt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -62,16 +63,16 @@ const REVOKED_KEYS: &str = "
     update api_keys k set revoked_at = r.revoked_at from jsonb_populate_recordset(null::api_keys, $1) r
     where k.id = r.id and k.revoked_at is null";
 
-impl Store {
+impl Erasures<'_> {
     /// Passes each line of the deletion log, from one snapshot, to `take`.
     ///
     /// # Errors
     /// Fails with the errors of the database and with the first error of `take`.
     pub async fn deletion_log<E: From<StoreError>>(
-        &self,
+        self,
         mut take: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let database = |error: sqlx::Error| StoreError::from(error);
         sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await.map_err(database)?;
         let mut lines = sqlx::query_scalar(DELETIONS).fetch(tx.conn());
@@ -83,18 +84,18 @@ impl Store {
     }
 
     /// Imports the entries that are missing from this database, in one transaction.
-    /// [`Store::erase_again`] then deletes everything that the log records as deleted.
+    /// `store.erasures().erase_again` then deletes everything that the log records as deleted.
     ///
     /// # Errors
     /// Fails with `Database` if the tables reject a row, and with `Conflict` if an embedding model
     /// has a different number of dimensions here.
-    pub async fn import_deletion_log(&self, entries: Vec<Entry>) -> Result<(), StoreError> {
+    pub async fn import_deletion_log(self, entries: Vec<Entry>) -> Result<(), StoreError> {
         let (mut erasures, mut suppressions) = (Vec::new(), Vec::new());
         let (mut tombstones, mut keys) = (Vec::new(), Vec::new());
         for entry in entries {
             match entry {
                 Entry::EmbeddingModel { identity, name, dimensions } => {
-                    self.register_model(&identity, &name, dimensions).await?;
+                    self.0.models().register(&identity, &name, dimensions).await?;
                 }
                 Entry::Erasure(row) => erasures.push(row),
                 Entry::Suppression(row) => suppressions.push(row),
@@ -102,7 +103,7 @@ impl Store {
                 Entry::RevokedKey(row) => keys.push(row),
             }
         }
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         import_rows(tx.conn(), ERASURES, erasures).await?;
         import_rows(tx.conn(), SUPPRESSIONS, suppressions).await?;
         import_rows(tx.conn(), TOMBSTONES, tombstones).await?;
@@ -131,30 +132,14 @@ async fn import_rows(
     Ok(())
 }
 
-impl Store {
+impl Erasures<'_> {
     /// Returns collections with tombstones that exist again because of a restored backup.
-    pub async fn restored_deleted_collections(&self) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn restored_deleted_collections(self) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select c.id from collections c join tombstones t on t.digest = sha256(uuid_send(c.id))
              where c.deleting_at is null order by c.id",
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
-}
-
-/// Sets tombstones for the rows that this transaction deletes, and for replaced smaller versions of
-/// `images`. `images` are the images that lose a face or are deleted. Call it before that.
-pub(crate) async fn set(conn: &mut PgConnection, ids: &[Uuid], images: &[Uuid]) -> Result<(), StoreError> {
-    sqlx::query(
-        "insert into tombstones (digest)
-         select sha256(uuid_send(id)) from unnest($1::uuid[]) as gone (id)
-         union select digest from superseded_images where image_id = any($2)
-         on conflict do nothing",
-    )
-    .bind(ids)
-    .bind(images)
-    .execute(conn)
-    .await?;
-    Ok(())
 }

@@ -6,22 +6,19 @@
 //! The erasure of a face also deletes its crop and chip, and the thumbnail of its image. It deletes
 //! the crops and chips of other faces if they contain a part of the erased face. An erasure deletes
 //! an image whose faces are all erased, and a person whose faces are all erased.
-//!
-//! Computes the region of an image that the aligned chip of a face covers. The geometry is that of
-//! `vision::norm_crop`: the similarity transform that best fits the five landmarks to the ArcFace
-//! template of 112x112 pixels.
 mod carry_out;
-pub(crate) mod deletion;
 pub mod deletion_log;
 mod plan;
 pub mod retention;
 pub mod suppressions;
 pub mod traces;
+use crate::StoreError;
+pub use crate::db::deletions::CarriedOut;
 use crate::erasures::plan::FaceRow;
-use crate::faces::{ROUNDING, halfvec};
 use crate::index::{AllSimilar, FaceIndex};
-use crate::{Store, StoreError};
-pub use carry_out::{CarriedOut, ErasedAgain};
+use crate::index::{ROUNDING, halfvec};
+use crate::store::Erasures;
+pub use carry_out::ErasedAgain;
 use pgvector::HalfVector;
 pub use plan::{Plan, PlannedFace};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
@@ -131,11 +128,11 @@ impl From<EmbeddingRow> for EmbeddedFace {
     }
 }
 
-impl Store {
+impl Erasures<'_> {
     /// Returns faces of a plan with their embeddings, in the order of their ids. An embedding takes
     /// about a kilobyte of memory, so pass only a part of a large plan per call.
     pub async fn planned_embeddings(
-        &self,
+        self,
         conn: &mut PgConnection,
         faces: &[Uuid],
     ) -> Result<Vec<EmbeddedFace>, StoreError> {
@@ -152,8 +149,8 @@ impl Store {
     /// Inserts the record of an erasure, or updates its number of suppressions. Returns the time of
     /// the transaction, which differs from the time in `record`. Suppressions refer to the record,
     /// so insert the record first, then the suppressions, then call this again with their number.
-    pub async fn record_erasure(
-        &self,
+    pub async fn record(
+        self,
         conn: &mut PgConnection,
         record: &ErasureRecord,
     ) -> Result<OffsetDateTime, StoreError> {
@@ -178,8 +175,8 @@ impl Store {
     }
 
     /// Returns the erasures of a collection, newest first, before the id `before`.
-    pub async fn erasures(
-        &self,
+    pub async fn list(
+        self,
         collection: Uuid,
         before: Option<Uuid>,
         limit: i64,
@@ -192,8 +189,8 @@ impl Store {
         .bind(collection)
         .bind(before)
         .bind(limit.max(0))
-        .bind(self.collection_scope)
-        .fetch_all(&self.pool)
+        .bind(self.0.collection_scope)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
@@ -203,17 +200,13 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if the erasure does not exist.
-    pub async fn lift_suppressions(
-        &self,
-        conn: &mut PgConnection,
-        id: Uuid,
-    ) -> Result<(ErasureRecord, u64), StoreError> {
+    pub async fn lift(self, conn: &mut PgConnection, id: Uuid) -> Result<(ErasureRecord, u64), StoreError> {
         let record: Option<ErasureRecord> = sqlx::query_as(
             "update erasures set lifted_at = coalesce(lifted_at, now()) where id = $1 and ($2::uuid is null or collection_id = $2)
              returning id, collection_id, kind, suppress, suppress_person, threshold, faces, images, videos, suppressions, created_at, lifted_at",
         )
         .bind(id)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
         let record = record.ok_or_else(|| StoreError::not_found("erasure", id))?;

@@ -1,14 +1,15 @@
 //! Plans an erasure: what it deletes and which suppressions it needs.
 use super::Target;
-use crate::db::transient::{url_hash, without_nul};
+use crate::StoreError;
+use crate::db::text::{url_hash, without_nul};
+use crate::erasures::similar_faces;
 use crate::erasures::suppressions::Suppression;
-use crate::erasures::{carry_out, similar_faces};
-use crate::faces::check_embedding;
-use crate::faces::models::EmbeddingModel;
 use crate::index::AllSimilar;
+use crate::index::EmbeddingModel;
+use crate::index::check_embedding;
+use crate::store::Erasures;
 use crate::videos::crawled::videos_at;
 use crate::videos::frames_of;
-use crate::{Store, StoreError};
 use sqlx::{FromRow, PgConnection};
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
@@ -105,19 +106,19 @@ impl ImageRow {
     }
 }
 
-impl Store {
+impl Erasures<'_> {
     /// Finds what the erasure deletes, and locks the images until the transaction ends.
     ///
     /// # Errors
     /// Fails with `NotFound` if the face, image or subject is not in the collection, and with
     /// `Invalid` if the embedding does not fit its model.
-    pub async fn plan_erasure(
-        &self,
+    pub async fn plan(
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         target: &Target,
     ) -> Result<Plan, StoreError> {
-        if self.collection_scope.is_some_and(|scope| scope != collection) {
+        if self.0.collection_scope.is_some_and(|scope| scope != collection) {
             return Err(StoreError::not_found("collection", collection));
         }
         // Uses the transaction's own connection: all other connections may be waiting for the lock.
@@ -132,7 +133,7 @@ impl Store {
             }
             _ => None,
         };
-        self.lock_suppressions(conn, collection, true).await?;
+        self.0.suppressions().lock(conn, collection, true).await?;
         let mut plan = Plan { collection, ..Plan::default() };
         if let Target::Url(spellings) = target {
             plan.addresses.extend(spellings.iter().map(|url| without_nul(url)));
@@ -164,7 +165,7 @@ impl Store {
                     Some(model) => {
                         let (probe, threshold) = (embedding.as_slice(), *threshold);
                         let query = AllSimilar { collection_id: collection, model, probe, threshold };
-                        similar_faces(self.index.as_ref(), conn, &query).await?
+                        similar_faces(self.0.index.as_ref(), conn, &query).await?
                     }
                     None => Vec::new(),
                 }
@@ -186,7 +187,7 @@ impl Store {
             return Err(StoreError::not_found("face", face));
         }
         let faces = with_tracks(conn, collection, &named, faces).await?;
-        let shown = carry_out::lock_subjects_of(conn, collection, &named, &faces).await?;
+        let shown = lock_subjects_of(conn, collection, &named, &faces).await?;
         plan.complete(conn, collection, &named, faces).await?;
         plan.add_emptied(conn, &shown).await?;
         plan.suppress_files(conn, matches!(target, Target::Video(_))).await?;
@@ -462,6 +463,57 @@ impl Plan {
             self.pictures.extend(address.map(Suppression::Url));
             self.pictures.extend(row.final_hash.map(Suppression::UrlHash));
         }
+        Ok(())
+    }
+}
+
+/// Locks and returns the subjects of these faces and of the faces of these images. Call it before
+/// images are locked, because all transactions lock subjects first.
+async fn lock_subjects_of(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    images: &[Uuid],
+    faces: &[PlannedFace],
+) -> Result<Vec<Uuid>, StoreError> {
+    let faces: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
+    Ok(sqlx::query_scalar(
+        "select id from subjects where collection_id = $1 and id in (
+             select sf.subject_id from unnest($2::uuid[]) as gone (image_id)
+                 join faces f on f.image_id = gone.image_id join subject_faces sf on sf.face_id = f.id
+             union
+             select sf.subject_id from unnest($3::uuid[]) as gone (face_id)
+                 join subject_faces sf on sf.face_id = gone.face_id)
+         order by id for update",
+    )
+    .bind(collection)
+    .bind(images)
+    .bind(faces)
+    .fetch_all(conn)
+    .await?)
+}
+
+impl Plan {
+    /// Adds those of the locked subjects whose faces are all to be erased.
+    pub(super) async fn add_emptied(
+        &mut self,
+        conn: &mut PgConnection,
+        held: &[Uuid],
+    ) -> Result<(), StoreError> {
+        let faces: Vec<Uuid> = self.faces.iter().map(|face| face.id).collect();
+        let emptied: Vec<Uuid> = sqlx::query_scalar(
+            "select sf.subject_id from subject_faces sf
+                 left join unnest($3::uuid[]) as gone (face_id) on gone.face_id = sf.face_id
+             where sf.collection_id = $1 and sf.subject_id = any($2)
+             group by sf.subject_id having count(*) = count(gone.face_id) order by sf.subject_id",
+        )
+        .bind(self.collection)
+        .bind(held)
+        .bind(faces)
+        .fetch_all(conn)
+        .await?;
+        // The plan already contains the requested subject.
+        let new: Vec<Uuid> = emptied.into_iter().filter(|id| !self.subjects.contains(id)).collect();
+        self.subjects.extend(new);
         Ok(())
     }
 }

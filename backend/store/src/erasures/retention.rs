@@ -1,11 +1,14 @@
-//! Deletes content whose last sighting is older than its collection's retention period. The work is
-//! done in small transactions that can be interrupted at any time and repeated. One process at a
-//! time runs the task.
+//! Deletes content whose last sighting is older than its collection's retention period, and counts
+//! what a deletion or a shorter retention would delete.
+//!
+//! The deletion is done in small transactions that can be interrupted at any time and repeated. One
+//! process at a time runs the task.
+use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::crawls::closing::{images_of_crawl_alone, videos_of_crawl_alone};
-use crate::erasures::deletion::delete_images;
+use crate::images::delete_images;
+use crate::store::{Extents, Retention};
 use crate::videos::{delete_video_rows, frames_of};
-use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use std::time::Duration;
 use uuid::Uuid;
@@ -57,26 +60,26 @@ impl Expired {
     }
 }
 
-impl Store {
+impl Retention<'_> {
     /// Claims a run of a periodic task for this process. Returns `true` for the first process that
     /// calls it once the task is due. It is due again after `every`, even if that process dies.
-    pub async fn claim_maintenance(&self, task: &str, every: Duration) -> Result<bool, StoreError> {
+    pub async fn claim_maintenance(self, task: &str, every: Duration) -> Result<bool, StoreError> {
         let taken = sqlx::query(
             "insert into upkeep (task, due_at) values ($1, now() + make_interval(secs => $2))
              on conflict (task) do update set due_at = excluded.due_at where upkeep.due_at <= now()",
         )
         .bind(task)
         .bind(every.as_secs_f64())
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         Ok(taken.rows_affected() == 1)
     }
 
-    pub async fn collections_with_retention(&self) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn collections(self) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from collections where retention_days is not null and deleting_at is null order by id",
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
@@ -87,15 +90,11 @@ impl Store {
     /// even if frames with enrolled faces remain. Then it deletes the records of videos and crawls
     /// that ended before this period. Images with an enrolled face and crawls with a scheduled next
     /// run are kept.
-    pub async fn expire_some(
-        &self,
-        conn: &mut PgConnection,
-        collection: Uuid,
-    ) -> Result<Expired, StoreError> {
+    pub async fn expire_some(self, conn: &mut PgConnection, collection: Uuid) -> Result<Expired, StoreError> {
         let mut expired = Expired::default();
         // An erasure locks images before videos, and this transaction locks them the other way
         // round. The lock keeps them from running at the same time.
-        self.lock_suppressions(conn, collection, false).await?;
+        self.0.suppressions().lock(conn, collection, false).await?;
         let candidates: Vec<(Uuid, Option<Uuid>)> = sqlx::query_as(concat!(
             "select i.id, v.id from collections c join images i on i.collection_id = c.id
              left join video_frames f on f.image_id = i.id left join videos v on v.id = f.video_id
@@ -180,7 +179,7 @@ impl Store {
         }
         if expired.rows == 0 {
             // The crawl has no live video, so no records of jobs have to be cleared.
-            expired.blobs = self.delete_crawl(conn, crawl, false).await?.blobs;
+            expired.blobs = self.0.crawls().delete(conn, crawl, false).await?.blobs;
             expired.crawls = 1;
         }
         Ok(expired)
@@ -210,13 +209,13 @@ impl Extent {
     }
 }
 
-impl Store {
+impl Extents<'_> {
     /// Counts what is deleted with a collection.
     ///
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope.
-    pub async fn extent_of_collection(&self, id: Uuid) -> Result<Extent, StoreError> {
-        self.collection_by_id(id).await?;
+    pub async fn of_collection(self, id: Uuid) -> Result<Extent, StoreError> {
+        self.0.collections().by_id(id).await?;
         let (images, faces, videos, subjects, suppressions) = sqlx::query_as(
             "select (select count(*) from (select 1 from images where collection_id = $1 limit $2) i),
                     (select count(*) from (select 1 from faces where collection_id = $1 limit $2) f),
@@ -226,7 +225,7 @@ impl Store {
         )
         .bind(id)
         .bind(MAX_COUNT)
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?;
         Ok(Extent { images, faces, videos, subjects, suppressions })
     }
@@ -235,15 +234,15 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope.
-    pub async fn extent_of_suppressions(&self, erasure: Uuid) -> Result<Extent, StoreError> {
+    pub async fn of_suppressions(self, erasure: Uuid) -> Result<Extent, StoreError> {
         let suppressions: Option<i64> = sqlx::query_scalar(
             "select (select count(*) from (select 1 from suppressions where erasure_id = e.id limit $3) s)
              from erasures e where e.id = $1 and ($2::uuid is null or e.collection_id = $2)",
         )
         .bind(erasure)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .bind(MAX_COUNT)
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.0.pool)
         .await?;
         let suppressions = suppressions.ok_or_else(|| StoreError::not_found("erasure", erasure))?;
         Ok(Extent { suppressions, ..Extent::default() })
@@ -253,9 +252,9 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope.
-    pub async fn extent_of_crawl(&self, id: Uuid) -> Result<Extent, StoreError> {
-        self.crawl(id).await?;
-        let mut conn = self.pool.acquire().await?;
+    pub async fn of_crawl(self, id: Uuid) -> Result<Extent, StoreError> {
+        self.0.crawls().get(id).await?;
+        let mut conn = self.0.pool.acquire().await?;
         let mut images = images_of_crawl_alone(&mut conn, id).await?;
         let videos = videos_of_crawl_alone(&mut conn, id).await?;
         images.extend(frames_of(&mut conn, &videos).await?);
@@ -270,8 +269,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope.
-    pub async fn extent_of_video(&self, id: Uuid) -> Result<Extent, StoreError> {
-        self.video(id).await?;
+    pub async fn of_video(self, id: Uuid) -> Result<Extent, StoreError> {
+        self.0.videos().get(id).await?;
         let (images, faces) = sqlx::query_as(
             "select (select count(*) from (select 1 from video_frames where video_id = $1 limit $2) i),
                     (select count(*) from (select 1 from video_frames v join faces f on f.image_id = v.image_id
@@ -279,7 +278,7 @@ impl Store {
         )
         .bind(id)
         .bind(MAX_COUNT)
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?;
         Ok(Extent { images, faces, videos: 1, ..Extent::default() })
     }
@@ -288,18 +287,18 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope.
-    pub async fn extent_of_image(&self, id: Uuid) -> Result<Extent, StoreError> {
-        let image = self.image(id).await?;
+    pub async fn of_image(self, id: Uuid) -> Result<Extent, StoreError> {
+        let image = self.0.images().get(id).await?;
         Ok(Extent { images: 1, faces: i64::from(image.face_count), ..Extent::default() })
     }
 
-    /// Counts what [`Store::delete_face`] deletes.
+    /// Counts what `store.faces().delete` deletes.
     ///
     /// # Errors
     /// Fails with `NotFound` if the face does not exist or is outside the store's scope.
-    pub async fn extent_of_face(&self, id: Uuid) -> Result<Extent, StoreError> {
-        self.face(id).await?;
-        let enrolled = self.extent_of_enrolled(None, Some(id)).await?;
+    pub async fn of_face(self, id: Uuid) -> Result<Extent, StoreError> {
+        self.0.faces().get(id).await?;
+        let enrolled = self.of_enrolled(None, Some(id)).await?;
         Ok(Extent { faces: enrolled.faces.max(1), ..enrolled })
     }
 
@@ -308,11 +307,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails with the errors of the database.
-    pub async fn extent_of_enrolled(
-        &self,
-        subject: Option<Uuid>,
-        face: Option<Uuid>,
-    ) -> Result<Extent, StoreError> {
+    pub async fn of_enrolled(self, subject: Option<Uuid>, face: Option<Uuid>) -> Result<Extent, StoreError> {
         // The same condition as in `drop_enrolled`, without the assignments that are deleted.
         let (images, faces) = sqlx::query_as(
             "with gone as (
@@ -333,7 +328,7 @@ impl Store {
         .bind(subject)
         .bind(face)
         .bind(MAX_COUNT)
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?;
         Ok(Extent { images, faces, ..Extent::default() })
     }
@@ -342,8 +337,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist or is outside the store's scope.
-    pub async fn extent_of_retention(&self, id: Uuid, days: i32) -> Result<Extent, StoreError> {
-        self.collection_by_id(id).await?;
+    pub async fn of_retention(self, id: Uuid, days: i32) -> Result<Extent, StoreError> {
+        self.0.collections().by_id(id).await?;
         let (images, faces) = sqlx::query_as(concat!(
             "select count(*), coalesce(sum(face_count), 0)::bigint from (
                  select i.face_count from images i
@@ -355,14 +350,14 @@ impl Store {
         .bind(id)
         .bind(days)
         .bind(MAX_COUNT)
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?;
         Ok(Extent { images, faces, ..Extent::default() })
     }
 
     /// Returns the secret that signs confirmations, the same in every process on this database.
-    pub async fn confirmation_secret(&self) -> Result<Vec<u8>, StoreError> {
+    pub async fn confirmation_secret(self) -> Result<Vec<u8>, StoreError> {
         let secret = "select secret from service_secrets where name = 'confirmations'";
-        Ok(sqlx::query_scalar(secret).fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar(secret).fetch_one(&self.0.pool).await?)
     }
 }

@@ -1,7 +1,8 @@
 //! Suppressions, which prevent erased content from being stored again. They contain hashes and
 //! sketches, but no images, addresses or embeddings.
-use crate::db::transient::{url_hash, without_nul};
-use crate::{Store, StoreError, images};
+use crate::db::text::{url_hash, without_nul};
+use crate::store::Suppressions;
+use crate::{StoreError, images};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgExecutor};
 use std::collections::HashSet;
 use uuid::Uuid;
@@ -99,14 +100,14 @@ macro_rules! picture_columns {
     };
 }
 
-impl Store {
+impl Suppressions<'_> {
     /// Locks the suppressions of a collection until the transaction ends, so that erasures and
     /// incoming images wait for each other.
     ///
     /// An image checks the suppressions and is stored under the shared lock. An erasure finds
     /// stored images and suppresses them under the exclusive lock.
-    pub async fn lock_suppressions(
-        &self,
+    pub async fn lock(
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         exclusive: bool,
@@ -125,24 +126,20 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if the crawl does not exist.
-    pub async fn lock_suppressions_of_crawl(
-        &self,
-        conn: &mut PgConnection,
-        crawl: Uuid,
-    ) -> Result<Uuid, StoreError> {
+    pub async fn lock_of_crawl(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Uuid, StoreError> {
         let collection: Option<Uuid> = sqlx::query_scalar("select collection_id from crawls where id = $1")
             .bind(crawl)
             .fetch_optional(&mut *conn)
             .await?;
         let collection = collection.ok_or_else(|| StoreError::not_found("crawl", crawl))?;
-        self.lock_suppressions(conn, collection, false).await?;
+        self.lock(conn, collection, false).await?;
         Ok(collection)
     }
 
     /// Returns `true` if the collection has any suppression. Usually it has none, and further
     /// checks are unnecessary.
     pub async fn suppresses(
-        &self,
+        self,
         executor: impl PgExecutor<'_>,
         collection: Uuid,
     ) -> Result<bool, StoreError> {
@@ -155,7 +152,7 @@ impl Store {
     /// Returns `true` if a URL of an image is suppressed. The checked URLs are that of the ledger
     /// row, those of pages that contain the image, and `answered`, the URL after redirects.
     pub async fn suppresses_url(
-        &self,
+        self,
         executor: impl PgExecutor<'_>,
         collection: Uuid,
         image_url: Uuid,
@@ -178,7 +175,7 @@ impl Store {
 
     /// Returns `true` if a page that contains a video is suppressed.
     pub async fn suppresses_pages_of_video(
-        &self,
+        self,
         executor: impl PgExecutor<'_>,
         collection: Uuid,
         video: Uuid,
@@ -197,7 +194,7 @@ impl Store {
 
     /// Returns `true` if a URL without a ledger row is suppressed.
     pub async fn suppresses_address(
-        &self,
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         url: &str,
@@ -212,10 +209,10 @@ impl Store {
     }
 
     /// Returns the suppressions that may match an image: those with the same bytes, and those whose
-    /// phash and dhash may be near (see [`Store::near_candidates`]). The caller decides with
+    /// phash and dhash may be near (see `store.images().near_candidates`). The caller decides with
     /// `vision::PerceptualHashes::is_near`.
-    pub async fn suppressed_pictures(
-        &self,
+    pub async fn suppressed_images(
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         sha256: &[u8; 32],
@@ -247,7 +244,7 @@ impl Store {
     /// Returns the suppressed faces of a video: times in microseconds, and x, y, width, height as
     /// fractions of the frame.
     pub async fn suppressed_video_faces(
-        &self,
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         sha256: &[u8; 32],
@@ -266,7 +263,7 @@ impl Store {
     }
 
     pub async fn suppresses_video(
-        &self,
+        self,
         executor: impl PgExecutor<'_>,
         collection: Uuid,
         sha256: &[u8; 32],
@@ -284,7 +281,7 @@ impl Store {
     /// Returns, for each sketch, whether the sketch of a suppressed person differs from it in at
     /// most `most` bits. All sketches must have been computed with the same secret and model.
     pub async fn suppressed_sketches(
-        &self,
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         sketches: &[Sketch],
@@ -309,12 +306,12 @@ impl Store {
 
     /// Returns the number of sketches of people, in any collection, computed with a secret other
     /// than `key`. This process cannot compare faces with them.
-    pub async fn foreign_sketches(&self, key: &str) -> Result<i64, StoreError> {
+    pub async fn foreign_sketches(self, key: &str) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar(
             "select count(*) from suppressions where sketch is not null and sha256 is null and sketch_key <> $1",
         )
         .bind(key)
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?)
     }
 }
@@ -322,12 +319,12 @@ impl Store {
 /// Maximum number of rows that one statement inserts.
 const BATCH: usize = 1_000;
 
-impl Store {
+impl Suppressions<'_> {
     /// Inserts the suppressions of an erasure and returns their number. A suppression that occurs
     /// twice in `suppressions` is inserted once. Suppressions of other calls and other erasures are
     /// not checked for duplicates, so each erasure's suppressions can be lifted independently.
     pub async fn suppress(
-        &self,
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         erasure: Uuid,

@@ -3,29 +3,11 @@
 //! are not handled here; [`Traces::jobs`] lists them.
 pub(crate) mod videos;
 use crate::StoreError;
-use crate::db::transient::{mention, url_hash};
-use crate::erasures::deletion_log;
+use crate::db::deletions::LedgerJobs;
+use crate::db::text::{mention, url_hash};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use std::collections::BTreeSet;
 use uuid::Uuid;
-
-/// Jobs whose records contain an erased URL or its host, by their crawls and ledger rows, and by
-/// their videos.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use = "clear the records of these jobs in the same transaction"]
-pub struct LedgerJobs {
-    pub crawls: BTreeSet<Uuid>,
-    pub rows: BTreeSet<Uuid>,
-    pub videos: BTreeSet<Uuid>,
-}
-
-impl LedgerJobs {
-    pub(crate) fn extend(&mut self, more: Self) {
-        self.crawls.extend(more.crawls);
-        self.rows.extend(more.rows);
-        self.videos.extend(more.videos);
-    }
-}
 
 /// Collects the records that refer to images which an erasure is about to delete.
 #[derive(Default)]
@@ -59,7 +41,7 @@ impl Traces {
             self.jobs.crawls.insert(row.crawl_id);
             self.jobs.rows.insert(row.id);
         }
-        deletion_log::set(conn, &ids, &[]).await?;
+        crate::db::deletions::set_tombstones(conn, &ids, &[]).await?;
         Ok(ids)
     }
 

@@ -1,10 +1,11 @@
-//! Reads and inserts faces.
+//! Reads, inserts and deletes faces.
 pub mod models;
-pub mod scope;
 pub mod search;
-use crate::faces::scope::{Access, FaceFilter, few_images_of_site};
-use crate::{Store, StoreError};
-use half::f16;
+use crate::StoreError;
+use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::index::scope::{Access, FaceFilter, few_images_of_site};
+use crate::index::{check_embedding, halfvec};
+use crate::store::Faces;
 use pgvector::HalfVector;
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
@@ -31,7 +32,7 @@ pub struct NewFace {
     pub quality_passed: Option<bool>,
     /// Embedding, L2-normalised.
     pub embedding: Vec<f32>,
-    /// Id of the embedding model (`store::faces::models::EmbeddingModel::id`).
+    /// Id of the embedding model (`store::index::EmbeddingModel::id`).
     pub model_id: i32,
     /// Blob key of the aligned chip (PNG, 112x112).
     pub chip_key: Option<String>,
@@ -68,6 +69,13 @@ pub struct FaceListQuery {
     pub filter: FaceFilter,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
+pub struct FaceSubject {
+    pub face_id: Uuid,
+    pub subject_id: Uuid,
+    pub name: Option<String>,
+}
+
 macro_rules! select_faces {
     ($tail:literal) => {
         concat!(
@@ -79,7 +87,7 @@ macro_rules! select_faces {
     };
 }
 
-impl Store {
+impl Faces<'_> {
     /// Inserts the faces of one image and adds them to its `face_count`. Embeddings are stored with
     /// 11 significant bits (halfvec). Does nothing if `faces` is empty.
     ///
@@ -87,8 +95,8 @@ impl Store {
     /// Fails with `NotFound` if the collection has no such image or a model is not registered.
     /// Fails with `Invalid` if an embedding has the wrong length, is zero, or has a component that
     /// is not finite.
-    pub async fn insert_faces(
-        &self,
+    pub async fn insert(
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         image: Uuid,
@@ -142,23 +150,23 @@ impl Store {
         Ok(())
     }
 
-    pub async fn face(&self, id: Uuid) -> Result<Face, StoreError> {
+    pub async fn get(self, id: Uuid) -> Result<Face, StoreError> {
         sqlx::query_as(select_faces!("where f.id = $1 and ($2::uuid is null or f.collection_id = $2)"))
             .bind(id)
-            .bind(self.collection_scope)
-            .fetch_optional(&self.pool)
+            .bind(self.0.collection_scope)
+            .fetch_optional(&self.0.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("face", id))
     }
 
     /// Returns faces, newest first.
-    pub async fn faces(
-        &self,
+    pub async fn list(
+        self,
         list: &FaceListQuery,
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<Face>, StoreError> {
-        let collection = self.collection(&list.collection).await?.id;
+        let collection = self.0.collections().get(&list.collection).await?.id;
         let mut query = QueryBuilder::<Postgres>::new(select_faces!("where f.collection_id = "));
         query.push_bind(collection);
         if let Some(image) = list.image_id {
@@ -169,7 +177,7 @@ impl Store {
             Some(false) => query.push(" and f.quality_passed = false"),
             None => &mut query,
         };
-        let images = few_images_of_site(&self.pool, collection, &list.filter, self.exact_limit).await?;
+        let images = few_images_of_site(&self.0.pool, collection, &list.filter, self.0.exact_limit).await?;
         // The statement reads faces from the newest and tests each one. If the site has many
         // images, it soon finds `limit` faces.
         list.filter.push(&mut query, Access::EachFace, images.as_deref());
@@ -178,29 +186,29 @@ impl Store {
             query.push(" and f.id < ").push_bind(before);
         }
         query.push(" order by f.id desc limit ").push_bind(limit.max(0));
-        Ok(query.build_query_as().fetch_all(&self.pool).await?)
+        Ok(query.build_query_as().fetch_all(&self.0.pool).await?)
     }
 
     /// Returns faces by id, in no particular order. Missing faces are omitted.
-    pub(crate) async fn faces_by_id(&self, ids: &[Uuid]) -> Result<Vec<Face>, StoreError> {
-        Ok(sqlx::query_as(select_faces!("where f.id = any($1)")).bind(ids).fetch_all(&self.pool).await?)
+    pub(crate) async fn by_ids(self, ids: &[Uuid]) -> Result<Vec<Face>, StoreError> {
+        Ok(sqlx::query_as(select_faces!("where f.id = any($1)")).bind(ids).fetch_all(&self.0.pool).await?)
     }
 
     /// Returns the faces of several images, ordered by face id.
-    pub(crate) async fn faces_of(&self, images: &[Uuid]) -> Result<Vec<Face>, StoreError> {
+    pub(crate) async fn of_images(self, images: &[Uuid]) -> Result<Vec<Face>, StoreError> {
         Ok(sqlx::query_as(select_faces!("where f.image_id = any($1) order by f.id"))
             .bind(images)
-            .fetch_all(&self.pool)
+            .fetch_all(&self.0.pool)
             .await?)
     }
 
     /// Returns the model id and the embedding of a stored face.
-    pub async fn embedding(&self, face: Uuid) -> Result<(i32, Vec<f32>), StoreError> {
+    pub async fn embedding(self, face: Uuid) -> Result<(i32, Vec<f32>), StoreError> {
         let (model, embedding): (i32, HalfVector) =
             sqlx::query_as("select model_id, embedding from faces where id = $1 and ($2::uuid is null or collection_id = $2)")
                 .bind(face)
-                .bind(self.collection_scope)
-                .fetch_optional(&self.pool)
+                .bind(self.0.collection_scope)
+                .fetch_optional(&self.0.pool)
                 .await?
                 .ok_or_else(|| StoreError::not_found("face", face))?;
         Ok((model, embedding.as_slice().iter().map(|component| component.to_f32()).collect()))
@@ -245,43 +253,40 @@ fn first_id_of(time: OffsetDateTime) -> Uuid {
     Builder::from_unix_timestamp_millis(milliseconds as u64, &[0; 10]).into_uuid()
 }
 
-#[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
-pub struct EmbeddingModel {
-    /// Short id that faces refer to.
-    pub id: i32,
-    /// Identity of the model (`inference::EmbedderInfo::identity`).
-    pub identity: String,
-    /// File name.
-    pub name: String,
-    pub dimensions: i32,
-}
-
-/// Tolerance for comparing in double precision with a threshold in single precision. A face whose
-/// similarity rounds up to the threshold must not be lost.
-pub(crate) const ROUNDING: f64 = 1e-6;
-
-pub(crate) fn halfvec(embedding: &[f32]) -> HalfVector {
-    HalfVector::from(embedding.iter().copied().map(f16::from_f32).collect::<Vec<f16>>())
-}
-
-pub(crate) fn floats(embedding: &HalfVector) -> Vec<f32> {
-    embedding.as_slice().iter().copied().map(f16::to_f32).collect()
-}
-
-/// Fails with `Invalid` unless the embedding can be compared. The embedding must have the model's
-/// length and finite components, and must not be zero after rounding to half precision.
-pub(crate) fn check_embedding(embedding: &[f32], model: &str, dimensions: i32) -> Result<(), StoreError> {
-    if embedding.len() != dimensions as usize {
-        return Err(StoreError::Invalid(format!(
-            "the embedding has {} components; the model {model} requires {dimensions}",
-            embedding.len()
-        )));
+impl Faces<'_> {
+    /// Deletes a face and decrements the face count of its image. If the image was sent only for
+    /// enrolment and the face was its last one that belongs to a subject, the image is deleted too.
+    /// Returns the blob keys to delete after the commit.
+    pub async fn delete(self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
+        // An enrolment locks the image before its faces too.
+        let image: Uuid = sqlx::query_scalar(
+            "select i.id from images i join faces f on f.image_id = i.id
+             where f.id = $1 and ($2::uuid is null or f.collection_id = $2) for update of i",
+        )
+        .bind(id)
+        .bind(self.0.collection_scope)
+        .fetch_optional(&mut *conn)
+        .await?
+        .ok_or_else(|| StoreError::not_found("face", id))?;
+        let (chip, crop, is_assigned): (Option<String>, Option<String>, bool) = sqlx::query_as(
+            "delete from faces where id = $1 and image_id = $2
+             returning chip_key, crop_key, exists (select from subject_faces where face_id = $1)",
+        )
+        .bind(id)
+        .bind(image)
+        .fetch_optional(&mut *conn)
+        .await?
+        .ok_or_else(|| StoreError::not_found("face", id))?;
+        sqlx::query("update images set face_count = greatest(face_count - 1, 0) where id = $1")
+            .bind(image)
+            .execute(&mut *conn)
+            .await?;
+        crate::db::deletions::set_tombstones(conn, &[id], &[image]).await?;
+        let mut keys = [chip, crop].into_iter().flatten().collect();
+        keys = enqueue_blob_deletions(conn, keys).await?;
+        if is_assigned {
+            keys.extend(self.0.people().drop_enrolled(conn, &[image]).await?);
+        }
+        Ok(keys)
     }
-    if embedding.iter().any(|component| !f16::from_f32(*component).is_finite()) {
-        return Err(StoreError::Invalid("the embedding has a component that is not a finite number".into()));
-    }
-    if embedding.iter().all(|component| f16::from_f32(*component) == f16::ZERO) {
-        return Err(StoreError::Invalid("all components of the embedding are zero".into()));
-    }
-    Ok(())
 }

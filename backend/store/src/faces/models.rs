@@ -1,11 +1,13 @@
-//! The registered embedding models. A search never compares faces of different models.
-pub use crate::faces::EmbeddingModel;
-use crate::faces::{check_embedding, halfvec};
-use crate::{Store, StoreError};
+//! The registered embedding models, and faces whose embedding is of another model. A search never
+//! compares faces of different models.
+use crate::StoreError;
+pub use crate::index::EmbeddingModel;
+use crate::index::{check_embedding, halfvec};
+use crate::store::Models;
 use pgvector::HalfVector;
 use uuid::Uuid;
 
-impl Store {
+impl Models<'_> {
     /// Registers the model and prepares the search index for its faces. Does nothing if both are
     /// done.
     ///
@@ -16,8 +18,8 @@ impl Store {
     /// # Errors
     /// Fails with `Invalid` if `dimensions` is outside 1 to 2000, and with `Conflict` if the
     /// identity is registered with different dimensions.
-    pub async fn register_model(
-        &self,
+    pub async fn register(
+        self,
         identity: &str,
         name: &str,
         dimensions: i32,
@@ -28,7 +30,7 @@ impl Store {
             )));
         }
         if let Some(known) = self.find_model(identity).await? {
-            if self.index.is_prepared(&known).await? {
+            if self.0.index.is_prepared(&known).await? {
                 return same_dimensions(known, dimensions);
             }
             if self.waits_for_build(known.id).await? {
@@ -40,7 +42,7 @@ impl Store {
                 return same_dimensions(known, dimensions);
             }
         }
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         sqlx::query("select pg_advisory_xact_lock(hashtextextended('facecrawl.register_model', 0))")
             .execute(tx.conn())
             .await?;
@@ -59,7 +61,7 @@ impl Store {
                 .await?;
         let model = same_dimensions(model, dimensions)?;
         sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await?;
-        self.index.prepare(tx.conn(), &model).await?;
+        self.0.index.prepare(tx.conn(), &model).await?;
         tx.commit().await?;
         Ok(model)
     }
@@ -67,7 +69,7 @@ impl Store {
     /// Stores the model's match threshold, which is the minimum similarity of two faces of one
     /// person, and the measured false-match rate.
     pub async fn record_match_threshold(
-        &self,
+        self,
         model: i32,
         threshold: f32,
         fmr: Option<f64>,
@@ -79,35 +81,35 @@ impl Store {
         .bind(model)
         .bind(threshold)
         .bind(fmr)
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         Ok(())
     }
 
-    pub async fn model(&self, id: i32) -> Result<EmbeddingModel, StoreError> {
+    pub async fn get(self, id: i32) -> Result<EmbeddingModel, StoreError> {
         sqlx::query_as("select id, identity, name, dimensions from embedding_models where id = $1")
             .bind(id)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.0.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("embedding model", id))
     }
 
     /// Returns whether only an operator may build the index of the model.
-    async fn waits_for_build(&self, model: i32) -> Result<bool, StoreError> {
+    async fn waits_for_build(self, model: i32) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(
             "select (select bulk_load from embedding_models where id = $1)
                     or (select count(*) > $2 from (select from faces where model_id = $1 limit $2 + 1) counted)",
         )
         .bind(model)
-        .bind(self.exact_limit.min(i64::MAX - 1))
-        .fetch_one(&self.pool)
+        .bind(self.0.exact_limit.min(i64::MAX - 1))
+        .fetch_one(&self.0.pool)
         .await?)
     }
 
-    async fn find_model(&self, identity: &str) -> Result<Option<EmbeddingModel>, StoreError> {
+    async fn find_model(self, identity: &str) -> Result<Option<EmbeddingModel>, StoreError> {
         Ok(sqlx::query_as("select id, identity, name, dimensions from embedding_models where identity = $1")
             .bind(identity)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.0.pool)
             .await?)
     }
 }
@@ -135,10 +137,10 @@ pub struct Outdated {
     pub model: String,
 }
 
-impl Store {
+impl Models<'_> {
     /// Returns faces of the collection with embeddings of another model, by id, after `after`.
     pub async fn outdated(
-        &self,
+        self,
         collection: Uuid,
         model: i32,
         after: Uuid,
@@ -152,21 +154,21 @@ impl Store {
         .bind(model)
         .bind(after)
         .bind(limit)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
-    pub async fn count_outdated(&self, collection: Uuid, model: i32) -> Result<i64, StoreError> {
+    pub async fn count_outdated(self, collection: Uuid, model: i32) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar("select count(*) from faces where collection_id = $1 and model_id <> $2")
             .bind(collection)
             .bind(model)
-            .fetch_one(&self.pool)
+            .fetch_one(&self.0.pool)
             .await?)
     }
 
     /// Returns, for each model other than `model`, its name and its number of faces in all
     /// collections, in descending order of that number.
-    pub async fn faces_of_other_models(&self, model: i32) -> Result<Vec<(String, i64)>, StoreError> {
+    pub async fn faces_of_other_models(self, model: i32) -> Result<Vec<(String, i64)>, StoreError> {
         // The query makes one index lookup per model, regardless of how many faces `model` has.
         Ok(sqlx::query_as(
             "select m.name, n.faces from embedding_models m
@@ -174,7 +176,7 @@ impl Store {
              where m.id <> $1 and n.faces > 0 order by n.faces desc, m.name",
         )
         .bind(model)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
@@ -187,7 +189,7 @@ impl Store {
     /// # Errors
     /// Fails with `Invalid` if an embedding does not fit the model. Then nothing changes.
     pub async fn replace_embeddings(
-        &self,
+        self,
         model: &EmbeddingModel,
         embeddings: &[(Uuid, Vec<f32>)],
     ) -> Result<u64, StoreError> {
@@ -195,7 +197,7 @@ impl Store {
             check_embedding(embedding, &model.name, model.dimensions)?;
         }
         let ids: Vec<Uuid> = embeddings.iter().map(|(id, _)| *id).collect();
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         // All transactions lock faces in id order, which prevents deadlocks.
         sqlx::query("select 1 from faces where id = any($1) order by id for no key update")
             .bind(&ids)

@@ -1,17 +1,17 @@
 //! 1:N face search by similarity. Similarity is the cosine. Every query is limited to one
-//! collection and one embedding model. The statements that compare embeddings are in the module
-//! `face_index`.
-use crate::faces::scope::{Access, FaceFilter, FaceScope, Site, few_images_of_site};
-use crate::faces::{EmbeddingModel, Face, check_embedding, floats};
+//! collection and one embedding model. The statements that compare embeddings are in `index`.
+use crate::faces::Face;
+use crate::faces::FaceSubject;
+use crate::index::scope::Scope;
+use crate::index::scope::{Access, FaceFilter, FaceScope, few_images_of_site};
+use crate::index::{EmbeddingModel, check_embedding, floats};
 use crate::index::{Found, Nearest, Similar};
-use crate::people::faces::FaceSubject;
-use crate::{Store, StoreError, index};
+use crate::store::Faces;
+use crate::{StoreError, index};
 use pgvector::HalfVector;
 use sqlx::{Postgres, QueryBuilder};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use time::OffsetDateTime;
+use std::time::Duration;
 use uuid::Uuid;
 
 #[derive(Clone, Debug)]
@@ -43,23 +43,23 @@ pub struct Hit {
 const FACES_PER_SUBJECT: i64 = 4;
 const MAX_FACES: i64 = 20_000;
 
-impl Store {
+impl Faces<'_> {
     /// Returns the name of the vector index, a value of `SEARCH_INDEX`.
-    pub fn index_name(&self) -> &'static str {
-        self.index.name()
+    pub fn index_name(self) -> &'static str {
+        self.0.index.name()
     }
 
     /// Returns the age of the oldest change of a face that the index lacks; zero if there is none.
-    pub async fn index_lag(&self) -> Result<Duration, StoreError> {
-        self.index.lag().await
+    pub async fn index_lag(self) -> Result<Duration, StoreError> {
+        self.0.index.lag().await
     }
 
     /// Returns when the index contains every change that was committed before the call.
     ///
     /// # Errors
     /// Fails with `IndexUnavailable` after the time `within`, or with the database's error.
-    pub async fn index_caught_up(&self, within: Duration) -> Result<(), StoreError> {
-        self.index.caught_up(within).await
+    pub async fn index_caught_up(self, within: Duration) -> Result<(), StoreError> {
+        self.0.index.caught_up(within).await
     }
 
     /// Returns the most similar faces, best first, and whether the search was exact (`true`).
@@ -71,17 +71,22 @@ impl Store {
     /// # Errors
     /// Fails with `NotFound` if the model is unknown or the collection is outside the store's
     /// scope. Fails with `Invalid` if the embedding does not fit the model.
-    pub async fn search(&self, query: &SearchQuery) -> Result<(Vec<Hit>, bool), StoreError> {
-        if self.collection_scope.is_some_and(|collection| collection != query.collection_id) {
+    pub async fn search(self, query: &SearchQuery) -> Result<(Vec<Hit>, bool), StoreError> {
+        if self.0.collection_scope.is_some_and(|collection| collection != query.collection_id) {
             return Err(StoreError::not_found("collection", query.collection_id));
         }
-        let model = self.model(query.model_id).await?;
+        let model = self.0.models().get(query.model_id).await?;
         check_embedding(&query.embedding, &model.name, model.dimensions)?;
         let limit = query.limit.max(0);
         let scope = FaceScope {
             filter: query.filter.clone(),
-            site_images: few_images_of_site(&self.pool, query.collection_id, &query.filter, self.exact_limit)
-                .await?,
+            site_images: few_images_of_site(
+                &self.0.pool,
+                query.collection_id,
+                &query.filter,
+                self.0.exact_limit,
+            )
+            .await?,
             exclude_face: query.exclude_face,
             with_subject: query.with_subject,
             ..FaceScope::all(query.collection_id, query.model_id)
@@ -108,7 +113,7 @@ impl Store {
 
         let ids: Vec<Uuid> = similar.iter().map(|face| face.id).collect();
         let mut faces: HashMap<Uuid, Face> =
-            self.faces_by_id(&ids).await?.into_iter().map(|face| (face.id, face)).collect();
+            self.by_ids(&ids).await?.into_iter().map(|face| (face.id, face)).collect();
         let hits = similar
             .into_iter()
             .filter_map(|Similar { id, similarity }| Some(Hit { face: faces.remove(&id)?, similarity }))
@@ -125,8 +130,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails with the errors of [`Self::search`].
-    pub async fn search_subjects(
-        &self,
+    pub async fn search_people(
+        self,
         query: &SearchQuery,
     ) -> Result<(Vec<(Hit, FaceSubject)>, bool), StoreError> {
         let limit = usize::try_from(query.limit).unwrap_or(0);
@@ -138,7 +143,7 @@ impl Store {
             let (hits, exact) = self.search(&step).await?;
             let all = (hits.len() as i64) < faces;
             let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();
-            let mut subjects = self.face_subjects(&ids).await?;
+            let mut subjects = self.0.people().of_faces(&ids).await?;
             let mut seen = HashSet::new();
             let mut best: Vec<(Hit, FaceSubject)> = hits
                 .into_iter()
@@ -156,89 +161,38 @@ impl Store {
 
     /// Returns whether a search for this number of faces uses the index: more faces are in scope
     /// than [`crate::Config::exact_limit`].
-    pub async fn uses_index(&self, scope: &FaceScope, limit: i64) -> Result<bool, StoreError> {
-        self.scope_exceeds(scope, self.exact_limit.max(limit)).await
+    pub async fn uses_index(self, scope: &FaceScope, limit: i64) -> Result<bool, StoreError> {
+        self.scope_exceeds(scope, self.0.exact_limit.max(limit)).await
     }
 
     /// Returns `true` if more than `bound` faces are in scope. Counts no further than that.
     /// Counting can take longer than the search itself, so a `true` is cached for a minute. If it
     /// becomes outdated, the index search returns too few faces and the exact search runs.
-    async fn scope_exceeds(&self, scope: &FaceScope, bound: i64) -> Result<bool, StoreError> {
+    async fn scope_exceeds(self, scope: &FaceScope, bound: i64) -> Result<bool, StoreError> {
         let key = Scope::from(scope);
-        if self.large_scopes.contains(&key, bound) {
+        if self.0.large_scopes.contains(&key, bound) {
             return Ok(true);
         }
         let mut sql = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
         scope.push(&mut sql, Access::All);
         sql.push(" limit ").push_bind(bound.saturating_add(1)).push(") scope");
-        let count: i64 = sql.build_query_scalar().fetch_one(&self.pool).await?;
+        let count: i64 = sql.build_query_scalar().fetch_one(&self.0.pool).await?;
         if count > bound {
-            self.large_scopes.insert(key, bound);
+            self.0.large_scopes.insert(key, bound);
         }
         Ok(count > bound)
     }
 
     /// Asks the index. If it is not available, compares with every face in scope.
-    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
-        match self.index.nearest(query).await {
+    async fn nearest(self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        match self.0.index.nearest(query).await {
             Err(StoreError::IndexUnavailable(reason)) => {
-                let index = self.index.name();
+                let index = self.0.index.name();
                 tracing::warn!(index, reason, "vector index not available; comparing all faces in scope");
-                Ok(Found { faces: index::nearest(&self.pool, query).await?, exact: true })
+                Ok(Found { faces: index::nearest(&self.0.pool, query).await?, exact: true })
             }
             answered => answered,
         }
-    }
-}
-
-/// The set of faces that a search compares with, apart from `exclude_face`.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Scope {
-    pub(crate) model: i32,
-    pub(crate) collection: Uuid,
-    pub(crate) crawl: Option<Uuid>,
-    pub(crate) site: Option<Site>,
-    /// `since` and `until` in whole minutes since 1970. Searches whose bounds differ only within a
-    /// minute share an entry, because the number of faces in scope hardly differs.
-    pub(crate) stored: (Option<i64>, Option<i64>),
-    /// The minimum quality, as bits.
-    pub(crate) quality: Option<u32>,
-    pub(crate) with_subject: bool,
-}
-
-impl From<&FaceScope> for Scope {
-    fn from(scope: &FaceScope) -> Self {
-        let filter = &scope.filter;
-        let minute = |time: OffsetDateTime| time.unix_timestamp().div_euclid(60);
-        Self {
-            model: scope.model_id,
-            collection: scope.collection_id,
-            crawl: filter.crawl_id,
-            site: filter.site.clone(),
-            stored: (filter.since.map(minute), filter.until.map(minute)),
-            quality: filter.min_quality.map(f32::to_bits),
-            with_subject: scope.with_subject,
-        }
-    }
-}
-
-/// Scopes known to have more faces than a bound, with the time of the count.
-#[derive(Debug, Default)]
-pub(crate) struct LargeScopes(Mutex<HashMap<Scope, (i64, Instant)>>);
-
-impl LargeScopes {
-    const MAX_AGE: Duration = Duration::from_secs(60);
-
-    /// Returns whether the scope is known to have more than `bound` faces.
-    pub(crate) fn contains(&self, scope: &Scope, bound: i64) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(scope).is_some_and(|(above, since)| bound <= *above && since.elapsed() < Self::MAX_AGE)
-    }
-
-    pub(crate) fn insert(&self, scope: Scope, bound: i64) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, (_, since)| since.elapsed() < Self::MAX_AGE);
-        known.insert(scope, (bound, Instant::now()));
     }
 }
 
@@ -260,12 +214,12 @@ pub struct Probe {
     pub embedding: Vec<f32>,
 }
 
-impl Store {
+impl Faces<'_> {
     /// Returns probes made from random stored faces of the model, at most `count`. There are fewer
     /// if the model has fewer faces. The probe of a model's only face equals that face.
-    pub async fn probes(&self, model: &EmbeddingModel, count: usize) -> Result<Vec<Probe>, StoreError> {
+    pub async fn probes(self, model: &EmbeddingModel, count: usize) -> Result<Vec<Probe>, StoreError> {
         let rows: f32 = sqlx::query_scalar("select reltuples from pg_class where oid = 'faces'::regclass")
-            .fetch_one(&self.pool)
+            .fetch_one(&self.0.pool)
             .await?;
         // More faces than probes, so that each probe has enough other faces for its noise.
         let wanted = count + NOISE_TERMS;
@@ -282,7 +236,7 @@ impl Store {
             .bind(percent)
             .bind(model.id)
             .bind(i64::try_from(wanted).unwrap_or(i64::MAX))
-            .fetch_all(&self.pool)
+            .fetch_all(&self.0.pool)
             .await?;
             if sample.len() >= wanted || percent >= 100.0 {
                 let mut probes = with_noise(&sample);

@@ -1,7 +1,5 @@
-//! Reads and inserts images.
-//!
-//! Finds candidates for near-duplicates: a superset of what `vision::PerceptualHashes::is_near`
-//! accepts among stored hashes.
+//! Reads, inserts and deletes images, and finds candidates for near-duplicates: a superset of what
+//! `vision::PerceptualHashes::is_near` accepts among stored hashes.
 //!
 //! Each 64-bit hash is divided into four bands of 16 bits, with an index per band. If at most
 //! [`NEAR_BITS`] bits of phash differ, at least one band differs in at most two bits. (Three or
@@ -10,9 +8,11 @@
 //! bit, which gives 17 values.
 pub mod sources;
 pub(crate) mod supersede;
-use crate::faces::scope::push_images_of_crawl;
+use crate::StoreError;
+use crate::blobs::deletions::enqueue_blob_deletions;
 pub use crate::images::sources::{MAX_SOURCES, Source};
-use crate::{Store, StoreError};
+use crate::index::scope::push_images_of_crawl;
+use crate::store::Images;
 use sqlx::postgres::PgArguments;
 use sqlx::query::QueryAs;
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Postgres, QueryBuilder};
@@ -79,7 +79,7 @@ pub struct ImageFilter {
     pub has_faces: Option<bool>,
 }
 
-/// Maximum number of candidates that [`Store::near_candidates`] returns.
+/// Maximum number of candidates that `store.images().near_candidates` returns.
 const MAX_CANDIDATES: i64 = 64;
 
 macro_rules! select_images {
@@ -93,16 +93,12 @@ macro_rules! select_images {
     };
 }
 
-impl Store {
-    pub async fn image_by_sha256(
-        &self,
-        collection: Uuid,
-        sha256: &[u8; 32],
-    ) -> Result<Option<Image>, StoreError> {
+impl Images<'_> {
+    pub async fn by_sha256(self, collection: Uuid, sha256: &[u8; 32]) -> Result<Option<Image>, StoreError> {
         Ok(sqlx::query_as(select_images!("where i.collection_id = $1 and i.sha256 = $2"))
             .bind(collection)
             .bind(sha256.as_slice())
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.0.pool)
             .await?)
     }
 
@@ -114,7 +110,7 @@ impl Store {
     /// include all images whose dhash differs in at most [`MARKED_GRADIENT_BITS`] bits and whose
     /// phash differs in at most [`MARKED_BITS`]. At most the 64 nearest are returned.
     pub async fn near_candidates(
-        &self,
+        self,
         executor: impl PgExecutor<'_>,
         collection: Uuid,
         phash: i64,
@@ -133,8 +129,8 @@ impl Store {
 
     /// Inserts an image. Returns `Err` with the id of the existing image if the collection already
     /// contains the same bytes. Waits for other transactions that insert the same bytes.
-    pub async fn insert_image(
-        &self,
+    pub async fn insert(
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         image: &NewImage,
@@ -180,23 +176,23 @@ impl Store {
         Err(StoreError::Conflict("the same image is stored and deleted repeatedly; try again".into()))
     }
 
-    pub async fn image(&self, id: Uuid) -> Result<Image, StoreError> {
+    pub async fn get(self, id: Uuid) -> Result<Image, StoreError> {
         sqlx::query_as(select_images!("where i.id = $1 and ($2::uuid is null or i.collection_id = $2)"))
             .bind(id)
-            .bind(self.collection_scope)
-            .fetch_optional(&self.pool)
+            .bind(self.0.collection_scope)
+            .fetch_optional(&self.0.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("image", id))
     }
 
     /// Returns images, newest first.
-    pub async fn images(
-        &self,
+    pub async fn list(
+        self,
         filter: &ImageFilter,
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<Image>, StoreError> {
-        let collection = self.collection(&filter.collection).await?.id;
+        let collection = self.0.collections().get(&filter.collection).await?.id;
         let mut query = QueryBuilder::<Postgres>::new(select_images!("where i.collection_id = "));
         query.push_bind(collection);
         if let Some(crawl) = filter.crawl_id {
@@ -210,14 +206,14 @@ impl Store {
             query.push(" and i.id < ").push_bind(before);
         }
         query.push(" order by i.id desc limit ").push_bind(limit.max(0));
-        Ok(query.build_query_as().fetch_all(&self.pool).await?)
+        Ok(query.build_query_as().fetch_all(&self.0.pool).await?)
     }
 
     /// Returns images by id, oldest first. Missing images are omitted.
-    pub(crate) async fn images_by_id(&self, ids: &[Uuid]) -> Result<Vec<Image>, StoreError> {
+    pub(crate) async fn by_ids(self, ids: &[Uuid]) -> Result<Vec<Image>, StoreError> {
         Ok(sqlx::query_as(select_images!("where i.id = any($1) order by i.id"))
             .bind(ids)
-            .fetch_all(&self.pool)
+            .fetch_all(&self.0.pool)
             .await?)
     }
 }
@@ -297,4 +293,56 @@ mod tests {
             assert_eq!(probes.len(), count);
         }
     }
+}
+
+impl Images<'_> {
+    /// Deletes an image with its faces and sources. Ledger rows that led to the image are kept, but
+    /// no longer refer to it. Returns the blob keys to delete after the commit.
+    pub async fn delete(self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
+        let found: Vec<Uuid> = sqlx::query_scalar(
+            "select id from images where id = $1 and ($2::uuid is null or collection_id = $2) for update",
+        )
+        .bind(id)
+        .bind(self.0.collection_scope)
+        .fetch_all(&mut *conn)
+        .await?;
+        crate::db::deletions::set_tombstones(conn, &found, &found).await?;
+        let (deleted, keys) = delete_images(conn, &found).await?;
+        if deleted == 0 {
+            return Err(StoreError::not_found("image", id));
+        }
+        enqueue_blob_deletions(conn, keys).await
+    }
+}
+
+/// Locks images in id order. A transaction that locks several of these locks them in the order
+/// subjects, images, faces, assignments.
+pub(crate) async fn lock_images(conn: &mut PgConnection, ids: &[Uuid]) -> Result<(), StoreError> {
+    sqlx::query("select 1 from images where id = any($1) order by id for update")
+        .bind(ids)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Deletes images with all dependent rows. Returns their number and all their blob keys.
+pub(crate) async fn delete_images(
+    conn: &mut PgConnection,
+    ids: &[Uuid],
+) -> Result<(u64, Vec<String>), StoreError> {
+    // No transaction can add a face to a locked image.
+    lock_images(conn, ids).await?;
+    let faces: Vec<(Option<String>, Option<String>)> =
+        sqlx::query_as("delete from faces where image_id = any($1) returning chip_key, crop_key")
+            .bind(ids)
+            .fetch_all(&mut *conn)
+            .await?;
+    let thumbnails: Vec<Option<String>> =
+        sqlx::query_scalar("delete from images where id = any($1) returning thumbnail_key")
+            .bind(ids)
+            .fetch_all(conn)
+            .await?;
+    let deleted = thumbnails.len() as u64;
+    let keys = faces.into_iter().flat_map(|(chip, crop)| [chip, crop]).chain(thumbnails).flatten();
+    Ok((deleted, keys.collect()))
 }

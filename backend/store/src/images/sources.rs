@@ -1,10 +1,11 @@
-//! Reads where images were found: the first sources of many images, or all sources of one image in
-//! pages. An image can be on every page of a site, and URLs can be long. So every result is limited
-//! in rows and bytes.
+//! Reads where images were found (the first sources of many images, or all sources of one image in
+//! pages), and what an export contains of an image. An image can be on every page of a site, and
+//! URLs can be long. So every result is limited in rows and bytes.
+use crate::StoreError;
 use crate::faces::Face;
 use crate::images::Image;
+use crate::store::Images;
 pub use crate::videos::export::{ExportedTrack, ExportedTracks, ExportedVideo, VideoSource};
-use crate::{Store, StoreError};
 use pgvector::HalfVector;
 use std::collections::HashMap;
 use time::OffsetDateTime;
@@ -53,24 +54,24 @@ struct Row {
     source: Source,
 }
 
-impl Store {
+impl Images<'_> {
     /// Returns the sources of several images, by image and in the order in which they were found.
     /// At most [`MAX_SOURCES`] per image and [`MAX_SOURCES_BYTES`] in total. Does not check the
     /// store's scope, because the caller has already read the images.
-    pub async fn sources(&self, images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
+    pub async fn sources(self, images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
         let rows = self.sources_where(images, None).await?;
         Ok(rows.into_iter().map(|row| (row.image_id, row.source)).collect())
     }
 
     /// Returns the sources of [`Self::sources`] by image, with the number of sources of each image.
     /// An image without sources has no entry.
-    pub async fn source_lists(&self, images: &[Uuid]) -> Result<HashMap<Uuid, SourceList>, StoreError> {
+    pub async fn source_lists(self, images: &[Uuid]) -> Result<HashMap<Uuid, SourceList>, StoreError> {
         Ok(lists(self.sources_where(images, None).await?))
     }
 
     /// Works like [`Self::source_lists`], for the sources that one crawl found.
     pub(crate) async fn source_lists_in_crawl(
-        &self,
+        self,
         images: &[Uuid],
         crawl: Uuid,
     ) -> Result<HashMap<Uuid, SourceList>, StoreError> {
@@ -81,7 +82,7 @@ impl Store {
     /// they were found. Each source is returned with its id, for the next call. Does not check the
     /// store's scope, because the caller has already read the image.
     pub async fn sources_of(
-        &self,
+        self,
         image: Uuid,
         after: Option<i64>,
         limit: i64,
@@ -93,12 +94,12 @@ impl Store {
         .bind(image)
         .bind(after.unwrap_or(0))
         .bind(limit.max(0))
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         Ok(rows.into_iter().map(|row| (row.id, row.source)).collect())
     }
 
-    async fn sources_where(&self, images: &[Uuid], crawl: Option<Uuid>) -> Result<Vec<Row>, StoreError> {
+    async fn sources_where(self, images: &[Uuid], crawl: Option<Uuid>) -> Result<Vec<Row>, StoreError> {
         if images.is_empty() {
             return Ok(Vec::new());
         }
@@ -126,7 +127,7 @@ impl Store {
         .bind(crawl)
         .bind(MAX_COUNTED_SOURCES)
         .bind((MAX_SOURCES_BYTES / images.len()) as i64)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 }
@@ -165,11 +166,11 @@ const MAX_FACES: i64 = 2_000;
 /// A face, and its embedding if requested.
 pub type ExportedFace = (Face, Option<Vec<f32>>);
 
-impl Store {
+impl Images<'_> {
     /// Returns the next images of a crawl after the image `after`, oldest first, each once. Returns
     /// `limit` images, or fewer if they have many faces.
-    pub async fn export_images(
-        &self,
+    pub async fn export(
+        self,
         crawl: Uuid,
         after: Option<Uuid>,
         limit: i64,
@@ -189,8 +190,8 @@ impl Store {
         .bind(crawl)
         .bind(after.unwrap_or(Uuid::nil()))
         .bind(limit.max(0))
-        .bind(self.collection_scope)
-        .fetch_all(&self.pool)
+        .bind(self.0.collection_scope)
+        .fetch_all(&self.0.pool)
         .await?;
         let ids: Vec<Uuid> =
             found.iter().take_while(|(_, faces)| *faces < MAX_FACES).map(|(id, _)| *id).collect();
@@ -199,12 +200,12 @@ impl Store {
         let mut sources = self.source_lists_in_crawl(&ids, crawl).await?;
         let mut vectors = if embeddings { self.embeddings_of_images(&ids).await? } else { HashMap::new() };
         let mut faces: HashMap<Uuid, Vec<ExportedFace>> = HashMap::new();
-        for face in self.faces_of(&ids).await? {
+        for face in self.0.faces().of_images(&ids).await? {
             let vector = vectors.remove(&face.id);
             faces.entry(face.image_id).or_default().push((face, vector));
         }
         // Images that were deleted after their ids were read are omitted.
-        let images = self.images_by_id(&ids).await?;
+        let images = self.by_ids(&ids).await?;
         let images = images
             .into_iter()
             .map(|image| ExportedImage {
@@ -216,9 +217,9 @@ impl Store {
         Ok(ExportedPage { images, next })
     }
 
-    async fn embeddings_of_images(&self, images: &[Uuid]) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
+    async fn embeddings_of_images(self, images: &[Uuid]) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
         let rows = "select id, embedding from faces where image_id = any($1)";
-        Ok(components(sqlx::query_as(rows).bind(images).fetch_all(&self.pool).await?))
+        Ok(components(sqlx::query_as(rows).bind(images).fetch_all(&self.0.pool).await?))
     }
 }
 

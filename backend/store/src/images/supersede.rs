@@ -6,9 +6,10 @@
 //! fails because the image is gone. Sightings need no such lock: they are added under a lock on
 //! their ledger row, and these rows are locked here before they move. Lock order: images, ledger
 //! rows, sources, cached responses.
+use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::erasures::deletion::delete_images;
-use crate::{Store, StoreError};
+use crate::images::delete_images;
+use crate::store::Images;
 use pgvector::HalfVector;
 use sqlx::{FromRow, PgConnection, PgExecutor};
 use uuid::Uuid;
@@ -47,10 +48,10 @@ impl From<FaceRow> for StoredFace {
     }
 }
 
-impl Store {
+impl Images<'_> {
     /// Locks an image against replacement until the transaction ends, so that rows can be linked to
     /// it. Returns `false` if the image is gone. Waits for a transaction that is replacing it.
-    pub async fn lock_image(&self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
+    pub async fn lock(self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
         let held: Option<i32> = sqlx::query_scalar("select 1 from images where id = $1 for share")
             .bind(id)
             .fetch_optional(conn)
@@ -59,8 +60,8 @@ impl Store {
     }
 
     /// Returns those of the images that have a face assigned to a subject. They are never replaced.
-    pub async fn enrolled_images(
-        &self,
+    pub async fn enrolled(
+        self,
         executor: impl PgExecutor<'_>,
         images: &[Uuid],
     ) -> Result<Vec<Uuid>, StoreError> {
@@ -77,11 +78,7 @@ impl Store {
 
     /// Locks images for replacement. Returns `false` if one of them is gone or now has a face
     /// assigned to a subject; then search again. Waits for transactions that are linking to them.
-    pub async fn lock_to_replace(
-        &self,
-        conn: &mut PgConnection,
-        images: &[Uuid],
-    ) -> Result<bool, StoreError> {
+    pub async fn lock_to_replace(self, conn: &mut PgConnection, images: &[Uuid]) -> Result<bool, StoreError> {
         let held: Vec<i32> =
             sqlx::query_scalar("select 1 from images where id = any($1) order by id for no key update")
                 .bind(images)
@@ -92,13 +89,13 @@ impl Store {
             .bind(images)
             .execute(&mut *conn)
             .await?;
-        Ok(held.len() == images.len() && self.enrolled_images(conn, images).await?.is_empty())
+        Ok(held.len() == images.len() && self.enrolled(conn, images).await?.is_empty())
     }
 
     /// Returns the faces of images. An embedding takes about a kilobyte of memory, so pass images
     /// with a limited number of faces per call.
     pub async fn faces_of_images(
-        &self,
+        self,
         conn: &mut PgConnection,
         images: &[Uuid],
     ) -> Result<Vec<StoredFace>, StoreError> {
@@ -118,8 +115,8 @@ impl Store {
     /// Rows in state `processed` become `duplicate` with the reason `superseded`. `row` is the
     /// ledger row that the caller settles in the same transaction. It is locked together with the
     /// others, in a fixed order.
-    pub async fn replace_images(
-        &self,
+    pub async fn replace(
+        self,
         conn: &mut PgConnection,
         images: &[Uuid],
         by: Uuid,

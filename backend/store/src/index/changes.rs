@@ -4,10 +4,11 @@
 //! (`migrations/0038_index_changes.sql`). The triggers exist only while recording is on. A change
 //! names the face, and the code that applies it reads the current row of the face. Changes can
 //! therefore be applied in any order, and more than once.
+use crate::StoreError;
+use crate::db::Tx;
 use crate::index::engine::{FaceSet, SetInfo};
-use crate::{Store, StoreError};
 pub use domain::IndexSetState;
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -28,14 +29,18 @@ pub struct IndexChange {
     pub deleted: bool,
 }
 
-impl Store {
+/// A handle to the change log and the sets; see [`crate::Store::index`].
+#[derive(Clone, Copy, Debug)]
+pub struct IndexLog<'a>(pub(crate) &'a PgPool);
+
+impl IndexLog<'_> {
     /// Starts recording the changes of faces. Afterwards, a new statement reads every face stored
     /// before, and every later change is recorded. Does nothing if recording is on.
     ///
     /// # Errors
     /// Fails with the database's error, for example if the tables are locked for five seconds. Then
     /// nothing changes.
-    pub async fn start_index_changes(&self) -> Result<(), StoreError> {
+    pub async fn start_changes(self) -> Result<(), StoreError> {
         self.switch_index_changes("select start_index_changes()").await
     }
 
@@ -43,34 +48,30 @@ impl Store {
     ///
     /// # Errors
     /// Fails like [`Self::start_index_changes`].
-    pub async fn stop_index_changes(&self) -> Result<(), StoreError> {
+    pub async fn stop_changes(self) -> Result<(), StoreError> {
         self.switch_index_changes("select stop_index_changes()").await
     }
 
-    async fn switch_index_changes(&self, switch: &'static str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
+    async fn switch_index_changes(self, switch: &'static str) -> Result<(), StoreError> {
+        let mut tx = Tx::begin(self.0).await?;
         sqlx::raw_sql(LOCK_TIMEOUT).execute(tx.conn()).await?;
         sqlx::raw_sql(AssertSqlSafe(switch)).execute(tx.conn()).await?;
         tx.commit().await
     }
 
     /// Returns whether the changes of faces are recorded.
-    pub async fn records_index_changes(&self) -> Result<bool, StoreError> {
+    pub async fn records_changes(self) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(
             "select exists(select 1 from pg_trigger
                            where tgrelid = 'faces'::regclass and tgname = 'index_faces_inserted')",
         )
-        .fetch_one(&self.pool)
+        .fetch_one(self.0)
         .await?)
     }
 
     /// Returns the next changes, at most `limit`: first those that delete a face, then the others,
     /// each in the order of their numbers.
-    pub async fn index_changes(
-        &self,
-        conn: &mut PgConnection,
-        limit: i64,
-    ) -> Result<Vec<IndexChange>, StoreError> {
+    pub async fn changes(self, conn: &mut PgConnection, limit: i64) -> Result<Vec<IndexChange>, StoreError> {
         Ok(sqlx::query_as(
             "(select change, face_id, model_id, collection_id, deleted from index_changes
               where deleted order by change limit $1)
@@ -85,11 +86,7 @@ impl Store {
     }
 
     /// Deletes changes that the index has stored durably. Returns how many of them there were.
-    pub async fn settle_index_changes(
-        &self,
-        conn: &mut PgConnection,
-        changes: &[i64],
-    ) -> Result<u64, StoreError> {
+    pub async fn settle_changes(self, conn: &mut PgConnection, changes: &[i64]) -> Result<u64, StoreError> {
         let settled = sqlx::query("delete from index_changes where change = any($1)")
             .bind(changes)
             .execute(conn)
@@ -98,15 +95,15 @@ impl Store {
     }
 
     /// Returns the number of changes that the index has yet to follow.
-    pub async fn count_index_changes(&self) -> Result<i64, StoreError> {
-        Ok(sqlx::query_scalar("select count(*) from index_changes").fetch_one(&self.pool).await?)
+    pub async fn count_changes(self) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar("select count(*) from index_changes").fetch_one(self.0).await?)
     }
 
     /// Returns the time of the change with the lowest number; `None` if the index has followed all
     /// changes. It is the time of its transaction.
-    pub async fn oldest_index_change(&self) -> Result<Option<OffsetDateTime>, StoreError> {
+    pub async fn oldest_change(self) -> Result<Option<OffsetDateTime>, StoreError> {
         Ok(sqlx::query_scalar("select changed_at from index_changes order by change limit 1")
-            .fetch_optional(&self.pool)
+            .fetch_optional(self.0)
             .await?)
     }
 }
@@ -155,9 +152,9 @@ impl IndexSet {
     }
 }
 
-impl Store {
+impl IndexLog<'_> {
     /// Returns the sets of all indexes, in the order of the index, the model and the time.
-    pub async fn index_sets(&self, conn: &mut PgConnection) -> Result<Vec<IndexSet>, StoreError> {
+    pub async fn sets(self, conn: &mut PgConnection) -> Result<Vec<IndexSet>, StoreError> {
         Ok(sqlx::query_as(
             "select s.id, s.index_name, s.model_id, m.name as model, m.dimensions, s.state, s.copied_to, s.copied,
                     s.created_at, s.served_at, s.deleted_since, s.measured_at, s.faces, s.in_graph, s.check_requested_at, s.checked_at, s.check_result
@@ -171,46 +168,46 @@ impl Store {
     /// Requests a new set for each model whose set is in use. The process that follows the changes
     /// builds the sets. Searches use the old ones until the new ones are complete. Returns the
     /// number of sets that were requested; a model whose set is being built is not counted.
-    pub async fn request_index_rebuild(&self, index: &str) -> Result<u64, StoreError> {
+    pub async fn request_rebuild(self, index: &str) -> Result<u64, StoreError> {
         let requested = sqlx::query(
             "insert into index_sets (index_name, model_id)
              select index_name, model_id from index_sets where index_name = $1 and state = 'serving'
              on conflict (index_name, model_id) where state = 'building' do nothing",
         )
         .bind(index)
-        .execute(&self.pool)
+        .execute(self.0)
         .await?;
         Ok(requested.rows_affected())
     }
 
     /// Requests a comparison of the sets in use with the rows. Returns the number of these sets.
-    pub async fn request_index_check(&self, index: &str) -> Result<u64, StoreError> {
+    pub async fn request_check(self, index: &str) -> Result<u64, StoreError> {
         let requested = sqlx::query(
             "update index_sets set check_requested_at = now() where index_name = $1 and state = 'serving'",
         )
         .bind(index)
-        .execute(&self.pool)
+        .execute(self.0)
         .await?;
         Ok(requested.rows_affected())
     }
 
     /// Deletes the records of an index. Returns whether there were any. Afterwards, every step of a
     /// process that still uses the index fails with `IndexUnavailable`.
-    pub async fn forget_index(&self, index: &str) -> Result<bool, StoreError> {
+    pub async fn forget(self, index: &str) -> Result<bool, StoreError> {
         let deleted = sqlx::query(
             "with sets as (delete from index_sets where index_name = $1)
              delete from index_folders where index_name = $1",
         )
         .bind(index)
-        .execute(&self.pool)
+        .execute(self.0)
         .await?;
         Ok(deleted.rows_affected() > 0)
     }
 
     /// Deletes the records of all sets. The next process that follows the changes builds them
     /// again. A restored database needs this: its index may lack faces of the backup.
-    pub async fn forget_index_sets(&self) -> Result<u64, StoreError> {
-        Ok(sqlx::query("delete from index_sets").execute(&self.pool).await?.rows_affected())
+    pub async fn forget_sets(self) -> Result<u64, StoreError> {
+        Ok(sqlx::query("delete from index_sets").execute(self.0).await?.rows_affected())
     }
 }
 

@@ -10,19 +10,22 @@
 //! [`ExternalIndex::step`] brings the engine up to the rows. While the engine is not available or a
 //! set is not complete, searches use the index of pgvector if it exists.
 mod follow;
-use crate::faces::scope::{FaceFilter, FaceScope};
-use crate::faces::{EmbeddingModel, floats};
+use crate::db;
+use crate::index::changes::IndexLog;
 use crate::index::changes::IndexSet;
 use crate::index::engine::{
     Candidate, EngineError, EngineFace, EngineFilter, EngineQuery, FaceSet, VectorEngine, search_candidates,
 };
 use crate::index::external::follow::{Row, rows};
+use crate::index::scope::{FaceFilter, FaceScope};
 use crate::index::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Pgvector, Similar, changes};
-use crate::{Store, StoreError, index};
+use crate::index::{EmbeddingModel, floats};
+use crate::{StoreError, index};
 pub use follow::Followed;
 use follow::Progress;
 use pgvector::HalfVector;
 use sqlx::PgConnection;
+use sqlx::PgPool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,7 +57,7 @@ const POLL: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
 pub struct ExternalIndex {
-    store: Store,
+    pool: PgPool,
     engine: Arc<dyn VectorEngine>,
     pgvector: Pgvector,
     config: Config,
@@ -91,9 +94,9 @@ struct Start {
 }
 
 impl ExternalIndex {
-    pub fn new(store: Store, engine: Arc<dyn VectorEngine>) -> Self {
-        let pgvector = Pgvector::new(store.pool().clone());
-        Self { store, engine, pgvector, config: Config::default(), progress: Arc::default() }
+    pub fn new(pool: PgPool, engine: Arc<dyn VectorEngine>) -> Self {
+        let pgvector = Pgvector::new(pool.clone());
+        Self { pool, engine, pgvector, config: Config::default(), progress: Arc::default() }
     }
 
     #[must_use]
@@ -125,7 +128,7 @@ impl ExternalIndex {
         // A search in a period cannot use an outdated set, because most of its faces lack the time
         // at which they were stored.
         .bind(filter(scope).has_period())
-        .fetch_one(self.store.pool())
+        .fetch_one(&self.pool)
         .await?)
     }
 
@@ -174,7 +177,7 @@ impl ExternalIndex {
         let (found, latest) = self.candidates(query.scope, query.model, probes, limit, usize::MAX).await?;
         let found: HashSet<Uuid> = found.into_iter().flatten().map(|face| face.id).collect();
         let ids: Vec<Uuid> = latest.into_iter().chain(found.iter().copied()).collect();
-        let mut faces = index::among(self.store.pool(), query, &ids).await?;
+        let mut faces = index::among(&self.pool, query, &ids).await?;
         // If too few of the engine's candidates remain, the latest faces could hide that the answer
         // is incomplete. Without them it is too short, and the caller searches in another way.
         if (faces.iter().filter(|face| found.contains(&face.id)).count() as i64) < query.limit {
@@ -218,7 +221,7 @@ impl ExternalIndex {
             .zip(found)
             .flat_map(|(face, found)| found.into_iter().map(|neighbour| (*face, neighbour.id)))
             .collect();
-        index::among_pairs(self.store.pool(), query, &pairs).await
+        index::among_pairs(&self.pool, query, &pairs).await
     }
 
     /// Returns the embeddings of the faces that the collection and the model still have.
@@ -233,7 +236,7 @@ impl ExternalIndex {
         .bind(faces)
         .bind(scope.model_id)
         .bind(scope.collection_id)
-        .fetch_all(self.store.pool())
+        .fetch_all(&self.pool)
         .await?;
         Ok(rows.into_iter().map(|(id, embedding)| (id, floats(&embedding))).collect())
     }
@@ -242,7 +245,7 @@ impl ExternalIndex {
     async fn wait_for(&self, faces: &[Uuid]) -> Result<(), StoreError> {
         let pending = "select exists (select from index_changes where face_id = any($1))";
         let started = Instant::now();
-        while sqlx::query_scalar(pending).bind(faces).fetch_one(self.store.pool()).await? {
+        while sqlx::query_scalar(pending).bind(faces).fetch_one(&self.pool).await? {
             if started.elapsed() > NEIGHBOURS_WAIT {
                 return Err(self.unavailable("the index lacks the faces whose neighbours were requested"));
             }
@@ -279,7 +282,7 @@ impl FaceIndex for ExternalIndex {
 
     async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
         if query.exact {
-            let faces = index::nearest(self.store.pool(), query).await?;
+            let faces = index::nearest(&self.pool, query).await?;
             return Ok(Found { faces, exact: true });
         }
         if is_known_by_rows_only(&query.scope.filter) {
@@ -295,7 +298,7 @@ impl FaceIndex for ExternalIndex {
 
     async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
         if query.exact {
-            return index::neighbours(self.store.pool(), query).await;
+            return index::neighbours(&self.pool, query).await;
         }
         match self.neighbours_by_engine(query).await {
             Err(error) if self.can_fall_back(&error, query.model).await? => {
@@ -316,21 +319,21 @@ impl FaceIndex for ExternalIndex {
     }
 
     async fn lag(&self) -> Result<Duration, StoreError> {
-        let Some(oldest) = self.store.oldest_index_change().await? else { return Ok(Duration::ZERO) };
-        Ok((self.store.clock().await? - oldest).try_into().unwrap_or(Duration::ZERO))
+        let Some(oldest) = IndexLog(&self.pool).oldest_change().await? else { return Ok(Duration::ZERO) };
+        Ok((db::clock(&self.pool).await? - oldest).try_into().unwrap_or(Duration::ZERO))
     }
 
     async fn caught_up(&self, within: Duration) -> Result<(), StoreError> {
         // A caller learns of a change after its commit. The changes that are visible now therefore
         // include every change that the caller knows.
         let last: Option<i64> =
-            sqlx::query_scalar("select max(change) from index_changes").fetch_one(self.store.pool()).await?;
+            sqlx::query_scalar("select max(change) from index_changes").fetch_one(&self.pool).await?;
         let started = Instant::now();
         while let Some(last) = last {
             let left: bool =
                 sqlx::query_scalar("select exists (select from index_changes where change <= $1)")
                     .bind(last)
-                    .fetch_one(self.store.pool())
+                    .fetch_one(&self.pool)
                     .await?;
             if !left {
                 break;

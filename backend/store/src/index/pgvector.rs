@@ -2,8 +2,8 @@
 //! model. Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the
 //! model's id as a literal, because the planner uses a partial index only if it sees the condition.
 use super::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar};
-use crate::faces::scope::Access;
-use crate::faces::{EmbeddingModel, halfvec};
+use crate::index::scope::Access;
+use crate::index::{EmbeddingModel, halfvec};
 use crate::{StoreError, index};
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Postgres, QueryBuilder, Row};
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! The audit log: searches, deletions, and changes of keys and collections. A record states the
 //! action, the key, the collection and the time. It contains no embedding, no image and no address.
-use crate::{Store, StoreError};
+use crate::StoreError;
+use crate::store::Audit;
 use serde_json::Value;
 use sqlx::{FromRow, PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
@@ -112,10 +113,10 @@ pub struct AuditFilter {
     pub until: Option<OffsetDateTime>,
 }
 
-impl Store {
+impl Audit<'_> {
     /// Writes a record. Call it in the transaction of the recorded action, so that either both are
     /// committed or neither is.
-    pub async fn audit(&self, conn: &mut PgConnection, entry: &AuditEntry<'_>) -> Result<(), StoreError> {
+    pub async fn record(self, conn: &mut PgConnection, entry: &AuditEntry<'_>) -> Result<(), StoreError> {
         sqlx::query(
             "insert into audit_log (collection_id, api_key_id, request_id, action, detail) values ($1, $2, $3, $4, $5)",
         )
@@ -130,8 +131,8 @@ impl Store {
     }
 
     /// Returns records, newest first, starting after the record `before`.
-    pub async fn audit_log(
-        &self,
+    pub async fn list(
+        self,
         filter: &AuditFilter,
         before: Option<i64>,
         limit: i64,
@@ -140,7 +141,7 @@ impl Store {
             "select a.id, a.at, a.collection_id, c.name as collection, a.api_key_id, a.request_id, a.action, a.detail
              from audit_log a left join collections c on c.id = a.collection_id and c.deleting_at is null where true",
         );
-        for collection in [self.collection_scope, filter.collection_id].into_iter().flatten() {
+        for collection in [self.0.collection_scope, filter.collection_id].into_iter().flatten() {
             query.push(" and a.collection_id = ").push_bind(collection);
         }
         if let Some(key) = filter.key_id {
@@ -159,6 +160,6 @@ impl Store {
             query.push(" and a.id < ").push_bind(before);
         }
         query.push(" order by a.id desc limit ").push_bind(limit.max(0));
-        Ok(query.build_query_as().fetch_all(&self.pool).await?)
+        Ok(query.build_query_as().fetch_all(&self.0.pool).await?)
     }
 }

@@ -1,6 +1,7 @@
-//! Reads and writes keys in the database.
+//! Reads, writes and revokes keys in the database.
 use super::{ApiKey, KEY_BYTES, KEY_PREFIX, KeyHash, NewKey, random};
-use crate::{Store, StoreError};
+use crate::StoreError;
+use crate::store::Keys;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
@@ -23,18 +24,14 @@ macro_rules! select_keys {
     };
 }
 
-impl Store {
+impl Keys<'_> {
     /// Creates a key. Returns its row and the key itself, which cannot be read again later.
     ///
     /// # Errors
     /// Fails with `Invalid` if [`NewKey::check`] rejects the key. Fails with `Conflict` if the
     /// creating key is revoked, and with `NotFound` if the collection does not exist or is outside
     /// the store's scope.
-    pub async fn create_key(
-        &self,
-        conn: &mut PgConnection,
-        new: &NewKey,
-    ) -> Result<(ApiKey, String), StoreError> {
+    pub async fn create(self, conn: &mut PgConnection, new: &NewKey) -> Result<(ApiKey, String), StoreError> {
         new.check().map_err(|invalid| StoreError::Invalid(invalid.sentence))?;
         let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<KEY_BYTES>()?));
         let id = Uuid::now_v7();
@@ -64,7 +61,7 @@ impl Store {
         .bind(new.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>())
         .bind(new.requests_per_minute)
         .bind(new.expires_at)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .bind(new.made_by)
         .execute(&mut *conn)
         .await?;
@@ -77,23 +74,23 @@ impl Store {
 
     /// Returns keys, newest first, including revoked and expired ones. `before` is the id of the
     /// last key of the previous page.
-    pub async fn keys(&self, before: Option<Uuid>, limit: i64) -> Result<Vec<ApiKey>, StoreError> {
+    pub async fn list(self, before: Option<Uuid>, limit: i64) -> Result<Vec<ApiKey>, StoreError> {
         let keys = select_keys!(
             "where ($1::uuid is null or k.collection_id = $1) and ($2::uuid is null or k.id < $2) order by k.id desc limit $3"
         );
         Ok(sqlx::query_as(keys)
-            .bind(self.collection_scope)
+            .bind(self.0.collection_scope)
             .bind(before)
             .bind(limit.max(0))
-            .fetch_all(&self.pool)
+            .fetch_all(&self.0.pool)
             .await?)
     }
 
     /// Returns the key with this hash, valid or not.
-    pub async fn find_key(&self, hash: &KeyHash) -> Result<Option<ApiKey>, StoreError> {
+    pub async fn find(self, hash: &KeyHash) -> Result<Option<ApiKey>, StoreError> {
         let row: Option<PgRow> = sqlx::query(select_keys!("where k.key_sha256 = $1"))
             .bind(hash.0.as_slice())
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.0.pool)
             .await?;
         let Some(row) = row else { return Ok(None) };
         // The index lookup does not need constant time, because callers cannot choose the hash.
@@ -106,13 +103,13 @@ impl Store {
     }
 
     /// Records that a key was used, at most once per minute.
-    pub async fn touch_key(&self, id: Uuid) -> Result<(), StoreError> {
+    pub async fn touch(self, id: Uuid) -> Result<(), StoreError> {
         sqlx::query(
             "update api_keys set last_used_at = now()
              where id = $1 and (last_used_at is null or last_used_at < now() - interval '1 minute')",
         )
         .bind(id)
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         Ok(())
     }
@@ -135,12 +132,12 @@ impl Revocation {
     }
 }
 
-impl Store {
+impl Keys<'_> {
     /// Revokes a key permanently, and with `with_descendants` its valid descendants too. Revoking a
     /// revoked key again does not change it. A service that has cached the key notices the
     /// revocation within seconds. From then on, the key cannot create other keys.
-    pub async fn revoke_key(
-        &self,
+    pub async fn revoke(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         with_descendants: bool,
@@ -151,7 +148,7 @@ impl Store {
              where id = $1 and ($2::uuid is null or collection_id = $2)",
         )
         .bind(id)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .execute(&mut *conn)
         .await?;
         if revoked.rows_affected() == 0 {
@@ -167,7 +164,7 @@ impl Store {
                and ($2::uuid is null or k.collection_id = $2)",
         )
         .bind(id)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .fetch_all(&mut *conn)
         .await?;
         let doomed: &[Uuid] = if with_descendants { &working } else { &[] };

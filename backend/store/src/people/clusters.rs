@@ -1,11 +1,12 @@
 //! Reads and writes for face clustering: unclustered faces, their neighbours, and their assignment
 //! to subjects. Nothing derived from embeddings is stored. Means are computed when they are needed,
 //! so an erased face leaves no trace in them.
-use crate::faces::scope::{Access, FaceScope};
+use crate::StoreError;
 use crate::index::Neighbours;
 pub use crate::index::Pair;
+use crate::index::scope::{Access, FaceScope};
 use crate::people::move_faces;
-use crate::{Store, StoreError};
+use crate::store::Clusters;
 use domain::ClusteringState;
 use half::f16;
 use pgvector::HalfVector;
@@ -74,18 +75,18 @@ impl ClusterScope {
     }
 }
 
-impl Store {
+impl Clusters<'_> {
     /// Returns the number of faces in scope that no clustering has processed.
-    pub async fn count_unclustered(&self, scope: &ClusterScope) -> Result<i64, StoreError> {
+    pub async fn count_unclustered(self, scope: &ClusterScope) -> Result<i64, StoreError> {
         let mut sql = QueryBuilder::<Postgres>::new("select count(*) from faces f where ");
         scope.faces().push(&mut sql, Access::All);
         sql.push(NOT_CLUSTERED);
-        Ok(sql.build_query_scalar().fetch_one(&self.pool).await?)
+        Ok(sql.build_query_scalar().fetch_one(&self.0.pool).await?)
     }
 
     /// Returns the next unprocessed faces after `after`, ordered by id.
     pub async fn unclustered(
-        &self,
+        self,
         scope: &ClusterScope,
         after: Uuid,
         limit: i64,
@@ -94,7 +95,7 @@ impl Store {
         scope.faces().push(&mut sql, Access::All);
         sql.push(NOT_CLUSTERED);
         sql.push(" and f.id > ").push_bind(after).push(" order by f.id limit ").push_bind(limit);
-        Ok(sql.build_query_scalar().fetch_all(&self.pool).await?)
+        Ok(sql.build_query_scalar().fetch_all(&self.0.pool).await?)
     }
 
     /// Returns, for each of `faces`, at most `most` of the most similar faces in scope whose
@@ -105,27 +106,27 @@ impl Store {
     /// Fails with `NotFound` if the model is unknown, and with `IndexUnavailable` if the index
     /// cannot answer now.
     pub async fn neighbours(
-        &self,
+        self,
         scope: &ClusterScope,
         faces: &[Uuid],
         most: i64,
         threshold: f32,
     ) -> Result<Vec<Pair>, StoreError> {
-        let model = self.model(scope.model_id).await?;
+        let model = self.0.models().get(scope.model_id).await?;
         let scope = scope.faces();
         let mut count = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
         scope.push(&mut count, Access::All);
         count.push(" limit ").push_bind(COMPARE_ALL + 1).push(") scope");
-        let in_scope: i64 = count.build_query_scalar().fetch_one(&self.pool).await?;
+        let in_scope: i64 = count.build_query_scalar().fetch_one(&self.0.pool).await?;
         let exact = in_scope <= COMPARE_ALL;
         let query = Neighbours { faces, scope: &scope, model: &model, limit: most, threshold, exact };
-        self.index.neighbours(&query).await
+        self.0.index.neighbours(&query).await
     }
 
     /// Returns the subjects of the faces, then the faces without a subject, both ordered by id.
     /// Locks the subjects until the transaction ends.
-    pub async fn cluster_units(
-        &self,
+    pub async fn units(
+        self,
         conn: &mut PgConnection,
         scope: &ClusterScope,
         faces: &[Uuid],
@@ -188,7 +189,7 @@ impl Store {
     /// Applies the groups. Their subjects must be locked. A face that was assigned in the meantime
     /// keeps its subject.
     pub async fn apply_groups(
-        &self,
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         groups: &[Group],
@@ -226,7 +227,7 @@ impl Store {
 
     /// Marks the faces as processed. Returns the number of newly marked faces.
     pub async fn mark_clustered(
-        &self,
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         faces: &[Uuid],
@@ -317,10 +318,10 @@ macro_rules! select_clusterings {
     };
 }
 
-impl Store {
+impl Clusters<'_> {
     /// Creates a run. Returns `Err` with the id of the live run if the collection has one.
-    pub async fn begin_clustering(
-        &self,
+    pub async fn begin(
+        self,
         conn: &mut PgConnection,
         scope: &ClusterScope,
         threshold: f32,
@@ -355,37 +356,37 @@ impl Store {
         Err(StoreError::Conflict("clusterings of the collection start and end repeatedly; try again".into()))
     }
 
-    pub async fn clustering(&self, id: Uuid) -> Result<Clustering, StoreError> {
+    pub async fn get(self, id: Uuid) -> Result<Clustering, StoreError> {
         sqlx::query_as(select_clusterings!("where id = $1"))
             .bind(id)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.0.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("clustering", id))
     }
 
-    pub async fn latest_clustering(&self, collection: Uuid) -> Result<Option<Clustering>, StoreError> {
+    pub async fn latest(self, collection: Uuid) -> Result<Option<Clustering>, StoreError> {
         Ok(sqlx::query_as(select_clusterings!("where collection_id = $1 order by id desc limit 1"))
             .bind(collection)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.0.pool)
             .await?)
     }
 
     /// Marks a live run as running, with `left` faces to process. Returns `false` and changes
     /// nothing if the run has ended.
-    pub async fn resume_clustering(&self, id: Uuid, left: i64) -> Result<bool, StoreError> {
+    pub async fn resume(self, id: Uuid, left: i64) -> Result<bool, StoreError> {
         let resumed = sqlx::query(
             "update clusterings set state = 'running', faces = looked + $2 where id = $1 and finished_at is null",
         )
         .bind(id)
         .bind(left)
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         Ok(resumed.rows_affected() == 1)
     }
 
     /// Locks a live run until the transaction ends, so that only one worker executes a step at a
     /// time. Returns `false` if the run has ended.
-    pub async fn lock_clustering(&self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
+    pub async fn lock(self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
         let held: Option<i32> =
             sqlx::query_scalar("select 1 from clusterings where id = $1 and finished_at is null for update")
                 .bind(id)
@@ -396,7 +397,7 @@ impl Store {
 
     /// Adds the counts of one step to a locked run.
     pub async fn count_step(
-        &self,
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         looked: i64,
@@ -418,12 +419,7 @@ impl Store {
     }
 
     /// Ends a live run as `completed`, or as `failed` if `error` is set.
-    pub async fn end_clustering(
-        &self,
-        conn: &mut PgConnection,
-        id: Uuid,
-        error: Option<&str>,
-    ) -> Result<(), StoreError> {
+    pub async fn end(self, conn: &mut PgConnection, id: Uuid, error: Option<&str>) -> Result<(), StoreError> {
         sqlx::query(
             "update clusterings set state = case when $2::text is null then 'completed' else 'failed' end, error = $2,
                     finished_at = now()

@@ -1,21 +1,15 @@
 //! Assignment of faces to subjects.
+use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::erasures::deletion::{delete_images, lock_images};
-use crate::erasures::deletion_log;
 use crate::faces::Face;
-use crate::{Store, StoreError};
+use crate::faces::FaceSubject;
+use crate::images::{delete_images, lock_images};
+use crate::store::People;
 use sqlx::PgConnection;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
-pub struct FaceSubject {
-    pub face_id: Uuid,
-    pub subject_id: Uuid,
-    pub name: Option<String>,
-}
-
-impl Store {
+impl People<'_> {
     /// Assigns faces to a locked subject of the same collection, on behalf of a user. Removes
     /// earlier refusals of these faces. A cluster becomes `enrolled`. Faces of another subject are
     /// moved if `moved` is set. Returns the number of faces that now belong to the subject.
@@ -23,8 +17,8 @@ impl Store {
     /// # Errors
     /// Fails with `NotFound` if a face is not in the collection; the error contains its id. Fails
     /// with `Conflict` if a face belongs to another subject and `moved` is not set.
-    pub async fn enrol_faces(
-        &self,
+    pub async fn enrol(
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         subject: Uuid,
@@ -103,7 +97,7 @@ impl Store {
     /// # Errors
     /// Fails with `NotFound` if the face does not belong to the subject.
     pub async fn unlink_face(
-        &self,
+        self,
         conn: &mut PgConnection,
         subject: Uuid,
         face: Uuid,
@@ -136,11 +130,7 @@ impl Store {
 
     /// Returns the images with faces of a locked subject, and locks them. Call it before the faces
     /// are removed from the subject, because other transactions lock images before assignments.
-    pub async fn lock_images_of_subject(
-        &self,
-        conn: &mut PgConnection,
-        subject: Uuid,
-    ) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn lock_images(self, conn: &mut PgConnection, subject: Uuid) -> Result<Vec<Uuid>, StoreError> {
         let images: Vec<Uuid> = sqlx::query_scalar(
             "select distinct f.image_id from subject_faces s join faces f on f.id = s.face_id where s.subject_id = $1",
         )
@@ -154,7 +144,7 @@ impl Store {
     /// Deletes those of the images that were sent only for enrolment and have no face assigned to a
     /// subject. Returns the blob keys to delete after the commit.
     pub async fn drop_enrolled(
-        &self,
+        self,
         conn: &mut PgConnection,
         images: &[Uuid],
     ) -> Result<Vec<String>, StoreError> {
@@ -172,7 +162,7 @@ impl Store {
         if unused.is_empty() {
             return Ok(Vec::new());
         }
-        deletion_log::set(conn, &unused, &unused).await?;
+        crate::db::deletions::set_tombstones(conn, &unused, &unused).await?;
         let (_, keys) = delete_images(conn, &unused).await?;
         enqueue_blob_deletions(conn, keys).await
     }
@@ -180,7 +170,7 @@ impl Store {
     /// Records that an image was sent to enrol a subject. `url` is its source, if it was
     /// downloaded, and `answered` is the URL after redirects. Equal sources are recorded once.
     pub async fn add_enrolment_source(
-        &self,
+        self,
         conn: &mut PgConnection,
         image: Uuid,
         subject: Uuid,
@@ -188,7 +178,7 @@ impl Store {
         answered: Option<&str>,
     ) -> Result<(), StoreError> {
         let origin = match url {
-            Some(url) => crate::db::transient::without_nul(url),
+            Some(url) => crate::db::text::without_nul(url),
             None => format!("urn:facecrawl:subject:{subject}"),
         };
         sqlx::query(
@@ -199,28 +189,28 @@ impl Store {
         .bind(image)
         .bind(Uuid::nil())
         .bind(origin)
-        .bind(answered.map(|url| crate::db::transient::url_hash(Some(&crate::db::transient::without_nul(url)))))
+        .bind(answered.map(|url| crate::db::text::url_hash(Some(&crate::db::text::without_nul(url)))))
         .execute(conn)
         .await?;
         Ok(())
     }
 
     /// Returns the URLs of images that were enrolled in the collection, as stored.
-    pub async fn enrolled_addresses(&self, collection: Uuid) -> Result<Vec<String>, StoreError> {
+    pub async fn enrolled_addresses(self, collection: Uuid) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar(
             "select distinct s.image_url from image_sources s join images i on i.id = s.image_id
              where s.kind = 'enrolment' and s.image_url like 'http%' and i.collection_id = $1
                and ($2::uuid is null or i.collection_id = $2)",
         )
         .bind(collection)
-        .bind(self.collection_scope)
-        .fetch_all(&self.pool)
+        .bind(self.0.collection_scope)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
     /// Returns faces of a subject, newest first.
-    pub async fn faces_of_subject(
-        &self,
+    pub async fn faces(
+        self,
         collection: Uuid,
         subject: Uuid,
         before: Option<Uuid>,
@@ -235,16 +225,16 @@ impl Store {
         .bind(subject)
         .bind(before)
         .bind(limit.max(0))
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
-        let mut faces = self.faces_by_id(&ids).await?;
+        let mut faces = self.0.faces().by_ids(&ids).await?;
         faces.sort_by_key(|face| std::cmp::Reverse(face.id));
         Ok(faces)
     }
 
     /// Returns id and box (x, y, width, height) of an image's faces, in a transaction.
     pub async fn boxes_of_image(
-        &self,
+        self,
         conn: &mut PgConnection,
         image: Uuid,
     ) -> Result<Vec<(Uuid, Vec<f32>)>, StoreError> {
@@ -255,13 +245,13 @@ impl Store {
     }
 
     /// Returns the subjects of these faces, by face id. Faces without a subject are omitted.
-    pub async fn face_subjects(&self, faces: &[Uuid]) -> Result<HashMap<Uuid, FaceSubject>, StoreError> {
+    pub async fn of_faces(self, faces: &[Uuid]) -> Result<HashMap<Uuid, FaceSubject>, StoreError> {
         let rows: Vec<FaceSubject> = sqlx::query_as(
             "select sf.face_id, sf.subject_id, s.name from subject_faces sf join subjects s on s.id = sf.subject_id
              where sf.face_id = any($1)",
         )
         .bind(faces)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         Ok(rows.into_iter().map(|subject| (subject.face_id, subject)).collect())
     }

@@ -6,9 +6,9 @@
 
 pub mod clusters;
 pub mod faces;
-use crate::db::transient::without_nul;
-use crate::erasures::deletion_log;
-use crate::{Store, StoreError};
+use crate::StoreError;
+use crate::db::text::without_nul;
+use crate::store::People;
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
@@ -79,13 +79,13 @@ macro_rules! select_subjects {
     };
 }
 
-impl Store {
+impl People<'_> {
     /// Creates a subject without faces.
     ///
     /// # Errors
     /// Fails with `Conflict` if the external id is taken.
-    pub async fn insert_subject(
-        &self,
+    pub async fn insert(
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         subject: &NewSubject,
@@ -105,18 +105,18 @@ impl Store {
         Ok(id)
     }
 
-    pub async fn subject(&self, id: Uuid) -> Result<Subject, StoreError> {
+    pub async fn get(self, id: Uuid) -> Result<Subject, StoreError> {
         sqlx::query_as(select_subjects!("where s.id = $1 and ($2::uuid is null or s.collection_id = $2)"))
             .bind(id)
-            .bind(self.collection_scope)
-            .fetch_optional(&self.pool)
+            .bind(self.0.collection_scope)
+            .fetch_optional(&self.0.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("subject", id))
     }
 
     /// Returns subjects, newest first.
-    pub async fn subjects(
-        &self,
+    pub async fn list(
+        self,
         filter: &SubjectFilter,
         before: Option<Uuid>,
         limit: i64,
@@ -136,15 +136,15 @@ impl Store {
             query.push(" and s.id < ").push_bind(before);
         }
         query.push(" order by s.id desc limit ").push_bind(limit.max(0));
-        Ok(query.build_query_as().fetch_all(&self.pool).await?)
+        Ok(query.build_query_as().fetch_all(&self.0.pool).await?)
     }
 
     /// Locks subjects of one collection until the transaction ends.
     ///
     /// # Errors
     /// Fails with `NotFound` if one of them is not in the collection. The error contains its id.
-    pub async fn lock_subjects(
-        &self,
+    pub async fn lock(
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         ids: &[Uuid],
@@ -167,8 +167,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `Conflict` if the external id is taken.
-    pub async fn update_subject(
-        &self,
+    pub async fn update(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         patch: &SubjectPatch,
@@ -198,12 +198,7 @@ impl Store {
     /// # Errors
     /// Fails with `Conflict` if the subjects have different external ids, and with `Invalid` if the
     /// merged metadata exceeds [`MAX_METADATA_BYTES`].
-    pub async fn merge_subjects(
-        &self,
-        conn: &mut PgConnection,
-        into: Uuid,
-        others: &[Uuid],
-    ) -> Result<(), StoreError> {
+    pub async fn merge(self, conn: &mut PgConnection, into: Uuid, others: &[Uuid]) -> Result<(), StoreError> {
         let mut all = vec![into];
         all.extend(others);
         let mut keys: Vec<String> = sqlx::query_scalar(
@@ -249,9 +244,9 @@ impl Store {
     }
 
     /// Deletes a locked subject. Its faces are kept, without a subject.
-    pub async fn delete_subject(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
+    pub async fn delete(self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
         sqlx::query("delete from subjects where id = $1").bind(id).execute(&mut *conn).await?;
-        deletion_log::set(conn, &[id], &[]).await
+        crate::db::deletions::set_tombstones(conn, &[id], &[]).await
     }
 }
 

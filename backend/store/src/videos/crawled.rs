@@ -1,10 +1,12 @@
-//! Videos that crawls found: their admission, where they were found, and their end with the crawl.
+//! Videos that crawls and scans found: their admission, where they were found, and their end with
+//! the crawl.
+use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::crawls::pages::NewRows;
-use crate::db::transient::{url_hash, without_nul};
-use crate::erasures::traces::LedgerJobs;
+use crate::db::deletions::LedgerJobs;
+use crate::db::text::NewRows;
+use crate::db::text::{url_hash, without_nul};
+use crate::store::CrawledVideos;
 use crate::videos::{NewVideo, found_again};
-use crate::{Store, StoreError};
 use domain::Reason;
 use serde_json::Value;
 use sqlx::{Connection, PgConnection};
@@ -41,16 +43,16 @@ pub struct KnownVideo {
     pub last_modified: Option<String>,
 }
 
-impl Store {
+impl CrawledVideos<'_> {
     /// Adds videos that are new to the crawl, in the state `queued`, up to `limits`. Returns the
     /// new ones in input order.
     ///
     /// Sightings of videos that the crawl knows are recorded as sources. Suppressed addresses are
     /// not recorded. Addresses over a limit are only counted. A seed with a suppressed address is
     /// added, so that its worker can report the reason. So is a video on a suppressed page. Locks
-    /// the crawl's row, like [`Store::admit_pages`].
-    pub async fn admit_videos(
-        &self,
+    /// the crawl's row, like `store.ledger().admit_pages`.
+    pub async fn admit(
+        self,
         conn: &mut PgConnection,
         crawl: Uuid,
         limits: VideoLimits,
@@ -124,25 +126,20 @@ impl Store {
     }
 
     /// Returns the next videos of a crawl after the video `after` that wait to be read.
-    pub async fn waiting_videos(
-        &self,
-        crawl: Uuid,
-        after: Uuid,
-        limit: i64,
-    ) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn waiting(self, crawl: Uuid, after: Uuid, limit: i64) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from videos where crawl_id = $1 and state = 'queued' and id > $2 order by id limit $3",
         )
         .bind(crawl)
         .bind(after)
         .bind(limit)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
     /// Records the validators of the response with a video's file.
-    pub async fn record_video_validators(
-        &self,
+    pub async fn record_validators(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         etag: Option<&str>,
@@ -159,8 +156,8 @@ impl Store {
 
     /// Returns the completed video of the file at an address, except the video `id`, with the
     /// newest validators of a response.
-    pub async fn known_video(
-        &self,
+    pub async fn known(
+        self,
         collection: Uuid,
         address: &str,
         id: Uuid,
@@ -175,13 +172,13 @@ impl Store {
         .bind(collection)
         .bind(address)
         .bind(id)
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.0.pool)
         .await?)
     }
 
     /// Records that a redirect led from the address of a video to another one.
-    pub async fn record_moved_video(
-        &self,
+    pub async fn record_moved(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         answered: &str,
@@ -292,13 +289,13 @@ pub struct VideoCounts {
     pub faces: i64,
 }
 
-impl Store {
+impl CrawledVideos<'_> {
     /// Assigns an ended video to a scan that continues it, and returns its id. Its file, collection
     /// and options are those of `video`, it was cancelled or failed, and all its faces have
     /// embeddings of `model`. No crawl found it, and no caller named its address: both have rules
     /// and an origin of their own. Returns `None` if there is no such video.
-    pub async fn continue_video(
-        &self,
+    pub async fn continue_scanned(
+        self,
         conn: &mut PgConnection,
         video: &NewVideo,
         model: i32,
@@ -352,8 +349,8 @@ impl Store {
     ///
     /// The record has no hash: the file is that of `original`. `id` is the id of the record. Does
     /// nothing if the record exists, so the call can be repeated.
-    pub async fn record_duplicate_video(
-        &self,
+    pub async fn record_duplicate(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         video: &NewVideo,
@@ -381,12 +378,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `Conflict` if the video has ended, or if another scan continues it.
-    pub async fn hold_scanned_video(
-        &self,
-        conn: &mut PgConnection,
-        id: Uuid,
-        scan: Uuid,
-    ) -> Result<(), StoreError> {
+    pub async fn hold_scanned(self, conn: &mut PgConnection, id: Uuid, scan: Uuid) -> Result<(), StoreError> {
         let held = sqlx::query(
             "select 1 from videos where id = $1 and scan_id = $2 and state = 'running' for update",
         )
@@ -401,13 +393,13 @@ impl Store {
     }
 
     /// Returns the end of the lease of the scan that reads a video; `None` if no scan does.
-    pub async fn lease_of_scanned_video(&self, id: Uuid) -> Result<Option<OffsetDateTime>, StoreError> {
+    pub async fn lease_of_scanned(self, id: Uuid) -> Result<Option<OffsetDateTime>, StoreError> {
         let lease: Option<Option<OffsetDateTime>> = sqlx::query_scalar(
             "select c.lease_until from videos v join crawls c on c.id = v.scan_id
              where v.id = $1 and v.state = 'running' and c.state = 'running'",
         )
         .bind(id)
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.0.pool)
         .await?;
         Ok(lease.flatten())
     }
@@ -415,11 +407,7 @@ impl Store {
     /// Ends the videos that ended scans were reading, with `detail`: as failed if the scan failed,
     /// else as cancelled. What is stored of the videos remains. Returns the jobs of other videos of
     /// the same files, if nothing is left of them.
-    pub async fn end_scanned_videos(
-        &self,
-        conn: &mut PgConnection,
-        detail: &str,
-    ) -> Result<LedgerJobs, StoreError> {
+    pub async fn end_scanned(self, conn: &mut PgConnection, detail: &str) -> Result<LedgerJobs, StoreError> {
         let collections: Vec<Uuid> = sqlx::query_scalar(
             "select distinct v.collection_id from videos v join crawls c on c.id = v.scan_id
              where v.state in ('queued', 'running', 'paused') and c.state <> 'running' order by v.collection_id",
@@ -428,7 +416,7 @@ impl Store {
         .await?;
         for collection in collections {
             // An erasure finds the videos ended, or this transaction finds what was erased.
-            self.lock_suppressions(conn, collection, false).await?;
+            self.0.suppressions().lock(conn, collection, false).await?;
         }
         let ended: Vec<Uuid> = sqlx::query_scalar(
             "update videos v set state = case when c.state = 'failed' then 'failed' else 'cancelled' end,
@@ -443,18 +431,18 @@ impl Store {
         .await?;
         let mut jobs = LedgerJobs::default();
         for video in &ended {
-            jobs.extend(self.erase_emptied_video(conn, *video).await?);
+            jobs.extend(self.0.erasures().erase_emptied_video(conn, *video).await?);
         }
         Ok(jobs)
     }
 
-    pub async fn video_counts(&self, id: Uuid) -> Result<VideoCounts, StoreError> {
+    pub async fn counts(self, id: Uuid) -> Result<VideoCounts, StoreError> {
         Ok(sqlx::query_as(
             "select count(distinct t.id) as tracks, count(s.face_id) as faces
              from tracks t left join track_faces s on s.track_id = t.id where t.video_id = $1",
         )
         .bind(id)
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?)
     }
 }

@@ -1,9 +1,10 @@
 //! Reads the videos that a crawl or a scan found, and the tracks of a video.
+use crate::StoreError;
 use crate::images::sources::{ExportedFace, components};
 use crate::images::sources::{MAX_COUNTED_SOURCES, MAX_SOURCES};
+use crate::store::CrawledVideos;
 use crate::videos::Video;
 use crate::videos::tracks::{Track, TrackFilter, TrackPage};
-use crate::{Store, StoreError};
 use std::collections::HashMap;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -43,10 +44,15 @@ pub struct ExportedTracks {
     pub next: Option<(i64, Uuid)>,
 }
 
-impl Store {
+impl CrawledVideos<'_> {
     /// Returns the ids of the next videos of a crawl or a scan after the video `after`, in their
     /// order. A duplicate is represented by its original, so each file occurs once.
-    pub async fn export_videos(&self, crawl: Uuid, after: Uuid, limit: i64) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn list_for_export(
+        self,
+        crawl: Uuid,
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select distinct coalesce(original_id, id) as id from videos
              where (crawl_id = $1 or scan_id = $1) and ($3::uuid is null or collection_id = $3)
@@ -55,20 +61,16 @@ impl Store {
         )
         .bind(crawl)
         .bind(after)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .bind(limit.max(0))
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
     /// Returns a video with the places where a crawl or a scan found it; `None` if it does not
     /// exist. Does not check the store's scope, because [`Self::export_videos`] does.
-    pub async fn export_video_of_crawl(
-        &self,
-        crawl: Uuid,
-        id: Uuid,
-    ) -> Result<Option<ExportedVideo>, StoreError> {
-        match self.videos_by_id(&[id]).await?.pop() {
+    pub async fn export_of_crawl(self, crawl: Uuid, id: Uuid) -> Result<Option<ExportedVideo>, StoreError> {
+        match self.0.videos().by_ids(&[id]).await?.pop() {
             Some(video) => Ok(Some(self.with_sources(video, Some(crawl)).await?)),
             None => Ok(None),
         }
@@ -78,8 +80,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope.
-    pub async fn export_video(&self, id: Uuid) -> Result<ExportedVideo, StoreError> {
-        let video = self.video(id).await?;
+    pub async fn export(self, id: Uuid) -> Result<ExportedVideo, StoreError> {
+        let video = self.0.videos().get(id).await?;
         self.with_sources(video, None).await
     }
 
@@ -87,18 +89,18 @@ impl Store {
     /// A track that is erased meanwhile is omitted. Does not check the store's scope, because the
     /// caller has already read the video.
     pub async fn export_tracks(
-        &self,
+        self,
         video: Uuid,
         after: Option<(i64, Uuid)>,
         limit: i64,
         embeddings: bool,
     ) -> Result<ExportedTracks, StoreError> {
-        let page = self.track_rows(video, &TrackFilter::default(), after, limit).await?;
+        let page = self.0.tracks().rows(video, &TrackFilter::default(), after, limit).await?;
         let TrackPage { mut tracks, next } = page;
-        self.read_track_faces(&mut tracks).await?;
+        self.0.tracks().read_faces(&mut tracks).await?;
         let ids: Vec<Uuid> = tracks.iter().flat_map(|track| &track.faces).map(|shot| shot.face_id).collect();
         let mut vectors = if embeddings { self.embeddings_of_faces(&ids).await? } else { HashMap::new() };
-        let faces = self.faces_by_id(&ids).await?;
+        let faces = self.0.faces().by_ids(&ids).await?;
         let mut faces: HashMap<Uuid, ExportedFace> = faces
             .into_iter()
             .map(|face| {
@@ -118,7 +120,7 @@ impl Store {
     }
 
     /// Adds the places where the crawl, or any crawl, found the video or a duplicate of it.
-    async fn with_sources(&self, video: Video, crawl: Option<Uuid>) -> Result<ExportedVideo, StoreError> {
+    async fn with_sources(self, video: Video, crawl: Option<Uuid>) -> Result<ExportedVideo, StoreError> {
         let sources: Vec<VideoSource> = sqlx::query_as(
             "select s.page_url, v.source_url as video_url, coalesce(s.found_at, v.created_at) as found_at
              from videos v left join video_sources s on s.video_id = v.id
@@ -129,7 +131,7 @@ impl Store {
         .bind(video.id)
         .bind(crawl)
         .bind(MAX_SOURCES)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         let total: i64 = sqlx::query_scalar(
             "select count(*) from (
@@ -141,13 +143,13 @@ impl Store {
         .bind(video.id)
         .bind(crawl)
         .bind(MAX_COUNTED_SOURCES)
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?;
         Ok(ExportedVideo { video, total: total.max(sources.len() as i64), sources })
     }
 
-    async fn embeddings_of_faces(&self, faces: &[Uuid]) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
+    async fn embeddings_of_faces(self, faces: &[Uuid]) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
         let rows = "select id, embedding from faces where id = any($1)";
-        Ok(components(sqlx::query_as(rows).bind(faces).fetch_all(&self.pool).await?))
+        Ok(components(sqlx::query_as(rows).bind(faces).fetch_all(&self.0.pool).await?))
     }
 }

@@ -1,13 +1,13 @@
-//! Videos: their rows, states and progress. Tracks and the faces of their best shots are in the
-//! module `tracks`.
+//! Reads and deletes the rows of videos. Changes of a video while it is read are in `progress`, its
+//! tracks and the faces of their best shots in `tracks`.
 pub mod crawled;
 pub(crate) mod export;
 mod progress;
 pub mod tracks;
+use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::erasures::deletion::delete_images;
-use crate::erasures::deletion_log;
-use crate::{Store, StoreError};
+use crate::images::delete_images;
+use crate::store::Videos;
 use domain::{Reason, VideoState};
 pub use progress::{Checkpoint, NewVideo, VideoEnd, VideoFacts, WaitingVideos};
 pub(crate) use progress::{drop_files_of_ended, found_again};
@@ -68,7 +68,7 @@ pub struct Video {
 }
 
 impl Video {
-    /// Returns whether the video can be read again ([`Store::requeue_video`]): it failed, and its
+    /// Returns whether the video can be read again (`store.videos().requeue`): it failed, and its
     /// file is kept or at an address that a caller named.
     pub fn is_retryable(&self) -> bool {
         let has_file = self.source_key.is_some() || (self.crawl_id.is_none() && self.source_url.is_some());
@@ -96,28 +96,28 @@ macro_rules! select_videos {
     };
 }
 
-impl Store {
+impl Videos<'_> {
     /// Returns a video by id.
     ///
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope.
-    pub async fn video(&self, id: Uuid) -> Result<Video, StoreError> {
+    pub async fn get(self, id: Uuid) -> Result<Video, StoreError> {
         sqlx::query_as(select_videos!("where v.id = $1 and ($2::uuid is null or v.collection_id = $2)"))
             .bind(id)
-            .bind(self.collection_scope)
-            .fetch_optional(&self.pool)
+            .bind(self.0.collection_scope)
+            .fetch_optional(&self.0.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("video", id))
     }
 
     /// Returns videos, newest first.
-    pub async fn videos(
-        &self,
+    pub async fn list(
+        self,
         filter: &VideoFilter,
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<Video>, StoreError> {
-        let collection = self.collection(&filter.collection).await?.id;
+        let collection = self.0.collections().get(&filter.collection).await?.id;
         let mut query = QueryBuilder::<Postgres>::new(select_videos!("where v.collection_id = "));
         query.push_bind(collection);
         if let Some(state) = filter.state {
@@ -131,60 +131,60 @@ impl Store {
             query.push(" and v.id < ").push_bind(before);
         }
         query.push(" order by v.id desc limit ").push_bind(limit.max(0));
-        Ok(query.build_query_as().fetch_all(&self.pool).await?)
+        Ok(query.build_query_as().fetch_all(&self.0.pool).await?)
     }
 
     /// Returns videos by id, in the order of their ids. Missing videos are omitted.
-    pub(crate) async fn videos_by_id(&self, ids: &[Uuid]) -> Result<Vec<Video>, StoreError> {
+    pub(crate) async fn by_ids(self, ids: &[Uuid]) -> Result<Vec<Video>, StoreError> {
         Ok(sqlx::query_as(select_videos!("where v.id = any($1) order by v.id"))
             .bind(ids)
-            .fetch_all(&self.pool)
+            .fetch_all(&self.0.pool)
             .await?)
     }
 
     /// Returns the state of a video; `None` if it does not exist.
-    pub async fn video_state(&self, id: Uuid) -> Result<Option<VideoState>, StoreError> {
+    pub async fn state(self, id: Uuid) -> Result<Option<VideoState>, StoreError> {
         Ok(sqlx::query_scalar("select state from videos where id = $1")
             .bind(id)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.0.pool)
             .await?)
     }
 
     /// Returns those of the videos that exist and have not ended.
-    pub async fn live_videos_among(&self, ids: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn live_among(self, ids: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from videos where id = any($1) and state in ('queued', 'running', 'paused')",
         )
         .bind(ids)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
     /// Returns the live videos with jobs after the video `after`, oldest first.
-    pub async fn live_videos(&self, after: Uuid, limit: i64) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn live(self, after: Uuid, limit: i64) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from videos where state in ('queued', 'running', 'paused') and scan_id is null and id > $1
              order by id limit $2",
         )
         .bind(after)
         .bind(limit)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 }
 
-impl Store {
+impl Videos<'_> {
     /// Deletes a video with its tracks and the frames of their best shots, also those with enrolled
     /// faces. Returns the blobs to delete after the commit.
     ///
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope.
-    pub async fn delete_video(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
+    pub async fn delete(self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
         let found: Option<Uuid> = sqlx::query_scalar(
             "select id from videos where id = $1 and ($2::uuid is null or collection_id = $2) for update",
         )
         .bind(id)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
         found.ok_or_else(|| StoreError::not_found("video", id))?;
@@ -193,10 +193,10 @@ impl Store {
     }
 }
 
-impl Store {
+impl Videos<'_> {
     /// Returns whether a face of the video has an embedding of another model than `model`.
-    pub async fn video_has_other_model(
-        &self,
+    pub async fn has_other_model(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         model: i32,
@@ -218,14 +218,10 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `Conflict` if the video is not running, and with `NotFound` if it does not exist.
-    pub async fn delete_parts_of_video(
-        &self,
-        conn: &mut PgConnection,
-        id: Uuid,
-    ) -> Result<Vec<String>, StoreError> {
-        self.set_video_state(&mut *conn, id, &[VideoState::Running], VideoState::Running).await?;
+    pub async fn delete_parts(self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
+        self.set_state(&mut *conn, id, &[VideoState::Running], VideoState::Running).await?;
         let images = frames_of(conn, &[id]).await?;
-        deletion_log::set(conn, &images, &images).await?;
+        crate::db::deletions::set_tombstones(conn, &images, &images).await?;
         // A track is deleted with its last face.
         let (_, keys) = delete_images(conn, &images).await?;
         sqlx::query(
@@ -248,7 +244,7 @@ pub(crate) async fn frames_of(conn: &mut PgConnection, videos: &[Uuid]) -> Resul
 pub(crate) async fn delete_videos(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<String>, StoreError> {
     let images = frames_of(conn, ids).await?;
     let gone: Vec<Uuid> = images.iter().chain(ids).copied().collect();
-    deletion_log::set(conn, &gone, &images).await?;
+    crate::db::deletions::set_tombstones(conn, &gone, &images).await?;
     let (_, mut keys) = delete_images(conn, &images).await?;
     keys.extend(delete_video_rows(conn, ids).await?);
     Ok(keys)

@@ -1,7 +1,9 @@
-//! What is known of a video while it is read: its file, and how far it is stored.
+//! Inserts a video, and records what is known of it while it is read: its file, how far it is
+//! stored, and its states.
+use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::db::transient::without_nul;
-use crate::{Store, StoreError};
+use crate::db::text::without_nul;
+use crate::store::Videos;
 use domain::{Reason, VideoState};
 use serde_json::Value;
 use sqlx::postgres::PgArguments;
@@ -37,11 +39,11 @@ pub struct Checkpoint {
     pub height: i32,
 }
 
-impl Store {
+impl Videos<'_> {
     /// Records what the file reports about itself. Returns `Err` with the id of another video of
     /// the same file in the collection.
-    pub async fn describe_video(
-        &self,
+    pub async fn describe(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         facts: &VideoFacts,
@@ -64,15 +66,15 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `Conflict` if the video is not running, and with `NotFound` if it does not exist.
-    pub async fn record_fetched_video(
-        &self,
+    pub async fn record_fetched(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         sha256: &[u8; 32],
         bytes: i64,
         key: &str,
     ) -> Result<Result<(), Uuid>, StoreError> {
-        self.set_video_state(&mut *conn, id, &[VideoState::Running], VideoState::Queued).await?;
+        self.set_state(&mut *conn, id, &[VideoState::Running], VideoState::Queued).await?;
         let update = sqlx::query(
             "update videos set sha256 = $2, bytes = $3, source_key = $4, original_id = null where id = $1",
         )
@@ -84,11 +86,11 @@ impl Store {
     }
 
     /// Returns the time up to which a video is stored, in microseconds.
-    pub async fn video_checkpoint(&self, id: Uuid) -> Result<Option<i64>, StoreError> {
+    pub async fn checkpoint(self, id: Uuid) -> Result<Option<i64>, StoreError> {
         let checkpoint: Option<Option<i64>> =
             sqlx::query_scalar("select checkpoint_us from videos where id = $1")
                 .bind(id)
-                .fetch_optional(&self.pool)
+                .fetch_optional(&self.0.pool)
                 .await?;
         Ok(checkpoint.flatten())
     }
@@ -98,13 +100,13 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `Conflict` if the video is not running, and with `NotFound` if it does not exist.
-    pub async fn checkpoint_video(
-        &self,
+    pub async fn set_checkpoint(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         checkpoint: &Checkpoint,
     ) -> Result<bool, StoreError> {
-        self.set_video_state(&mut *conn, id, &[VideoState::Running], VideoState::Running).await?;
+        self.set_state(&mut *conn, id, &[VideoState::Running], VideoState::Running).await?;
         let changed = sqlx::query(
             "update videos set checkpoint_us = $2, frames = $3, last_track = $4, unidentified = $5, width = $6, height = $7
              where id = $1 and (checkpoint_us is null or checkpoint_us < $2)",
@@ -195,14 +197,14 @@ pub struct WaitingVideos {
     pub bytes: i64,
 }
 
-impl Store {
+impl Videos<'_> {
     /// Adds a video in the state `queued` and returns its id. Returns `Err` with the id of the
     /// collection's video of this file, if any. Cancelled and failed videos do not count.
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist.
-    pub async fn insert_video(
-        &self,
+    pub async fn insert(
+        self,
         conn: &mut PgConnection,
         video: &NewVideo,
     ) -> Result<Result<Uuid, Uuid>, StoreError> {
@@ -237,7 +239,7 @@ impl Store {
                 return Ok(Ok(id));
             }
             if let Some(sha256) = &video.sha256
-                && let Some(existing) = self.video_of_file(&mut *conn, video.collection, sha256).await?
+                && let Some(existing) = self.of_file(&mut *conn, video.collection, sha256).await?
             {
                 found_again(conn, existing).await?;
                 return Ok(Err(existing));
@@ -248,8 +250,8 @@ impl Store {
 
     /// Returns the video of a file. Ignores videos that were cancelled or failed, and those of
     /// which retention deleted a part.
-    pub async fn video_of_file(
-        &self,
+    pub async fn of_file(
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         sha256: &[u8; 32],
@@ -266,8 +268,8 @@ impl Store {
     }
 
     /// Returns the live video that a caller added with an address in a collection.
-    pub async fn video_of_address(
-        &self,
+    pub async fn of_address(
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         address: &str,
@@ -287,7 +289,7 @@ impl Store {
     /// Returns what waits in a collection. Call [`Self::lock_waiting_videos`] before, in the
     /// transaction that adds a video.
     pub async fn waiting_in_collection(
-        &self,
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
     ) -> Result<WaitingVideos, StoreError> {
@@ -305,11 +307,7 @@ impl Store {
 
     /// Locks the adding of videos to the collection: other transactions that take this lock wait
     /// until this one ends.
-    pub async fn lock_waiting_videos(
-        &self,
-        conn: &mut PgConnection,
-        collection: Uuid,
-    ) -> Result<(), StoreError> {
+    pub async fn lock_waiting(self, conn: &mut PgConnection, collection: Uuid) -> Result<(), StoreError> {
         sqlx::query("select pg_advisory_xact_lock(hashtextextended('waiting videos ' || $1::text, 0))")
             .bind(collection)
             .execute(conn)
@@ -342,15 +340,15 @@ pub struct VideoEnd<'a> {
     pub keeps_file: bool,
 }
 
-impl Store {
+impl Videos<'_> {
     /// Changes the state of a video that is in one of the states `from`. Locks its row until the
     /// transaction ends.
     ///
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope. Fails with
     /// `Conflict`, which contains the state, if it is in another state.
-    pub async fn set_video_state(
-        &self,
+    pub async fn set_state(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         from: &[VideoState],
@@ -360,7 +358,7 @@ impl Store {
             "select state from videos where id = $1 and ($2::uuid is null or collection_id = $2) for update",
         )
         .bind(id)
-        .bind(self.collection_scope)
+        .bind(self.0.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
         let state = state.ok_or_else(|| StoreError::not_found("video", id))?;
@@ -373,8 +371,8 @@ impl Store {
 
     /// Records that a video waits until `original`, which has the same file, has ended; `None` if
     /// it waits no longer.
-    pub async fn set_video_original(
-        &self,
+    pub async fn set_original(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         original: Option<Uuid>,
@@ -395,8 +393,8 @@ impl Store {
     /// Fails with `NotFound` if it does not exist or is outside the store's scope. Fails with
     /// `Conflict` if it did not fail, if its file is neither kept nor at an address that a caller
     /// named, or if the collection has another video of the file.
-    pub async fn requeue_video(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
-        self.set_video_state(&mut *conn, id, &[VideoState::Failed], VideoState::Failed).await?;
+    pub async fn requeue(self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
+        self.set_state(&mut *conn, id, &[VideoState::Failed], VideoState::Failed).await?;
         let requeued = sqlx::query(
             "update videos set state = 'queued', reason = null, detail = null, finished_at = null, original_id = null
              where id = $1 and scan_id is null
@@ -419,7 +417,7 @@ impl Store {
     /// Forgets the files of at most `limit` videos that failed before the time `before`. Returns
     /// the blobs to delete after the commit.
     pub async fn drop_failed_files(
-        &self,
+        self,
         conn: &mut PgConnection,
         before: OffsetDateTime,
         limit: i64,
@@ -444,13 +442,13 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound`, and with `Conflict` if it has ended already.
-    pub async fn end_video(
-        &self,
+    pub async fn end(
+        self,
         conn: &mut PgConnection,
         id: Uuid,
         end: VideoEnd<'_>,
     ) -> Result<Vec<String>, StoreError> {
-        self.set_video_state(&mut *conn, id, &VideoState::LIVE, VideoState::Running).await?;
+        self.set_state(&mut *conn, id, &VideoState::LIVE, VideoState::Running).await?;
         let key: Option<String> = sqlx::query_scalar(
             "with before as (select source_key from videos where id = $1)
              update videos set state = $2, people = $3, reason = $4, detail = $5, finished_at = now(),

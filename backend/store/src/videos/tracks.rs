@@ -1,8 +1,9 @@
 //! Tracks of videos: when and where a face was visible, and its best shots. The best shots are
 //! ordinary faces of images without a file, so that search, people, erasure, retention and export
 //! treat them like other faces. The database deletes a track with its last face.
+use crate::StoreError;
 use crate::faces::NewFace;
-use crate::{Store, StoreError};
+use crate::store::Tracks;
 use pgvector::HalfVector;
 use sha2::{Digest, Sha256};
 use sqlx::{FromRow, PgConnection};
@@ -124,10 +125,10 @@ pub struct TrackEmbeddings {
     pub embeddings: Vec<Vec<f32>>,
 }
 
-impl Store {
+impl Tracks<'_> {
     /// Inserts tracks. The images of their frames and their faces must be stored before.
-    pub async fn insert_tracks(
-        &self,
+    pub async fn insert(
+        self,
         conn: &mut PgConnection,
         (collection, video): (Uuid, Uuid),
         tracks: &[NewTrack],
@@ -168,8 +169,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails with the errors of the database, for example if the frame is stored already.
-    pub async fn insert_video_frame(
-        &self,
+    pub async fn insert_frame(
+        self,
         conn: &mut PgConnection,
         (collection, video): (Uuid, Uuid),
         at_us: i64,
@@ -204,22 +205,22 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if the video does not exist or is outside the store's scope.
-    pub async fn tracks(
-        &self,
+    pub async fn list(
+        self,
         video: Uuid,
         filter: &TrackFilter,
         after: Option<(i64, Uuid)>,
         limit: i64,
     ) -> Result<TrackPage, StoreError> {
-        self.video(video).await?;
-        let mut page = self.track_rows(video, filter, after, limit).await?;
-        self.read_track_faces(&mut page.tracks).await?;
+        self.0.videos().get(video).await?;
+        let mut page = self.rows(video, filter, after, limit).await?;
+        self.read_faces(&mut page.tracks).await?;
         Ok(page)
     }
 
     /// Works like [`Self::tracks`], without the faces. Does not check the store's scope.
-    pub(crate) async fn track_rows(
-        &self,
+    pub(crate) async fn rows(
+        self,
         video: Uuid,
         filter: &TrackFilter,
         after: Option<(i64, Uuid)>,
@@ -252,7 +253,7 @@ impl Store {
         .bind(after_id)
         .bind(limit.max(1))
         .bind(MAX_BOXES_OF_PAGE)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         let has_more = rows.first().is_some_and(|row| row.listed > rows.len() as i64);
         let tracks: Vec<Track> = rows.into_iter().map(|row| row.track).collect();
@@ -261,14 +262,14 @@ impl Store {
     }
 
     /// Reads the best shots of the tracks. Removes tracks that have lost their last face.
-    pub(crate) async fn read_track_faces(&self, tracks: &mut Vec<Track>) -> Result<(), StoreError> {
+    pub(crate) async fn read_faces(self, tracks: &mut Vec<Track>) -> Result<(), StoreError> {
         let shots: Vec<TrackFace> = sqlx::query_as(
             "select t.track_id, t.face_id, t.at_us, f.quality_overall as quality
              from track_faces t join faces f on f.id = t.face_id
              where t.track_id = any($1) order by t.track_id, t.rank",
         )
         .bind(tracks.iter().map(|track| track.id).collect::<Vec<Uuid>>())
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         let mut of: HashMap<Uuid, Vec<TrackFace>> = HashMap::new();
         for shot in shots {
@@ -283,24 +284,20 @@ impl Store {
     }
 
     /// Returns when the faces were visible in videos. Faces of pictures are omitted.
-    pub async fn appearances(&self, faces: &[Uuid]) -> Result<Vec<StoredAppearance>, StoreError> {
+    pub async fn appearances(self, faces: &[Uuid]) -> Result<Vec<StoredAppearance>, StoreError> {
         Ok(sqlx::query_as(
             "select s.face_id, t.video_id, t.id as track_id, t.person, t.started_us, t.ended_us, s.at_us
              from track_faces s join tracks t on t.id = s.track_id
              where s.face_id = any($1) and ($2::uuid is null or s.collection_id = $2)",
         )
         .bind(faces)
-        .bind(self.collection_scope)
-        .fetch_all(&self.pool)
+        .bind(self.0.collection_scope)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
     /// Returns all tracks of a video in the order of their start, with the embeddings of one model.
-    pub async fn track_embeddings(
-        &self,
-        video: Uuid,
-        model: i32,
-    ) -> Result<Vec<TrackEmbeddings>, StoreError> {
+    pub async fn embeddings(self, video: Uuid, model: i32) -> Result<Vec<TrackEmbeddings>, StoreError> {
         let rows: Vec<(Uuid, i64, i64, HalfVector)> = sqlx::query_as(
             "select t.id, t.started_us, t.ended_us, f.embedding
              from tracks t join track_faces s on s.track_id = t.id join faces f on f.id = s.face_id
@@ -308,7 +305,7 @@ impl Store {
         )
         .bind(video)
         .bind(model)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         let mut tracks: Vec<TrackEmbeddings> = Vec::new();
         for (id, started_us, ended_us, embedding) in rows {
@@ -323,7 +320,7 @@ impl Store {
 
     /// Records which person each track shows.
     pub async fn number_people(
-        &self,
+        self,
         conn: &mut PgConnection,
         numbers: &[(Uuid, Option<i32>)],
     ) -> Result<(), StoreError> {

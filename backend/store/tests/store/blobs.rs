@@ -1,4 +1,5 @@
-//! Tests blobs in a folder and in a bucket.
+//! Tests blobs in a folder and in a bucket, and the deletion of blobs that no row names.
+use crate::fixture::{self, Commit};
 use axum::body::Bytes as Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
@@ -12,11 +13,13 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Condvar, Mutex};
 use store::blobs::{Disk, LocalDisk};
+use store::images::NewImage;
 use store::videos::NewVideo;
-use store::{Blobs, StoreError};
+use store::{Blobs, Store, StoreError};
 use testing::TestDatabase;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Notify;
+use uuid::Uuid;
 
 fn files(folder: &std::path::Path) -> Vec<String> {
     let mut files = Vec::new();
@@ -173,7 +176,7 @@ async fn a_copy_of_large_files_does_not_hold_them_in_memory() {
     let store = database.store();
     let open = |name: &str| Blobs::open(folder.path().join(name).to_str().unwrap()).unwrap();
     let (from, to) = (open("from"), open("to"));
-    let collection = store.collection("default").await.unwrap().id;
+    let collection = store.collections().get("default").await.unwrap().id;
     for number in 0..COUNT as u64 {
         // The file has a hole, so it takes no space.
         let mut file = tempfile::tempfile().unwrap();
@@ -191,20 +194,14 @@ async fn a_copy_of_large_files_does_not_hold_them_in_memory() {
         let sha256 = hash(&file);
         let key = from.put_file("video", "bin", &sha256, &mut tokio::fs::File::from_std(file)).await.unwrap();
         let video = NewVideo {
-            collection,
-            sha256: Some(sha256),
             bytes: Some(BYTES as i64),
-            source_url: None,
             source_key: Some(key),
-            scan: None,
-            options: serde_json::json!({}),
+            ..fixture::video(collection, sha256)
         };
-        let mut tx = store.begin().await.unwrap();
-        store.insert_video(tx.conn(), &video).await.unwrap().unwrap();
-        tx.commit().await.unwrap();
+        store.commit(async |tx| store.videos().insert(tx.conn(), &video).await).await.unwrap();
     }
     let before = peak_memory();
-    let copied = store.copy_blobs(&from, &to).await.unwrap();
+    let copied = store.blobs().copy(&from, &to).await.unwrap();
     assert_eq!((copied.copied, copied.missing), (COUNT as u64, 0));
     let more = peak_memory() - before;
     assert!(more < COUNT as u64 * BYTES / 3, "the copies took {more} bytes");
@@ -213,7 +210,7 @@ async fn a_copy_of_large_files_does_not_hold_them_in_memory() {
     let key = from.list().next().await.unwrap().unwrap().key;
     let path = folder.path().join("from").join(&key);
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().write_all(b"damaged!").unwrap();
-    let copied = store.copy_blobs(&from, &damaged).await.unwrap();
+    let copied = store.blobs().copy(&from, &damaged).await.unwrap();
     assert_eq!((copied.copied, copied.missing_keys), (COUNT as u64 - 1, vec![key.clone()]));
     assert_eq!(files(&folder.path().join("damaged")).len(), COUNT - 1);
 }
@@ -428,4 +425,118 @@ fn a_bucket_works_like_a_folder() {
         assert_eq!(blobs.get(&key).await.unwrap(), None);
         assert_eq!(blobs.get(&kept).await.unwrap().as_deref(), Some(&b"abc"[..]));
     });
+}
+
+struct World {
+    store: Store,
+    blobs: Blobs,
+    default: Uuid,
+    _folder: tempfile::TempDir,
+    _database: TestDatabase,
+}
+
+impl World {
+    async fn new() -> Self {
+        let (db, store) = fixture::database().await;
+        let default = fixture::collection(&store, "default").await;
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
+        Self { store, blobs, default, _folder: folder, _database: db }
+    }
+
+    async fn put(&self) -> String {
+        self.blobs.put("thumbnails", "jpg", Bytes::from_static(b"the same picture")).await.unwrap()
+    }
+
+    async fn exists(&self, key: &str) -> bool {
+        self.blobs.get(key).await.unwrap().is_some()
+    }
+
+    /// Stores an image whose row refers to the blob.
+    async fn image(&self, number: u64, key: &str) -> Uuid {
+        let image = NewImage { thumbnail_key: Some(key.to_owned()), ..fixture::image(number) };
+        fixture::store_image(&self.store, self.default, &image, &[]).await.unwrap()
+    }
+
+    async fn delete(&self, image: Uuid) -> Vec<String> {
+        self.store.commit(async |tx| self.store.images().delete(tx.conn(), image).await).await
+    }
+}
+
+#[testing::test]
+async fn what_a_crash_left_over_goes_with_the_next_sweep() {
+    let world = World::new().await;
+    let key = world.put().await;
+    let image = world.image(1, &key).await;
+    // Simulates a crash between the commit and the deletion of the blob.
+    assert_eq!(world.delete(image).await, std::slice::from_ref(&key));
+    assert!(world.exists(&key).await);
+    assert_eq!(world.store.blobs().delete_pending(&world.blobs).await.unwrap(), 1);
+    assert!(!world.exists(&key).await);
+    assert_eq!(world.store.blobs().delete_pending(&world.blobs).await.unwrap(), 0);
+}
+
+#[testing::test]
+async fn a_blob_that_another_row_names_stays_until_both_are_gone() {
+    let world = World::new().await;
+    let key = world.put().await;
+    let (one, other) = (world.image(1, &key).await, world.image(2, &key).await);
+    assert!(world.delete(one).await.is_empty());
+    assert_eq!(world.store.blobs().delete_pending(&world.blobs).await.unwrap(), 0);
+    assert!(world.exists(&key).await);
+    let keys = world.delete(other).await;
+    assert_eq!(world.store.blobs().delete(&world.blobs, &keys).await.unwrap(), 1);
+    assert!(!world.exists(&key).await);
+}
+
+#[testing::test]
+async fn who_wrote_a_blob_before_it_was_removed_is_told_to_write_it_again() {
+    let world = World::new().await;
+    let key = world.put().await;
+    let image = world.image(1, &key).await;
+    // Another image writes the same content. Its row does not exist yet.
+    assert_eq!(world.put().await, key);
+    let keys = world.delete(image).await;
+    world.store.blobs().delete(&world.blobs, &keys).await.unwrap();
+    assert!(!world.exists(&key).await);
+
+    let keep = async || {
+        let mut tx = world.store.begin().await.unwrap();
+        let lost = world.store.blobs().keep(tx.conn(), std::slice::from_ref(&key)).await.unwrap();
+        (tx, lost)
+    };
+    // After a rollback, the blob is returned again. After a commit, it is not.
+    let (tx, lost) = keep().await;
+    assert_eq!(lost, std::slice::from_ref(&key));
+    drop(tx);
+    let (tx, lost) = keep().await;
+    assert_eq!(lost, std::slice::from_ref(&key));
+    tx.commit().await.unwrap();
+    assert!(keep().await.1.is_empty());
+}
+
+#[testing::test]
+async fn a_removal_waits_for_a_picture_that_is_being_stored_and_then_sees_its_row() {
+    let world = World::new().await;
+    let key = world.put().await;
+    let image = world.image(1, &key).await;
+    let mut tx = world.store.begin().await.unwrap();
+    let new = NewImage { thumbnail_key: Some(key.clone()), ..fixture::image(2) };
+    world.store.images().insert(tx.conn(), world.default, &new).await.unwrap().unwrap();
+    assert!(world.store.blobs().keep(tx.conn(), std::slice::from_ref(&key)).await.unwrap().is_empty());
+
+    let keys = world.delete(image).await;
+    assert_eq!(keys, std::slice::from_ref(&key), "the other row is not visible yet");
+    let (store, blobs) = (world.store.clone(), world.blobs.clone());
+    let removal = tokio::spawn(async move { store.blobs().delete(&blobs, &keys).await });
+    let waits = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+                 where d.datname = current_database() and l.locktype = 'advisory' and not l.granted";
+    while sqlx::query_scalar::<_, i64>(waits).fetch_one(world.store.pool()).await.unwrap() == 0 {
+        assert!(!removal.is_finished(), "the deletion did not wait for the lock");
+        tokio::task::yield_now().await;
+    }
+    assert!(world.exists(&key).await);
+    tx.commit().await.unwrap();
+    assert_eq!(removal.await.unwrap().unwrap(), 0);
+    assert!(world.exists(&key).await);
 }

@@ -1,15 +1,27 @@
-//! Tests connecting and migrating.
-
-use store::db::schema::OlderPrograms;
-use store::{Config, Store, StoreError};
+//! Tests connections, migrations while other versions of the program use the database, and which
+//! calls are retried after a transient error.
+use sqlx::migrate::Migrator;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, PgPool};
+use std::cell::Cell;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+use store::db::schema::{OlderPrograms, STOPS_OLDER_PROGRAMS};
+use store::db::transient::{Cause, Transient};
+use store::{Config, Store, StoreError, retried};
 use testing::TestDatabase;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::Barrier;
 
 #[testing::test]
 async fn connects_pings_and_finds_the_schema_up_to_date() {
     let db = TestDatabase::create().await;
     let store = Store::connect(&Config { url: db.url(), ..Config::default() }).await.unwrap();
     store.ping().await.unwrap();
-    assert_eq!(store.migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
+    assert_eq!(store.schema().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
     let (timeout, name): (String, String) =
         sqlx::query_as("select current_setting('statement_timeout'), current_setting('application_name')")
             .fetch_one(store.pool())
@@ -24,7 +36,7 @@ async fn a_fresh_database_is_migrated_once_by_whoever_comes_first() {
     sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
     let stores: Vec<Store> = (0..4).map(|_| db.store()).collect();
     let migrated =
-        futures::future::try_join_all(stores.iter().map(|store| store.migrate(OlderPrograms::Stop)))
+        futures::future::try_join_all(stores.iter().map(|store| store.schema().migrate(OlderPrograms::Stop)))
             .await
             .unwrap();
     let ran: Vec<usize> = migrated.iter().map(|migrated| migrated.ran).collect();
@@ -49,8 +61,8 @@ async fn a_url_that_is_none_and_a_database_that_is_not_there_are_told_apart() {
 
 #[test]
 fn the_fingerprint_is_short_hex_and_stable() {
-    let fingerprint = Store::schema_fingerprint();
-    assert_eq!(fingerprint, Store::schema_fingerprint());
+    let fingerprint = store::db::schema::fingerprint();
+    assert_eq!(fingerprint, store::db::schema::fingerprint());
     assert_eq!(fingerprint.len(), 12);
     assert!(fingerprint.chars().all(|c| c.is_ascii_hexdigit()));
 }
@@ -101,4 +113,378 @@ async fn a_server_that_accepts_no_changes_is_waited_for_and_its_connections_are_
     }
     set("off").await;
     second.await.unwrap().unwrap().ping().await.unwrap();
+}
+
+/// The migrations of a version after this one: all current ones, and one that creates a table.
+async fn next_version(first_line: &str) -> (Migrator, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    let sql = format!("{first_line}\ncreate table of_the_next_version (id bigint);\n");
+    std::fs::write(folder.path().join("9001_next.sql"), sql).unwrap();
+    (Migrator::new(folder.path()).await.unwrap(), folder)
+}
+
+/// The newest migration of this version that stops older programs.
+const STOPPING: i64 = 45;
+
+async fn required(db: &TestDatabase) -> i64 {
+    db.number("select version from required_schema").await
+}
+
+fn refused(error: &StoreError) {
+    let text = error.to_string();
+    let own = store::db::schema::version().to_string();
+    assert!(
+        matches!(error, StoreError::Unsupported(_)) && text.contains("9001") && text.contains(&own),
+        "{text}"
+    );
+}
+
+#[testing::test]
+async fn a_program_may_run_on_a_newer_schema_that_does_not_stop_it() {
+    let db = TestDatabase::create().await;
+    let (newer, _folder) = next_version("-- Adds a table.").await;
+    let _running = db.store().schema().migrate(OlderPrograms::Stop).await.unwrap();
+    assert_eq!(
+        db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.unwrap().ran,
+        1,
+        "the older program need not end"
+    );
+    assert_eq!(
+        db.store().schema().migrate(OlderPrograms::Stop).await.unwrap().ran,
+        0,
+        "the older program starts"
+    );
+    assert!(db.store().schema().check().await.is_err(), "a backup needs the same version");
+    assert_eq!(required(&db).await, STOPPING);
+}
+
+#[testing::test]
+async fn a_migration_that_stops_older_programs_waits_until_they_have_ended() {
+    let db = TestDatabase::create().await;
+    let mut older = db.store().schema().migrate(OlderPrograms::Stop).await.unwrap();
+    // A job of a process that lost its connections.
+    db.execute(
+        "insert into jobs (id, kind, payload, state, created_at, scheduled_at, lease_until, fence,
+                           attempt, priority, max_attempts, locked_by)
+         values (gen_random_uuid(), 'page', '{}', 'running', now(), now(), now() + interval '1 hour',
+                 1, 1, 0, 5, 'older')",
+    )
+    .await;
+    let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    let store = db.store();
+    let upgrade = tokio::spawn(async move { store.schema().migrate_to(&newer, OlderPrograms::Stop).await });
+    // The older program is told before the migration runs.
+    let told = tokio::time::timeout(Duration::from_secs(30), older.schema.superseded()).await.unwrap();
+    refused(&told);
+    refused(
+        &db.store()
+            .schema()
+            .migrate(OlderPrograms::Stop)
+            .await
+            .err()
+            .expect("it does not start again, and does not wait"),
+    );
+    assert_eq!(required(&db).await, 9001);
+    let exists = "select count(*) from pg_class where relname = 'of_the_next_version'";
+    assert_eq!(db.number(exists).await, 0, "the older program runs");
+    drop(older);
+    let kept = upgrade.await.unwrap().unwrap();
+    assert_eq!(kept.ran, 1);
+    assert_eq!(db.number(exists).await, 1);
+    assert_eq!(db.number("select fence from jobs").await, 2, "the lost process cannot complete its job");
+    refused(&db.store().schema().migrate(OlderPrograms::Stop).await.err().unwrap());
+}
+
+#[testing::test]
+async fn a_database_that_a_newer_version_made_is_not_used() {
+    let db = TestDatabase::create().await;
+    sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
+    let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    assert!(db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.unwrap().ran > 1);
+    refused(&db.store().schema().migrate(OlderPrograms::Stop).await.err().unwrap());
+}
+
+#[testing::test]
+async fn an_upgrade_that_was_interrupted_before_its_migration_lets_the_older_program_start() {
+    let db = TestDatabase::create().await;
+    db.execute("update required_schema set version = 9001").await;
+    assert_eq!(db.store().schema().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
+    assert_eq!(required(&db).await, STOPPING);
+}
+
+#[testing::test]
+async fn a_migration_that_fails_leaves_the_older_version_usable() {
+    let db = TestDatabase::create().await;
+    let (newer, folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    drop(newer);
+    let sql = format!("{STOPS_OLDER_PROGRAMS}\nselect 1 / 0;\n");
+    std::fs::write(folder.path().join("9001_next.sql"), sql).unwrap();
+    let newer = Migrator::new(folder.path()).await.unwrap();
+    assert!(matches!(
+        db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.err(),
+        Some(StoreError::Migrate(_))
+    ));
+    assert_eq!(db.store().schema().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
+    assert_eq!(required(&db).await, STOPPING);
+    // One that stops older programs is applied before the one that fails.
+    std::fs::write(folder.path().join("9000_first.sql"), STOPS_OLDER_PROGRAMS).unwrap();
+    let newer = Migrator::new(folder.path()).await.unwrap();
+    assert!(matches!(
+        db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.err(),
+        Some(StoreError::Migrate(_))
+    ));
+    assert_eq!(required(&db).await, 9000);
+}
+
+/// A backup or another long transaction has locked a table.
+#[testing::test]
+async fn a_migration_waits_for_a_table_without_blocking_others() {
+    let db = TestDatabase::create().await;
+    let reader = db.hold("lock table jobs in access share mode").await;
+    let (newer, folder) = next_version("").await;
+    drop(newer);
+    std::fs::write(folder.path().join("9001_next.sql"), "alter table jobs add column more text;").unwrap();
+    let newer = Migrator::new(folder.path()).await.unwrap();
+    let store = db.store();
+    let upgrade = tokio::spawn(async move { store.schema().migrate_to(&newer, OlderPrograms::Stop).await });
+    let waits = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+                 where d.datname = current_database() and l.relation = 'jobs'::regclass and not l.granted";
+    for waiting in [1, 0, 1] {
+        while db.number(waits).await != waiting {
+            tokio::task::yield_now().await;
+        }
+    }
+    reader.commit().await.unwrap();
+    let first = upgrade.await.unwrap().unwrap();
+    assert_eq!(first.ran, 1);
+    let newer = Migrator::new(folder.path()).await.unwrap();
+    let second = db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.unwrap();
+    assert_eq!(second.ran, 0, "a second process of the new version starts while the first one runs");
+}
+
+#[testing::test]
+async fn a_command_does_not_stop_older_programs() {
+    let db = TestDatabase::create().await;
+    let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    let refused =
+        db.store().schema().migrate_to(&newer, OlderPrograms::Keep).await.err().unwrap().to_string();
+    assert!(refused.contains("9001") && refused.contains("facecrawl migrate"), "{refused}");
+    assert_eq!(required(&db).await, STOPPING);
+}
+
+#[testing::test]
+async fn a_program_with_other_migrations_stops_no_other_program() {
+    let db = TestDatabase::create().await;
+    db.execute("update _sqlx_migrations set checksum = '' where version = 1").await;
+    let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    let refused = db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.err();
+    assert!(matches!(refused, Some(StoreError::Migrate(_))));
+    assert_eq!(required(&db).await, STOPPING);
+}
+
+#[testing::test]
+async fn the_fast_expression_finds_the_same_hosts_as_the_first_one() {
+    let db = TestDatabase::create().await;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
+    let first = std::fs::read_to_string(folder.join("0042_face_filters.sql")).unwrap();
+    let first = first.split(';').find(|statement| statement.contains("create function url_host(")).unwrap();
+    let first = first.replace("create function url_host(", "create function first_url_host(");
+    let store = db.store();
+    sqlx::raw_sql(AssertSqlSafe(first)).execute(store.pool()).await.unwrap();
+    let (host, long) = ("a".repeat(253), "b".repeat(254));
+    let urls = [
+        "http://a.test".to_owned(),
+        "https://User:secret@Shop.Example.TEST.:8443/a?b#c".to_owned(),
+        "http://[2001:DB8::1]:80/".to_owned(),
+        "http://[:]/".to_owned(),
+        format!("http://[{}]/", "1:".repeat(23)),
+        format!("http://a.test/{}", "p".repeat(5_000)),
+        format!("http://{host}/"),
+        format!("http://{long}/"),
+        format!("http://user:{long}@{host}:80"),
+        format!("http://user:pw@{long}/"),
+        "http:///path".to_owned(),
+        "http://a b/".to_owned(),
+        "ftp://a.test/".to_owned(),
+        "file:///home/a.jpg".to_owned(),
+        String::new(),
+    ];
+    let count = async |what: &str| -> i64 {
+        let sql = format!("select count({what}) from unnest($1::text[]) as url");
+        sqlx::query_scalar(AssertSqlSafe(sql)).bind(urls.as_slice()).fetch_one(store.pool()).await.unwrap()
+    };
+    assert_eq!(count("nullif(url_host(url) is distinct from first_url_host(url), false)").await, 0);
+    assert_eq!(count("url_host(url)").await, 8);
+}
+
+/// Returns an error with this code, as the server sends it.
+async fn raised(pool: &PgPool, code: &str) -> StoreError {
+    let raise = format!("do $$ begin raise exception 'as asked' using errcode = '{code}'; end $$");
+    sqlx::raw_sql(AssertSqlSafe(raise)).execute(pool).await.unwrap_err().into()
+}
+
+#[testing::test]
+async fn what_passes_is_told_from_what_would_come_again() {
+    let db = TestDatabase::create().await;
+    for (code, cause) in [
+        ("40001", Some(Cause::Conflict)),
+        ("40P01", Some(Cause::Conflict)),
+        ("53300", Some(Cause::Capacity)),
+        ("57P01", Some(Cause::Connection)),
+        ("57P03", Some(Cause::Connection)),
+        ("08006", Some(Cause::Connection)),
+        ("25P03", Some(Cause::Connection)),
+        ("57014", None), // statement timeout: a retry would take as long
+        ("23505", None),
+        ("53100", None), // disk full
+    ] {
+        assert_eq!(raised(db.pool(), code).await.cause(), cause, "{code}");
+    }
+    assert_eq!(StoreError::Database(sqlx::Error::PoolTimedOut).cause(), Some(Cause::Capacity));
+    assert_eq!(StoreError::Database(sqlx::Error::RowNotFound).cause(), None);
+    assert_eq!(StoreError::Conflict("taken".into()).cause(), None);
+}
+
+#[testing::test]
+async fn a_read_whose_connection_is_cut_is_done_again_and_a_mistake_is_not() {
+    let db = TestDatabase::create().await;
+    let attempts = Cell::new(0);
+    let answer: Result<i32, StoreError> = retried("test", || async {
+        attempts.set(attempts.get() + 1);
+        if attempts.get() < 3 {
+            sqlx::query("select pg_terminate_backend(pg_backend_pid())").execute(db.pool()).await?;
+        }
+        Ok(sqlx::query_scalar("select 42").fetch_one(db.pool()).await?)
+    })
+    .await;
+    assert_eq!((answer.unwrap(), attempts.get()), (42, 3));
+
+    attempts.set(0);
+    let mistake: Result<(), StoreError> = retried("test", || async {
+        attempts.set(attempts.get() + 1);
+        sqlx::query("select 1 / 0").execute(db.pool()).await?;
+        Ok(())
+    })
+    .await;
+    assert!(mistake.is_err());
+    assert_eq!(attempts.get(), 1);
+}
+
+#[testing::test]
+async fn of_two_that_repeat_one_inside_the_other_only_the_outer_one_does() {
+    let db = TestDatabase::create().await;
+    let (outer, inner) = (Cell::new(0), Cell::new(0));
+    let answer: Result<(), StoreError> = retried("outer", || async {
+        outer.set(outer.get() + 1);
+        retried("inner", || async {
+            inner.set(inner.get() + 1);
+            Err(raised(db.pool(), if inner.get() < 3 { "40001" } else { "23505" }).await)
+        })
+        .await
+    })
+    .await;
+    assert!(answer.is_err());
+    assert_eq!((outer.get(), inner.get()), (3, 3));
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_victim_of_a_deadlock_makes_its_whole_transaction_again() {
+    let db = TestDatabase::create().await;
+    db.execute("create table counters (id int primary key, n int not null)").await;
+    db.execute("insert into counters values (1, 0), (2, 0)").await;
+    // At the first attempt, each writer locks one row before it requests the other's row.
+    let both = Arc::new(Barrier::new(2));
+    let writer = |first: i32, second: i32| {
+        let (store, both) = (db.store(), Arc::clone(&both));
+        async move {
+            let attempts = Cell::new(0);
+            retried("test", || async {
+                attempts.set(attempts.get() + 1);
+                let mut tx = store.begin().await?;
+                let add = "update counters set n = n + 1 where id = $1";
+                sqlx::query(add).bind(first).execute(tx.conn()).await?;
+                if attempts.get() == 1 {
+                    both.wait().await;
+                }
+                sqlx::query(add).bind(second).execute(tx.conn()).await?;
+                tx.commit().await
+            })
+            .await
+            .unwrap();
+            attempts.get()
+        }
+    };
+    let (one, other) = tokio::join!(writer(1, 2), writer(2, 1));
+    // The victim can be so fast that its second attempt leads to another deadlock.
+    assert!(one + other >= 3, "one of them was the deadlock victim");
+    let counted: Vec<i32> = sqlx::query_scalar("select n from counters").fetch_all(db.pool()).await.unwrap();
+    assert_eq!(counted, [2, 2]);
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Connects to the test server, on its port or, for a private server, on its socket.
+async fn connect(server: &PgConnectOptions) -> Box<dyn Stream> {
+    match server.get_socket() {
+        Some(folder) => {
+            let socket = folder.join(format!(".s.PGSQL.{}", server.get_port()));
+            Box::new(UnixStream::connect(socket).await.unwrap())
+        }
+        None => Box::new(TcpStream::connect((server.get_host(), server.get_port())).await.unwrap()),
+    }
+}
+
+/// Forwards bytes between a client and the server, and closes the client's connection when the
+/// server has responded to a `COMMIT`.
+async fn hang_up_after_commit(listener: TcpListener, server: PgConnectOptions) {
+    let (mut client, _) = listener.accept().await.unwrap();
+    let mut server = connect(&server).await;
+    let (mut asked, mut answered) = ([0; 16_384], [0; 16_384]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut asked) => {
+                let request = &asked[..read.unwrap()];
+                server.write_all(request).await.unwrap();
+                if request.windows(6).any(|word| word == b"COMMIT") {
+                    assert!(server.read(&mut answered).await.unwrap() > 0, "the commit was answered");
+                    return;
+                }
+            }
+            read = server.read(&mut answered) => client.write_all(&answered[..read.unwrap()]).await.unwrap(),
+        }
+    }
+}
+
+#[testing::test]
+async fn a_commit_that_was_not_answered_is_not_made_again() {
+    let db = TestDatabase::create().await;
+    db.execute("create table results (n int)").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = PgConnectOptions::from_str(&db.url()).unwrap();
+    let mut url = url::Url::parse(&db.url()).unwrap();
+    // The socket in the query, if any, must not be used.
+    url.set_query(None);
+    url.set_host(Some("127.0.0.1")).unwrap();
+    url.set_port(Some(listener.local_addr().unwrap().port())).unwrap();
+    let relay = tokio::spawn(hang_up_after_commit(listener, server));
+    let store = Store::from_pool(sqlx::PgPool::connect_lazy(url.as_str()).unwrap());
+
+    let attempts = Cell::new(0);
+    let done: Result<(), StoreError> = retried("test", || async {
+        attempts.set(attempts.get() + 1);
+        let mut tx = store.begin().await?;
+        sqlx::query("insert into results values (1)").execute(tx.conn()).await?;
+        tx.commit().await
+    })
+    .await;
+    assert!(matches!(done, Err(StoreError::CommitUnknown(_))), "{done:?}");
+    relay.await.unwrap();
+    assert_eq!(attempts.get(), 1);
+    let rows: i64 = sqlx::query_scalar("select count(*) from results").fetch_one(db.pool()).await.unwrap();
+    assert_eq!(rows, 1, "the commit succeeded");
 }

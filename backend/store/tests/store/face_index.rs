@@ -41,29 +41,19 @@ macro_rules! run_in_server {
 }
 use {run, run_in_server, suite};
 
-mod candidates;
-mod clustering;
-mod crashes;
 mod deletion;
 mod following;
-pub(crate) mod gallery;
-mod graphs;
-mod likeness;
 mod memory;
 mod outage;
+mod people;
 mod pgvector;
 mod qdrant;
-mod rebuilding;
-mod reembedding;
 mod search;
-mod subjects;
-mod untrusted;
 
-pub(crate) use memory::Memory;
+pub(crate) use memory::{Memory, Untrusted};
 pub(crate) use qdrant::InServer;
 use store::Store;
 use testing::TestDatabase;
-pub(crate) use untrusted::Untrusted;
 
 /// A vector index under test.
 pub(crate) trait Implementation: Sized {

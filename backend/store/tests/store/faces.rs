@@ -1,21 +1,20 @@
-use crate::fixture;
+use crate::fixture::{self};
 use store::StoreError;
 use store::faces::FaceListQuery;
-use store::faces::scope::{FaceFilter, Site};
-use testing::TestDatabase;
+use store::index::scope::{FaceFilter, Site};
 use uuid::Uuid;
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_is_registered_once_with_its_own_index() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
+    let (db, store) = fixture::database().await;
     let models =
-        futures::future::try_join_all((0..6).map(|_| store.register_model("sha+norm", "mobile", 128))).await;
+        futures::future::try_join_all((0..6).map(|_| store.models().register("sha+norm", "mobile", 128)))
+            .await;
     let models = models.unwrap();
     assert!(models.iter().all(|model| model.id == models[0].id));
-    let other = store.register_model("sha+other", "mobile", 128).await.unwrap();
+    let other = store.models().register("sha+other", "mobile", 128).await.unwrap();
     assert_ne!(other.id, models[0].id);
-    assert_eq!(store.model(other.id).await.unwrap().identity, "sha+other");
+    assert_eq!(store.models().get(other.id).await.unwrap().identity, "sha+other");
     let indexes: Vec<String> = sqlx::query_scalar(
         "select indexdef from pg_indexes where tablename = 'faces' and indexdef like '%hnsw%' order by indexname",
     )
@@ -28,28 +27,22 @@ async fn a_model_is_registered_once_with_its_own_index() {
     // A missing index is recreated.
     let lost = format!("drop index faces_embedding_hnsw_{}", other.id);
     sqlx::raw_sql(sqlx::AssertSqlSafe(lost)).execute(db.pool()).await.unwrap();
-    store.register_model("sha+other", "mobile", 128).await.unwrap();
-    let back: i64 = sqlx::query_scalar(
-        "select count(*) from pg_indexes where tablename = 'faces' and indexdef like '%hnsw%'",
-    )
-    .fetch_one(db.pool())
-    .await
-    .unwrap();
-    assert_eq!(back, 2);
+    store.models().register("sha+other", "mobile", 128).await.unwrap();
+    let back = "select count(*) from pg_indexes where tablename = 'faces' and indexdef like '%hnsw%'";
+    assert_eq!(db.number(back).await, 2);
 
-    let changed = store.register_model("sha+norm", "mobile", 512).await;
+    let changed = store.models().register("sha+norm", "mobile", 512).await;
     assert!(matches!(changed, Err(StoreError::Conflict(_))));
     for dimensions in [0, -1, 2001] {
-        let odd = store.register_model("odd", "odd", dimensions).await;
+        let odd = store.models().register("odd", "odd", dimensions).await;
         assert!(matches!(odd, Err(StoreError::Invalid(_))), "{dimensions}");
     }
-    assert!(matches!(store.model(99).await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(store.models().get(99).await, Err(StoreError::NotFound { .. })));
 }
 
 #[testing::test]
 async fn faces_come_back_as_they_went_in_and_are_counted() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
+    let (_db, store) = fixture::database().await;
     let default = fixture::collection(&store, "default").await;
     let model = fixture::model(&store, "mobile", 4).await;
     let mut second = fixture::face(&model, vec![0.0, 0.6, 0.0, 0.8]);
@@ -60,37 +53,38 @@ async fn faces_come_back_as_they_went_in_and_are_counted() {
     let new = fixture::image(1);
     let faces = [first.clone(), second.clone()];
     let image = fixture::store_image(&store, default, &new, &faces).await.unwrap();
-    assert_eq!(store.image(image).await.unwrap().face_count, 2);
+    assert_eq!(store.images().get(image).await.unwrap().face_count, 2);
     for new in &faces {
-        let face = store.face(new.id).await.unwrap();
+        let face = store.faces().get(new.id).await.unwrap();
         assert_eq!((face.id, face.image_id, face.collection_id), (new.id, image, default));
         assert_eq!((face.collection.as_str(), face.embedding_model.as_str()), ("default", "mobile"));
         assert_eq!((face.bbox.as_slice(), face.landmarks.as_slice()), (&new.bbox[..], &new.landmarks[..]));
         assert_eq!((face.det_score, &face.quality), (new.det_score, &new.quality));
         assert_eq!((&face.chip_key, &face.crop_key), (&new.chip_key, &new.crop_key));
-        let (model_id, embedding) = store.embedding(new.id).await.unwrap();
+        let (model_id, embedding) = store.faces().embedding(new.id).await.unwrap();
         assert_eq!(model_id, model.id);
         for (kept, given) in embedding.iter().zip(&new.embedding) {
             assert!((kept - given).abs() < 1e-3);
         }
     }
-    assert!(matches!(store.face(Uuid::now_v7()).await, Err(StoreError::NotFound { what: "face", .. })));
-    assert!(matches!(store.embedding(image).await, Err(StoreError::NotFound { what: "face", .. })));
+    assert!(matches!(
+        store.faces().get(Uuid::now_v7()).await,
+        Err(StoreError::NotFound { what: "face", .. })
+    ));
+    assert!(matches!(store.faces().embedding(image).await, Err(StoreError::NotFound { what: "face", .. })));
 }
 
 #[testing::test]
 async fn what_cannot_be_compared_or_belongs_elsewhere_is_refused() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    let (default, other) =
-        (fixture::collection(&store, "default").await, fixture::collection(&store, "other").await);
+    let (_db, store) = fixture::database().await;
+    let [default, other] = fixture::collections(&store, ["default", "other"]).await;
     let model = fixture::model(&store, "mobile", 4).await;
     let image = fixture::store_image(&store, default, &fixture::image(1), &[]).await.unwrap();
     let refused = |collection: Uuid, image: Uuid, face: store::faces::NewFace| {
         let store = store.clone();
         async move {
             let mut tx = store.begin().await.unwrap();
-            store.insert_faces(tx.conn(), collection, image, &[face]).await.unwrap_err()
+            store.faces().insert(tx.conn(), collection, image, &[face]).await.unwrap_err()
         }
     };
     for (embedding, word) in [
@@ -110,13 +104,12 @@ async fn what_cannot_be_compared_or_belongs_elsewhere_is_refused() {
     unknown.model_id = 99;
     let unknown = refused(default, image, unknown).await;
     assert!(matches!(unknown, StoreError::NotFound { what: "embedding model", .. }));
-    assert_eq!(store.image(image).await.unwrap().face_count, 0);
+    assert_eq!(store.images().get(image).await.unwrap().face_count, 0);
 }
 
 #[testing::test]
 async fn listing_filters_by_image_crawl_and_quality_and_pages_newest_first() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
+    let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let model = fixture::model(&store, "mobile", 4).await;
     let mut faces = Vec::new();
@@ -138,7 +131,7 @@ async fn listing_filters_by_image_crawl_and_quality_and_pages_newest_first() {
     let list = |filter: FaceListQuery, before: Option<Uuid>, limit: i64| {
         let store = store.clone();
         async move {
-            let listed = store.faces(&filter, before, limit).await.unwrap();
+            let listed = store.faces().list(&filter, before, limit).await.unwrap();
             listed.into_iter().map(|face| face.id).collect::<Vec<_>>()
         }
     };
@@ -155,7 +148,7 @@ async fn listing_filters_by_image_crawl_and_quality_and_pages_newest_first() {
         list(only(FaceFilter { min_quality: Some(0.5), ..FaceFilter::default() }), None, 9).await,
         newest[..2]
     );
-    let image = store.face(faces[1]).await.unwrap().image_id;
+    let image = store.faces().get(faces[1]).await.unwrap().image_id;
     assert_eq!(list(FaceListQuery { image_id: Some(image), ..all.clone() }, None, 9).await, [faces[1]]);
     let elsewhere = FaceListQuery { collection: "other".into(), image_id: Some(image), ..all.clone() };
     assert!(list(elsewhere, None, 9).await.is_empty());

@@ -1,22 +1,57 @@
+//! Creates collections, models, crawls, images, faces and videos, and computes searches by brute
+//! force.
 use domain::{CrawlKind, VideoState};
+use half::f16;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 use store::crawls::Crawl;
 use store::crawls::pages::{Admitted, ImageUrlResult, NewImageUrl, NewPage};
-use store::erasures::ErasureRecord;
+use store::erasures::{ErasureRecord, Plan, Target};
 use store::faces::NewFace;
-use store::faces::models::EmbeddingModel;
+use store::faces::search::{Hit, SearchQuery};
 use store::images::NewImage;
+use store::index::EmbeddingModel;
+use store::index::scope::FaceFilter;
+use store::people::NewSubject;
 use store::videos::tracks::{NewTrack, ShotFace};
 use store::videos::{NewVideo, VideoEnd};
-use store::{Store, StoreError};
+use store::{Store, StoreError, Tx};
 use testing::TestDatabase;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 pub(crate) fn rng(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)
+}
+
+/// Creates a database, and a store that uses it.
+pub(crate) async fn database() -> (TestDatabase, Store) {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    (db, store)
+}
+
+/// Works like [`database`], and returns the collection `default` and a model with embeddings of
+/// this number of components.
+pub(crate) async fn with_model(dimensions: i32) -> (TestDatabase, Store, Uuid, EmbeddingModel) {
+    let (db, store) = database().await;
+    let (collection, model) = default_and_model(&store, dimensions).await;
+    (db, store, collection, model)
+}
+
+pub(crate) trait Commit {
+    /// Runs `work` in a transaction and commits it.
+    async fn commit<T>(&self, work: impl AsyncFnOnce(&mut Tx) -> Result<T, StoreError>) -> T;
+}
+
+impl Commit for Store {
+    async fn commit<T>(&self, work: impl AsyncFnOnce(&mut Tx) -> Result<T, StoreError>) -> T {
+        let mut tx = self.begin().await.unwrap();
+        let result = work(&mut tx).await.unwrap();
+        tx.commit().await.unwrap();
+        result
+    }
 }
 
 /// Returns an image whose hash is derived from `number`.
@@ -56,6 +91,64 @@ pub(crate) fn face(model: &EmbeddingModel, embedding: Vec<f32>) -> NewFace {
     }
 }
 
+/// Stores an image with `count` faces in random directions, and returns the faces.
+pub(crate) async fn faces(
+    store: &Store,
+    collection: Uuid,
+    model: &EmbeddingModel,
+    seed: u64,
+    count: usize,
+) -> Vec<Uuid> {
+    let (mut rng, dimensions) = (rng(seed), model.dimensions as usize);
+    let faces: Vec<_> = (0..count).map(|_| face(model, direction(&mut rng, dimensions))).collect();
+    store_image(store, collection, &image(seed), &faces).await.unwrap();
+    faces.iter().map(|face| face.id).collect()
+}
+
+/// Returns a person without a name.
+pub(crate) fn unnamed() -> NewSubject {
+    NewSubject { metadata: json!({}), ..NewSubject::default() }
+}
+
+/// Stores a person and enrols these faces, also if they belong to others.
+pub(crate) async fn person(store: &Store, collection: Uuid, new: &NewSubject, faces: &[Uuid]) -> Uuid {
+    let enrolled = store.commit(async |tx| {
+        let person = store.people().insert(tx.conn(), collection, new).await?;
+        store.people().enrol(tx.conn(), collection, person, faces, true).await?;
+        Ok(person)
+    });
+    enrolled.await
+}
+
+/// Runs a statement with ids in its text.
+pub(crate) async fn run(store: &Store, statement: String) -> Result<(), sqlx::Error> {
+    sqlx::query(sqlx::AssertSqlSafe(statement)).execute(store.pool()).await.map(drop)
+}
+
+/// Returns the number of rows of a table.
+pub(crate) async fn count(store: &Store, table: &str) -> i64 {
+    let sql = format!("select count(*) from {table}");
+    sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(store.pool()).await.unwrap()
+}
+
+pub(crate) async fn delete_faces(store: &Store, faces: impl Iterator<Item = &(Uuid, Vec<f32>)>) {
+    let mut tx = store.begin().await.unwrap();
+    for (face, _) in faces {
+        store.faces().delete(tx.conn(), *face).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+}
+
+/// Carries out an erasure without suppressions, and returns its plan.
+pub(crate) async fn erase(store: &Store, collection: Uuid, target: &Target) -> Plan {
+    let erased = store.commit(async |tx| {
+        let plan = store.erasures().plan(tx.conn(), collection, target).await?;
+        store.erasures().carry_out(tx.conn(), &plan).await?;
+        Ok(plan)
+    });
+    erased.await
+}
+
 /// Returns a random unit vector.
 pub(crate) fn direction(rng: &mut StdRng, dimensions: usize) -> Vec<f32> {
     // Sums of uniform numbers are close enough to a normal distribution, so all directions are
@@ -67,11 +160,21 @@ pub(crate) fn direction(rng: &mut StdRng, dimensions: usize) -> Vec<f32> {
 }
 
 pub(crate) async fn model(store: &Store, name: &str, dimensions: i32) -> EmbeddingModel {
-    store.register_model(&format!("identity of {name}"), name, dimensions).await.unwrap()
+    store.models().register(&format!("identity of {name}"), name, dimensions).await.unwrap()
 }
 
 pub(crate) async fn collection(store: &Store, name: &str) -> Uuid {
-    store.ensure_collection(name).await.unwrap().id
+    store.collections().ensure(name).await.unwrap().id
+}
+
+pub(crate) async fn collections(store: &Store, [one, other]: [&str; 2]) -> [Uuid; 2] {
+    [collection(store, one).await, collection(store, other).await]
+}
+
+/// Returns the collection `default`, and the model `m` with embeddings of this number of
+/// components.
+pub(crate) async fn default_and_model(store: &Store, dimensions: i32) -> (Uuid, EmbeddingModel) {
+    (collection(store, "default").await, model(store, "m", dimensions).await)
 }
 
 /// Returns the record of an erasure that suppresses images and the person, and that found no faces.
@@ -92,6 +195,19 @@ pub(crate) fn erasure_by_likeness(collection: Uuid) -> ErasureRecord {
     }
 }
 
+/// Returns a video without a source.
+pub(crate) fn video(collection: Uuid, sha256: [u8; 32]) -> NewVideo {
+    NewVideo {
+        collection,
+        sha256: Some(sha256),
+        bytes: Some(1),
+        source_url: None,
+        source_key: None,
+        scan: None,
+        options: json!({}),
+    }
+}
+
 /// Stores a completed video with a track of one face in each second. Returns its id, and the faces
 /// in the order of the tracks.
 pub(crate) async fn film(
@@ -101,24 +217,17 @@ pub(crate) async fn film(
     tracks: usize,
 ) -> (Uuid, Vec<Uuid>) {
     let collection = collection(store, "default").await;
-    let new = NewVideo {
-        collection,
-        sha256: Some(sha256),
-        bytes: Some(1),
-        source_url: None,
-        source_key: None,
-        scan: None,
-        options: json!({}),
-    };
+    let new = video(collection, sha256);
     let mut tx = store.begin().await.unwrap();
-    let id = store.insert_video(tx.conn(), &new).await.unwrap().unwrap();
+    let id = store.videos().insert(tx.conn(), &new).await.unwrap().unwrap();
     let mut faces = Vec::new();
     for second in 0..tracks {
         let (number, at_us) = (second as i32 + 1, second as i64 * 1_000_000);
         let face = face(model, vec![1.0, 0.0, 0.0, 0.0]);
         faces.push(face.id);
-        let image = store.insert_video_frame(tx.conn(), (collection, id), at_us, (640, 360)).await.unwrap();
-        store.insert_faces(tx.conn(), collection, image, std::slice::from_ref(&face)).await.unwrap();
+        let image =
+            store.tracks().insert_frame(tx.conn(), (collection, id), at_us, (640, 360)).await.unwrap();
+        store.faces().insert(tx.conn(), collection, image, std::slice::from_ref(&face)).await.unwrap();
         let track = NewTrack {
             number,
             started_us: at_us,
@@ -128,11 +237,11 @@ pub(crate) async fn film(
             boxes: vec![1, 0],
             faces: vec![ShotFace { at_us, face }],
         };
-        store.insert_tracks(tx.conn(), (collection, id), &[track]).await.unwrap();
+        store.tracks().insert(tx.conn(), (collection, id), &[track]).await.unwrap();
     }
     let (state, people) = (VideoState::Completed, Some(1));
     let end = VideoEnd { state, people, reason: None, detail: None, original: None, keeps_file: false };
-    store.end_video(tx.conn(), id, end).await.unwrap();
+    store.videos().end(tx.conn(), id, end).await.unwrap();
     tx.commit().await.unwrap();
     (id, faces)
 }
@@ -140,14 +249,9 @@ pub(crate) async fn film(
 /// Creates a crawl in `default`.
 pub(crate) async fn crawl(store: &Store) -> Crawl {
     let default = collection(store, "default").await;
-    let mut tx = store.begin().await.unwrap();
-    let seeds = ["http://site.test/".to_owned()];
-    let crawl = store
-        .insert_crawl(tx.conn(), default, CrawlKind::Web, &seeds, &json!({"max_pages": 10}))
-        .await
-        .unwrap();
-    tx.commit().await.unwrap();
-    crawl
+    let (seeds, options) = (["http://site.test/".to_owned()], json!({"max_pages": 10}));
+    let web = CrawlKind::Web;
+    store.commit(async |tx| store.crawls().insert(tx.conn(), default, web, &seeds, &options).await).await
 }
 
 pub(crate) fn page(path: impl std::fmt::Display) -> NewPage {
@@ -169,25 +273,17 @@ pub(crate) async fn admit_images(
     max: i64,
     urls: &[NewImageUrl],
 ) -> Vec<Admitted> {
-    let mut tx = store.begin().await.unwrap();
-    let admitted = store.admit_images(tx.conn(), crawl, max, urls).await.unwrap();
-    tx.commit().await.unwrap();
-    admitted
+    store.commit(async |tx| store.ledger().admit_images(tx.conn(), crawl, max, urls).await).await
 }
 
 pub(crate) async fn admit_pages(store: &Store, crawl: Uuid, max: i64, pages: &[NewPage]) -> Vec<Admitted> {
-    let mut tx = store.begin().await.unwrap();
-    let admitted = store.admit_pages(tx.conn(), crawl, max, pages).await.unwrap();
-    tx.commit().await.unwrap();
-    admitted
+    store.commit(async |tx| store.ledger().admit_pages(tx.conn(), crawl, max, pages).await).await
 }
 
 pub(crate) async fn settle(store: &Store, row: Uuid, state: &str, reason: Option<&str>, image: Option<Uuid>) {
-    let mut tx = store.begin().await.unwrap();
-    let state = state.parse().unwrap();
-    let result = ImageUrlResult { state, reason: reason.map(Into::into), detail: None, image };
-    store.settle_image_url(tx.conn(), row, result).await.unwrap();
-    tx.commit().await.unwrap();
+    let (state, reason) = (state.parse().unwrap(), reason.map(Into::into));
+    let result = ImageUrlResult { state, reason, detail: None, image };
+    store.commit(async |tx| store.ledger().settle_image_url(tx.conn(), row, result).await).await;
 }
 
 pub(crate) async fn store_image(
@@ -197,11 +293,11 @@ pub(crate) async fn store_image(
     faces: &[NewFace],
 ) -> Result<Uuid, StoreError> {
     let mut tx = store.begin().await?;
-    let id = match store.insert_image(tx.conn(), collection, image).await? {
+    let id = match store.images().insert(tx.conn(), collection, image).await? {
         Ok(()) => image.id,
         Err(existing) => existing,
     };
-    store.insert_faces(tx.conn(), collection, id, faces).await?;
+    store.faces().insert(tx.conn(), collection, id, faces).await?;
     tx.commit().await?;
     Ok(id)
 }
@@ -235,16 +331,103 @@ pub(crate) async fn face_found(
 pub(crate) async fn wait_for_a_lock(db: &TestDatabase) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     loop {
-        let waiting: bool = sqlx::query_scalar(
-            "select exists(select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')",
-        )
-        .fetch_one(db.pool())
-        .await
-        .unwrap();
-        if waiting {
+        let waiting = "select count(*) from pg_stat_activity
+                       where datname = current_database() and wait_event_type = 'Lock'";
+        if db.number(waiting).await > 0 {
             return;
         }
         assert!(std::time::Instant::now() < deadline, "no session waits for a lock");
         tokio::task::yield_now().await;
+    }
+}
+
+pub(crate) const DIMENSIONS: usize = 64;
+
+/// Returns the embedding as stored, rounded to half precision.
+fn stored(embedding: &[f32]) -> Vec<f64> {
+    embedding.iter().map(|x| f16::from_f32(*x).to_f64()).collect()
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let (a, b) = (stored(a), stored(b));
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
+    dot(&a, &b) / (dot(&a, &a).sqrt() * dot(&b, &b).sqrt())
+}
+
+/// Stores faces in 20 clusters, so that there are near and distant faces. Returns (id, embedding)
+/// in insertion order.
+pub(crate) async fn gallery(
+    store: &Store,
+    collection: Uuid,
+    model: &store::index::EmbeddingModel,
+    count: usize,
+    seed: u64,
+) -> Vec<(Uuid, Vec<f32>)> {
+    let mut rng = rng(seed);
+    let centres: Vec<Vec<f32>> = (0..20).map(|_| direction(&mut rng, DIMENSIONS)).collect();
+    let mut all = Vec::new();
+    for chunk in 0..count.div_ceil(50) {
+        let faces: Vec<_> = (0..50.min(count - chunk * 50))
+            .map(|n| {
+                let noise = direction(&mut rng, DIMENSIONS);
+                let near: Vec<f32> =
+                    centres[n % centres.len()].iter().zip(&noise).map(|(c, n)| c + 0.5 * n).collect();
+                let length = near.iter().map(|x| x * x).sum::<f32>().sqrt();
+                let mut face = face(model, near.into_iter().map(|x| x / length).collect());
+                face.quality_overall = Some(n as f32 / 50.0);
+                face
+            })
+            .collect();
+        all.extend(faces.iter().map(|face| (face.id, face.embedding.clone())));
+        let image = image(seed * 1_000 + chunk as u64);
+        store_image(store, collection, &image, &faces).await.unwrap();
+    }
+    all
+}
+
+pub(crate) fn brute_force(
+    gallery: &[(Uuid, Vec<f32>)],
+    probe: &[f32],
+    threshold: f32,
+    limit: usize,
+) -> Vec<(Uuid, f64)> {
+    let mut all: Vec<(Uuid, f64)> =
+        gallery.iter().map(|(id, embedding)| (*id, cosine(embedding, probe))).collect();
+    all.retain(|(_, similarity)| *similarity >= f64::from(threshold));
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all.truncate(limit);
+    all
+}
+
+pub(crate) fn query(collection_id: Uuid, model_id: i32, embedding: Vec<f32>) -> SearchQuery {
+    SearchQuery {
+        collection_id,
+        embedding,
+        model_id,
+        threshold: -1.0,
+        limit: 10,
+        exact: false,
+        filter: FaceFilter::default(),
+        exclude_face: None,
+        with_subject: false,
+    }
+}
+
+pub(crate) fn ids(hits: &[Hit]) -> Vec<Uuid> {
+    hits.iter().map(|hit| hit.face.id).collect()
+}
+
+/// Requires ten hits: the best faces of `best`, in its order, without those that the search missed.
+pub(crate) fn assert_best(hits: &[Hit], best: &[(Uuid, f64)]) {
+    let found: Vec<_> = best.iter().filter(|(id, _)| ids(hits).contains(id)).take(10).copied().collect();
+    assert_eq!(found.len(), 10);
+    assert_same(hits, &found);
+}
+
+pub(crate) fn assert_same(hits: &[Hit], expected: &[(Uuid, f64)]) {
+    assert_eq!(hits.len(), expected.len());
+    for (hit, (id, similarity)) in hits.iter().zip(expected) {
+        assert_eq!(hit.face.id, *id);
+        assert!((f64::from(hit.similarity) - similarity).abs() < 1e-4, "{} {similarity}", hit.similarity);
     }
 }

@@ -1,9 +1,10 @@
-//! Tests per-host politeness across processes.
+//! Tests per-host politeness across processes, and delays that apply to one collection only.
+use crate::fixture::{self, Commit};
 use std::collections::HashSet;
 use std::time::Duration;
 use store::Store;
-use store::crawls::hosts::{PermitOutcome, RobotsRecord};
-use testing::TestDatabase;
+use store::collections::CollectionSettings;
+use store::crawls::hosts::{OwnDelay, PermitOutcome, RobotsRecord};
 use time::OffsetDateTime;
 
 /// Returns the time of the database's clock, which permits use.
@@ -34,8 +35,7 @@ fn granted(outcome: PermitOutcome) -> i64 {
 async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_request() {
     const DELAY_MS: i64 = 25;
     const REQUESTS: usize = 40;
-    let db = TestDatabase::create().await;
-    let store = db.store();
+    let (_db, store) = fixture::database().await;
     let log = std::sync::Arc::new(tokio::sync::Mutex::new(Vec::new()));
     let tasks = (0..24).map(|_| {
         let (store, log) = (store.clone(), log.clone());
@@ -44,13 +44,13 @@ async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_
                 if log.lock().await.len() >= REQUESTS {
                     return;
                 }
-                match store.acquire_host_permit("busy.test", DELAY_MS).await.unwrap() {
+                match store.hosts().acquire_permit("busy.test", DELAY_MS).await.unwrap() {
                     PermitOutcome::Granted { token } => {
                         // The clock is read twice while the permit is held: after it was granted
                         // and before it ends.
                         let begin = clock(&store).await;
                         let end = clock(&store).await;
-                        store.finish_request("busy.test", token, DELAY_MS, None, None).await.unwrap();
+                        store.hosts().finish_request("busy.test", token, DELAY_MS, None, None).await.unwrap();
                         log.lock().await.push((begin, end, token));
                     }
                     PermitOutcome::Wait { wait } => tokio::time::sleep(wait).await,
@@ -71,41 +71,35 @@ async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_
 
 #[testing::test]
 async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    let token = granted(store.acquire_host_permit("a.test", 60_000).await.unwrap());
-    waits(store.acquire_host_permit("a.test", 60_000).await.unwrap());
+    let (db, store) = fixture::database().await;
+    let token = granted(store.hosts().acquire_permit("a.test", 60_000).await.unwrap());
+    waits(store.hosts().acquire_permit("a.test", 60_000).await.unwrap());
     // Other hosts are not delayed.
-    granted(store.acquire_host_permit("b.test", 60_000).await.unwrap());
+    granted(store.hosts().acquire_permit("b.test", 60_000).await.unwrap());
     let before = clock(&store).await;
-    store.finish_request("a.test", token, 60_000, None, None).await.unwrap();
+    store.hosts().finish_request("a.test", token, 60_000, None, None).await.unwrap();
     let after = clock(&store).await;
-    let exact: bool = sqlx::query_scalar(
-        "select next_at = finished_at + interval '1 minute' from hosts where host_key = 'a.test'",
-    )
-    .fetch_one(db.pool())
-    .await
-    .unwrap();
-    assert!(exact, "the end of a request is one point in time");
+    let exact = "select count(*) from hosts
+                 where host_key = 'a.test' and next_at = finished_at + interval '1 minute'";
+    assert_eq!(db.number(exact).await, 1, "the end of a request is one point in time");
     // The first caller that requests a permit now gets the exact time of the next permit.
     let delay = Duration::from_secs(60);
     let asked = clock(&store).await;
-    let wait = waits(store.acquire_host_permit("a.test", 60_000).await.unwrap());
+    let wait = waits(store.hosts().acquire_permit("a.test", 60_000).await.unwrap());
     assert!(asked + wait <= after + delay && clock(&store).await + wait >= before + delay);
     // A shorter delay in a later call does not shorten the delay of the previous request.
-    let wait = waits(store.acquire_host_permit("a.test", 1).await.unwrap());
+    let wait = waits(store.hosts().acquire_permit("a.test", 1).await.unwrap());
     assert!(clock(&store).await + wait >= before + delay);
 }
 
 #[testing::test]
 async fn waiting_callers_are_spread_over_at_most_a_minute() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    granted(store.acquire_host_permit("a.test", 1_000).await.unwrap());
+    let (_db, store) = fixture::database().await;
+    granted(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
     let mut assigned = Vec::new();
     let begin = clock(&store).await;
     for _ in 0..150 {
-        waits(store.acquire_host_permit("a.test", 1_000).await.unwrap());
+        waits(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
         assigned.push(told(&store).await);
     }
     let end = clock(&store).await;
@@ -121,9 +115,8 @@ async fn waiting_callers_are_spread_over_at_most_a_minute() {
 
 #[testing::test]
 async fn a_grant_whose_holder_died_expires_and_its_late_word_frees_nobody_elses() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    let dead = granted(store.acquire_host_permit("a.test", 10_000).await.unwrap());
+    let (db, store) = fixture::database().await;
+    let dead = granted(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
     let age = |seconds: i32| {
         let pool = db.pool().clone();
         async move {
@@ -135,65 +128,158 @@ async fn a_grant_whose_holder_died_expires_and_its_late_word_frees_nobody_elses(
         }
     };
     age(55).await;
-    waits(store.acquire_host_permit("a.test", 10_000).await.unwrap());
+    waits(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
     age(61).await;
-    let alive = granted(store.acquire_host_permit("a.test", 10_000).await.unwrap());
+    let alive = granted(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
     assert_ne!(dead, alive);
-    store.finish_request("a.test", dead, 10_000, None, None).await.unwrap();
+    store.hosts().finish_request("a.test", dead, 10_000, None, None).await.unwrap();
     let holder: Option<i64> =
         sqlx::query_scalar("select grant_token from hosts").fetch_one(db.pool()).await.unwrap();
     assert_eq!(holder, Some(alive));
-    waits(store.acquire_host_permit("a.test", 10_000).await.unwrap());
+    waits(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
 }
 
 #[testing::test]
 async fn no_delay_is_granted_to_everyone_at_once_unless_the_host_asked_for_a_pause() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
+    let (_db, store) = fixture::database().await;
     let mut token = 0;
     for _ in 0..3 {
-        token = granted(store.acquire_host_permit("a.test", 0).await.unwrap());
+        token = granted(store.hosts().acquire_permit("a.test", 0).await.unwrap());
     }
-    store.finish_request("a.test", token, 0, None, None).await.unwrap();
-    granted(store.acquire_host_permit("a.test", 0).await.unwrap());
+    store.hosts().finish_request("a.test", token, 0, None, None).await.unwrap();
+    granted(store.hosts().acquire_permit("a.test", 0).await.unwrap());
     let pause = Duration::from_secs(3600);
     let before = clock(&store).await;
-    store.finish_request("a.test", token, 0, Some(pause), None).await.unwrap();
+    store.hosts().finish_request("a.test", token, 0, Some(pause), None).await.unwrap();
     for delay in [0, 500] {
-        let wait = waits(store.acquire_host_permit("a.test", delay).await.unwrap());
+        let wait = waits(store.hosts().acquire_permit("a.test", delay).await.unwrap());
         assert!(wait <= pause && clock(&store).await + wait >= before + pause, "{wait:?}");
     }
     // A shorter pause of a slower response does not replace the longer one.
-    store.finish_request("a.test", token, 0, Some(pause / 60), None).await.unwrap();
-    let wait = waits(store.acquire_host_permit("a.test", 0).await.unwrap());
+    store.hosts().finish_request("a.test", token, 0, Some(pause / 60), None).await.unwrap();
+    let wait = waits(store.hosts().acquire_permit("a.test", 0).await.unwrap());
     assert!(clock(&store).await + wait >= before + pause, "{wait:?}");
-    granted(store.acquire_host_permit("b.test", 0).await.unwrap());
+    granted(store.hosts().acquire_permit("b.test", 0).await.unwrap());
 }
 
 #[testing::test]
 async fn robots_txt_is_kept_beside_the_turns_and_never_replaced_by_an_older_one() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    assert_eq!(store.robots("a.test").await.unwrap(), None);
-    granted(store.acquire_host_permit("a.test", 1_000).await.unwrap());
-    assert_eq!(store.robots("a.test").await.unwrap(), None);
+    let (_db, store) = fixture::database().await;
+    assert_eq!(store.hosts().robots("a.test").await.unwrap(), None);
+    granted(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
+    assert_eq!(store.hosts().robots("a.test").await.unwrap(), None);
     let hour = Duration::from_secs(3600);
     let rules = Some(b"User-agent: *\nDisallow:\0".to_vec());
     let put = async |status, body, age| {
         let record = RobotsRecord { status, body, age };
         let before = clock(&store).await;
-        store.put_robots("a.test", &record).await.unwrap();
-        let kept = store.robots("a.test").await.unwrap().unwrap();
+        store.hosts().put_robots("a.test", &record).await.unwrap();
+        let kept = store.hosts().robots("a.test").await.unwrap().unwrap();
         let slack = Duration::try_from(clock(&store).await - before).unwrap();
         (kept.status, kept.body, kept.age, slack)
     };
     let (status, body, age, slack) = put(200, rules.clone(), hour * 24).await;
     assert_eq!((status, body), (200, rules.clone()));
     assert!((hour * 24..=hour * 24 + slack).contains(&age), "{age:?}");
-    waits(store.acquire_host_permit("a.test", 1_000).await.unwrap());
+    waits(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
     let (status, body, ..) = put(0, None, hour * 25).await;
     assert_eq!((status, body), (200, rules), "an older record does not replace a newer one");
     let (status, body, age, slack) = put(404, None, Duration::ZERO).await;
     assert_eq!((status, body), (404, None));
     assert!(age <= slack, "{age:?}");
+}
+
+const HOST: &str = "a.test";
+const SHARED_MS: i64 = 1;
+const OWN_MS: i64 = 60_000;
+
+async fn collections(store: &Store) -> [OwnDelay; 2] {
+    let settings = CollectionSettings::default();
+    let ours =
+        store.commit(async |tx| store.collections().create(tx.conn(), "ours", &settings).await).await.id;
+    let default = store.collections().get("default").await.unwrap().id;
+    [ours, default].map(|collection| OwnDelay { collection, delay_ms: OWN_MS })
+}
+
+/// Requests a permit repeatedly until the delay that applies to every collection is over.
+async fn granted_to(store: &Store, own: OwnDelay) -> i64 {
+    loop {
+        match store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
+            PermitOutcome::Granted { token } => return token,
+            PermitOutcome::Wait { wait } => {
+                assert!(wait < Duration::from_secs(30), "the delay of another collection applies: {wait:?}");
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+}
+
+async fn waits_for(store: &Store, own: OwnDelay) -> Duration {
+    match store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
+        PermitOutcome::Wait { wait } => wait,
+        granted => panic!("{granted:?}"),
+    }
+}
+
+async fn finish(store: &Store, own: OwnDelay, token: i64) {
+    store.hosts().finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
+    store.hosts().finish_own_request(HOST, own).await.unwrap();
+}
+
+#[testing::test]
+async fn a_collections_own_delay_counts_from_the_end_of_its_request_and_binds_no_other() {
+    let (_db, store) = fixture::database().await;
+    let [ours, theirs] = collections(&store).await;
+    let delay = Duration::from_millis(OWN_MS.unsigned_abs());
+    let token = granted_to(&store, ours).await;
+    // While the request is running, the store assumes that it ends now.
+    let before = clock(&store).await;
+    let wait = waits_for(&store, ours).await;
+    assert!(clock(&store).await + wait >= before + delay, "{wait:?}");
+    let before = clock(&store).await;
+    finish(&store, ours, token).await;
+    let after = clock(&store).await;
+    let asked = clock(&store).await;
+    let wait = waits_for(&store, ours).await;
+    assert!(clock(&store).await + wait >= before + delay, "{wait:?}");
+    assert!(asked + wait <= after + delay * 2, "{wait:?}");
+    // Other collections wait only for the delay that applies to every collection.
+    let token = granted_to(&store, theirs).await;
+    finish(&store, theirs, token).await;
+    let is_granted = async || {
+        matches!(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap(), PermitOutcome::Granted { .. })
+    };
+    while !is_granted().await {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[testing::test]
+async fn a_turn_that_the_host_does_not_give_is_given_back() {
+    let (_db, store) = fixture::database().await;
+    let [ours, _] = collections(&store).await;
+    let PermitOutcome::Granted { token } = store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap()
+    else {
+        panic!()
+    };
+    let wait = waits_for(&store, ours).await;
+    assert!(wait < Duration::from_secs(30), "the collection's own delay applies: {wait:?}");
+    store.hosts().finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
+    granted_to(&store, ours).await;
+}
+
+#[testing::test]
+async fn a_turn_whose_holder_died_comes_back_and_delays_that_are_over_are_forgotten() {
+    let (db, store) = fixture::database().await;
+    let [ours, theirs] = collections(&store).await;
+    for own in [ours, theirs] {
+        let token = granted_to(&store, own).await;
+        store.hosts().finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
+    }
+    assert_eq!(store.hosts().prune_delays().await.unwrap(), 0);
+    db.execute("update host_delays set busy_until = now() - interval '1 minute'").await;
+    granted_to(&store, ours).await;
+    db.execute("update host_delays set busy_until = now() - interval '2 hours', next_at = now() - interval '2 hours'")
+        .await;
+    assert_eq!(store.hosts().prune_delays().await.unwrap(), 2);
 }

@@ -1,45 +1,43 @@
 //! Tests images and the lookup of near-duplicates.
-use crate::fixture::{self, admit_images, image_url, settle};
+use crate::fixture::{self, Commit, admit_images, image_url, settle};
 use rand::RngExt;
 use std::collections::HashSet;
 use store::StoreError;
 use store::images::{ImageFilter, MARKED_BITS, MARKED_GRADIENT_BITS, MAX_SOURCES, NEAR_BITS};
-use testing::TestDatabase;
 use uuid::Uuid;
 
 #[testing::test]
 async fn an_image_comes_back_as_it_went_in_by_id_and_by_hash_in_its_collection() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    let (default, other) =
-        (fixture::collection(&store, "default").await, fixture::collection(&store, "other").await);
+    let (_db, store) = fixture::database().await;
+    let [default, other] = fixture::collections(&store, ["default", "other"]).await;
     let new = fixture::image(7);
     fixture::store_image(&store, default, &new, &[]).await.unwrap();
-    let image = store.image(new.id).await.unwrap();
+    let image = store.images().get(new.id).await.unwrap();
     assert_eq!((image.id, image.collection_id, image.collection.as_str()), (new.id, default, "default"));
     assert_eq!(image.sha256, new.sha256);
     assert_eq!([image.phash, image.dhash, image.ahash], [new.phash, new.dhash, new.ahash].map(Some));
     assert_eq!((image.width, image.height, image.format.as_str()), (640, 480, "jpeg"));
     assert_eq!((image.bytes, image.rotation, image.face_count), (12_345, 0, 0));
     assert_eq!(image.thumbnail_key, new.thumbnail_key);
-    let found = store.image_by_sha256(default, &new.sha256).await.unwrap().unwrap();
+    let found = store.images().by_sha256(default, &new.sha256).await.unwrap().unwrap();
     assert_eq!(found.id, new.id);
-    assert!(store.image_by_sha256(other, &new.sha256).await.unwrap().is_none());
-    assert!(matches!(store.image(Uuid::now_v7()).await, Err(StoreError::NotFound { what: "image", .. })));
+    assert!(store.images().by_sha256(other, &new.sha256).await.unwrap().is_none());
+    assert!(matches!(
+        store.images().get(Uuid::now_v7()).await,
+        Err(StoreError::NotFound { what: "image", .. })
+    ));
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_bytes_are_stored_once_per_collection_however_many_race() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
+    let (_db, store) = fixture::database().await;
     let default = fixture::collection(&store, "default").await;
     let tasks = (0..10).map(|_| {
         let store = store.clone();
         tokio::spawn(async move {
             let new = fixture::image(1);
-            let mut tx = store.begin().await.unwrap();
-            let outcome = store.insert_image(tx.conn(), default, &new).await.unwrap();
-            tx.commit().await.unwrap();
+            let outcome =
+                store.commit(async |tx| store.images().insert(tx.conn(), default, &new).await).await;
             (new.id, outcome)
         })
     });
@@ -54,10 +52,8 @@ async fn the_same_bytes_are_stored_once_per_collection_however_many_race() {
 
 #[testing::test]
 async fn listing_filters_by_crawl_and_faces_and_pages_newest_first() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
+    let (_db, store, _, model) = fixture::with_model(4).await;
     let crawl = fixture::crawl(&store).await;
-    let model = fixture::model(&store, "m", 4).await;
     let mut all = Vec::new();
     for number in 0..6u64 {
         let faces: Vec<_> =
@@ -77,7 +73,7 @@ async fn listing_filters_by_crawl_and_faces_and_pages_newest_first() {
     let list = |filter: ImageFilter, before: Option<Uuid>, limit: i64| {
         let store = store.clone();
         async move {
-            let images = store.images(&filter, before, limit).await.unwrap();
+            let images = store.images().list(&filter, before, limit).await.unwrap();
             images.into_iter().map(|image| image.id).collect::<Vec<_>>()
         }
     };
@@ -91,15 +87,13 @@ async fn listing_filters_by_crawl_and_faces_and_pages_newest_first() {
     let plain = ImageFilter { has_faces: Some(false), ..default };
     assert_eq!(list(plain, None, 100).await, [all[4], all[2], all[0]]);
     let nowhere = ImageFilter { collection: "nowhere".into(), ..ImageFilter::default() };
-    assert!(matches!(store.images(&nowhere, None, 1).await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(store.images().list(&nowhere, None, 1).await, Err(StoreError::NotFound { .. })));
 }
 
 #[testing::test]
 async fn every_image_within_the_distance_is_a_candidate_and_no_other() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    let (default, other) =
-        (fixture::collection(&store, "default").await, fixture::collection(&store, "other").await);
+    let (_db, store) = fixture::database().await;
+    let [default, other] = fixture::collections(&store, ["default", "other"]).await;
     let mut rng = fixture::rng(11);
     let probe: i64 = rng.random();
     let mut near = HashSet::new();
@@ -134,14 +128,15 @@ async fn every_image_within_the_distance_is_a_candidate_and_no_other() {
     elsewhere.phash = probe;
     fixture::store_image(&store, other, &elsewhere, &[]).await.unwrap();
 
-    let candidates = store.near_candidates(store.pool(), default, probe, add[0].dhash).await.unwrap();
+    let candidates =
+        store.images().near_candidates(store.pool(), default, probe, add[0].dhash).await.unwrap();
     let found: HashSet<Uuid> = candidates.iter().map(|image| image.id).collect();
     assert_eq!(found, near);
     // The nearest image is first: the one with the same hashes as the probe.
     assert_eq!(candidates[0].id, add[0].id);
     // Negative hashes are divided into bands like others.
-    assert!(store.near_candidates(store.pool(), other, !probe, 0).await.unwrap().is_empty());
-    let negative = store.near_candidates(store.pool(), other, probe ^ i64::MIN, 0).await.unwrap();
+    assert!(store.images().near_candidates(store.pool(), other, !probe, 0).await.unwrap().is_empty());
+    let negative = store.images().near_candidates(store.pool(), other, probe ^ i64::MIN, 0).await.unwrap();
     assert_eq!(negative.iter().map(|image| image.id).collect::<Vec<_>>(), [elsewhere.id]);
 }
 
@@ -152,8 +147,7 @@ fn flipped(hash: i64, bits: u32) -> i64 {
 
 #[testing::test]
 async fn a_marked_copy_is_a_candidate_up_to_the_limits_and_not_beyond() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
+    let (_db, store) = fixture::database().await;
     let default = fixture::collection(&store, "default").await;
     let probe = fixture::image(1);
     let mut expected = HashSet::new();
@@ -173,21 +167,21 @@ async fn a_marked_copy_is_a_candidate_up_to_the_limits_and_not_beyond() {
             expected.insert(image.id);
         }
     }
-    let candidates = store.near_candidates(store.pool(), default, probe.phash, probe.dhash).await.unwrap();
+    let candidates =
+        store.images().near_candidates(store.pool(), default, probe.phash, probe.dhash).await.unwrap();
     assert_eq!(candidates.iter().map(|image| image.id).collect::<HashSet<Uuid>>(), expected);
 }
 
 #[testing::test]
 async fn a_picture_that_is_everywhere_answers_a_bounded_number_of_sources() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
+    let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let pages: Vec<_> = (0..MAX_SOURCES + 20).map(|n| image_url("logo.png", &n.to_string())).collect();
     let rows = admit_images(&store, crawl.id, 9, &pages).await;
     let image = fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
     settle(&store, rows[0].id, "processed", None, Some(image)).await;
-    let sources = store.sources(&[image]).await.unwrap();
+    let sources = store.images().sources(&[image]).await.unwrap();
     assert_eq!(sources.len() as i64, MAX_SOURCES);
     assert_eq!(sources[0].1.page_url.as_deref(), Some("http://site.test/0"));
-    assert!(store.sources(&[]).await.unwrap().is_empty());
+    assert!(store.images().sources(&[]).await.unwrap().is_empty());
 }

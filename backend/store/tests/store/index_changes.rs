@@ -1,12 +1,11 @@
 //! Tests that every change of a face is recorded for an index outside the database.
-use crate::fixture::{self, direction};
+use crate::fixture::{self, Commit, direction};
 use std::collections::BTreeSet;
 use store::Store;
 use store::erasures::Target;
 use store::faces::NewFace;
-use store::faces::models::EmbeddingModel;
+use store::index::EmbeddingModel;
 use store::index::changes::IndexChange;
-use store::people::NewSubject;
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -22,11 +21,8 @@ struct World {
 
 impl World {
     async fn create() -> Self {
-        let db = TestDatabase::create().await;
-        let store = db.store();
-        let collection = fixture::collection(&store, "default").await;
-        let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
-        store.start_index_changes().await.unwrap();
+        let (db, store, collection, model) = fixture::with_model(DIMENSIONS as i32).await;
+        store.index().start_changes().await.unwrap();
         Self { db, store, collection, model }
     }
 
@@ -43,11 +39,14 @@ impl World {
     /// Returns and settles the changes: the faces, their models, and whether they were deleted.
     async fn changes(&self) -> BTreeSet<(Uuid, i32, bool)> {
         let mut conn = self.store.pool().acquire().await.unwrap();
-        let changes = self.store.index_changes(&mut conn, 1_000).await.unwrap();
+        let changes = self.store.index().changes(&mut conn, 1_000).await.unwrap();
         assert!(changes.iter().all(|change| change.collection_id == self.collection));
         let numbers: Vec<i64> = changes.iter().map(|change| change.change).collect();
-        assert_eq!(self.store.settle_index_changes(&mut conn, &numbers).await.unwrap(), numbers.len() as u64);
-        assert_eq!(self.store.index_changes(&mut conn, 1).await.unwrap(), []);
+        assert_eq!(
+            self.store.index().settle_changes(&mut conn, &numbers).await.unwrap(),
+            numbers.len() as u64
+        );
+        assert_eq!(self.store.index().changes(&mut conn, 1).await.unwrap(), []);
         let content = |change: IndexChange| (change.face_id, change.model_id, change.deleted);
         changes.into_iter().map(content).collect()
     }
@@ -63,24 +62,21 @@ impl World {
 
 #[testing::test]
 async fn nothing_is_recorded_until_it_is_requested_and_nothing_after_it_was_ended() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    let collection = fixture::collection(&store, "default").await;
-    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    let (_db, store, collection, model) = fixture::with_model(DIMENSIONS as i32).await;
     let mut number = 0;
     for recorded in [false, true, true, false] {
         match recorded {
-            true => store.start_index_changes().await.unwrap(),
-            false => store.stop_index_changes().await.unwrap(),
+            true => store.index().start_changes().await.unwrap(),
+            false => store.index().stop_changes().await.unwrap(),
         }
-        assert_eq!(store.records_index_changes().await.unwrap(), recorded);
+        assert_eq!(store.index().records_changes().await.unwrap(), recorded);
         number += 1;
         let face = fixture::face(&model, direction(&mut fixture::rng(number), DIMENSIONS));
         fixture::store_image(&store, collection, &fixture::image(number), &[face]).await.unwrap();
         let mut conn = store.pool().acquire().await.unwrap();
-        let changes = store.index_changes(&mut conn, 9).await.unwrap();
+        let changes = store.index().changes(&mut conn, 9).await.unwrap();
         assert_eq!(!changes.is_empty(), recorded, "{changes:?}");
-        assert_eq!(store.oldest_index_change().await.unwrap().is_some(), recorded);
+        assert_eq!(store.index().oldest_change().await.unwrap().is_some(), recorded);
     }
 }
 
@@ -93,8 +89,8 @@ async fn a_stored_face_is_recorded_if_its_transaction_is_committed() {
     });
     let mut tx = world.store.begin().await.unwrap();
     let image = fixture::image(1);
-    world.store.insert_image(tx.conn(), world.collection, &image).await.unwrap().unwrap();
-    world.store.insert_faces(tx.conn(), world.collection, image.id, &faces).await.unwrap();
+    world.store.images().insert(tx.conn(), world.collection, &image).await.unwrap().unwrap();
+    world.store.faces().insert(tx.conn(), world.collection, image.id, &faces).await.unwrap();
     assert_eq!(world.changes().await, BTreeSet::new(), "the transaction is not committed");
     drop(tx);
     assert_eq!(world.changes().await, BTreeSet::new());
@@ -108,36 +104,26 @@ async fn every_way_of_deleting_a_face_is_recorded() {
     let store = &world.store;
 
     let (_, [one, other]) = world.image(1).await;
-    let mut tx = store.begin().await.unwrap();
-    store.delete_face(tx.conn(), one.id).await.unwrap();
-    tx.commit().await.unwrap();
+    store.commit(async |tx| store.faces().delete(tx.conn(), one.id).await).await;
     assert_eq!(world.changes().await, world.deleted(&[&one]));
 
-    let mut tx = store.begin().await.unwrap();
     let target =
         Target::Likeness { embedding: other.embedding.clone(), model_id: world.model.id, threshold: 0.99 };
-    let plan = store.plan_erasure(tx.conn(), world.collection, &target).await.unwrap();
-    store.carry_out(tx.conn(), &plan).await.unwrap();
-    tx.commit().await.unwrap();
+    fixture::erase(store, world.collection, &target).await;
     assert_eq!(world.changes().await, world.deleted(&[&other]));
 
     let (image, [one, other]) = world.image(2).await;
     let mut tx = store.begin().await.unwrap();
-    store.delete_image(tx.conn(), image).await.unwrap();
+    store.images().delete(tx.conn(), image).await.unwrap();
     drop(tx);
     assert_eq!(world.changes().await, BTreeSet::new(), "the deletion was rolled back");
-    let mut tx = store.begin().await.unwrap();
-    store.delete_image(tx.conn(), image).await.unwrap();
-    tx.commit().await.unwrap();
+    store.commit(async |tx| store.images().delete(tx.conn(), image).await).await;
     assert_eq!(world.changes().await, world.deleted(&[&one, &other]));
 
     // The foreign keys delete the faces, and with them the rows of their people.
     for delete in ["delete from images where collection_id = $1", "delete from collections where id = $1"] {
         let (_, [one, other]) = world.image(3).await;
-        let mut tx = store.begin().await.unwrap();
-        let subject = store.insert_subject(tx.conn(), world.collection, &new_subject()).await.unwrap();
-        store.enrol_faces(tx.conn(), world.collection, subject, &[one.id], false).await.unwrap();
-        tx.commit().await.unwrap();
+        fixture::person(store, world.collection, &fixture::unnamed(), &[one.id]).await;
         world.changes().await;
         sqlx::query(delete).bind(world.collection).execute(store.pool()).await.unwrap();
         assert_eq!(world.changes().await, world.deleted(&[&one, &other]), "{delete}");
@@ -152,10 +138,10 @@ async fn another_embedding_another_quality_and_another_person_are_recorded() {
 
     let new = fixture::model(store, "new", 4).await;
     let embedding = vec![1.0, 0.0, 0.0, 0.0];
-    assert_eq!(store.replace_embeddings(&new, &[(one.id, embedding.clone())]).await.unwrap(), 1);
+    assert_eq!(store.models().replace_embeddings(&new, &[(one.id, embedding.clone())]).await.unwrap(), 1);
     let moved = BTreeSet::from([(one.id, world.model.id, true), (one.id, new.id, false)]);
     assert_eq!(world.changes().await, moved);
-    assert_eq!(store.replace_embeddings(&new, &[(one.id, embedding)]).await.unwrap(), 0);
+    assert_eq!(store.models().replace_embeddings(&new, &[(one.id, embedding)]).await.unwrap(), 0);
     assert_eq!(world.changes().await, BTreeSet::new(), "it has this embedding already");
 
     let update = |columns: &'static str| {
@@ -173,19 +159,10 @@ async fn another_embedding_another_quality_and_another_person_are_recorded() {
 
     let mut subjects = Vec::new();
     for _ in 0..2 {
-        let mut tx = store.begin().await.unwrap();
-        subjects.push(store.insert_subject(tx.conn(), world.collection, &new_subject()).await.unwrap());
-        tx.commit().await.unwrap();
-    }
-    for subject in &subjects {
-        let mut tx = store.begin().await.unwrap();
-        store.enrol_faces(tx.conn(), world.collection, *subject, &[other.id], true).await.unwrap();
-        tx.commit().await.unwrap();
+        subjects.push(fixture::person(store, world.collection, &fixture::unnamed(), &[other.id]).await);
         assert_eq!(world.changes().await, world.stored(&[&other]));
     }
-    let mut tx = store.begin().await.unwrap();
-    store.delete_subject(tx.conn(), subjects[1]).await.unwrap();
-    tx.commit().await.unwrap();
+    store.commit(async |tx| store.people().delete(tx.conn(), subjects[1]).await).await;
     assert_eq!(world.changes().await, world.stored(&[&other]));
 }
 
@@ -199,40 +176,33 @@ async fn deletions_come_first_and_each_change_is_settled_once() {
         fixture::store_image(store, world.collection, &fixture::image(seed), &[face]).await.unwrap();
     }
     let mut conn = store.pool().acquire().await.unwrap();
-    store.delete_face(&mut conn, erased.id).await.unwrap();
-    let changes = store.index_changes(&mut conn, 3).await.unwrap();
+    store.faces().delete(&mut conn, erased.id).await.unwrap();
+    let changes = store.index().changes(&mut conn, 3).await.unwrap();
     assert_eq!(changes.len(), 3);
     assert_eq!((changes[0].face_id, changes[0].deleted), (erased.id, true));
     assert!(changes[1].change < changes[2].change && changes[2].change < changes[0].change);
-    assert_eq!(store.settle_index_changes(&mut conn, &[changes[0].change]).await.unwrap(), 1);
-    assert_eq!(store.settle_index_changes(&mut conn, &[changes[0].change]).await.unwrap(), 0);
-    assert_eq!(store.index_changes(&mut conn, 9).await.unwrap().len(), 3);
+    assert_eq!(store.index().settle_changes(&mut conn, &[changes[0].change]).await.unwrap(), 1);
+    assert_eq!(store.index().settle_changes(&mut conn, &[changes[0].change]).await.unwrap(), 0);
+    assert_eq!(store.index().changes(&mut conn, 9).await.unwrap().len(), 3);
 }
 
 #[testing::test]
 async fn recording_waits_for_transactions_that_store_faces() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    let collection = fixture::collection(&store, "default").await;
-    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    let (db, store, collection, model) = fixture::with_model(DIMENSIONS as i32).await;
     let face = fixture::face(&model, direction(&mut fixture::rng(1), DIMENSIONS));
     let image = fixture::image(1);
     let mut tx = store.begin().await.unwrap();
-    store.insert_image(tx.conn(), collection, &image).await.unwrap().unwrap();
-    store.insert_faces(tx.conn(), collection, image.id, std::slice::from_ref(&face)).await.unwrap();
+    store.images().insert(tx.conn(), collection, &image).await.unwrap().unwrap();
+    store.faces().insert(tx.conn(), collection, image.id, std::slice::from_ref(&face)).await.unwrap();
     let starting = tokio::spawn({
         let store = store.clone();
-        async move { store.start_index_changes().await }
+        async move { store.index().start_changes().await }
     });
     fixture::wait_for_a_lock(&db).await;
     tx.commit().await.unwrap();
     starting.await.unwrap().unwrap();
     // The face was stored before, so a statement that reads the rows now finds it.
     let mut conn = store.pool().acquire().await.unwrap();
-    assert_eq!(store.index_changes(&mut conn, 1).await.unwrap(), []);
-    assert!(store.face(face.id).await.is_ok());
-}
-
-fn new_subject() -> NewSubject {
-    NewSubject { metadata: serde_json::json!({}), ..NewSubject::default() }
+    assert_eq!(store.index().changes(&mut conn, 1).await.unwrap(), []);
+    assert!(store.faces().get(face.id).await.is_ok());
 }

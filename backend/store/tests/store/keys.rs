@@ -1,7 +1,6 @@
-use crate::fixture;
+use crate::fixture::{self, Commit};
 use store::StoreError;
 use store::keys::{KeyHash, NewKey, Scope};
-use testing::TestDatabase;
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
@@ -18,11 +17,10 @@ fn new() -> NewKey {
 
 #[testing::test]
 async fn a_key_is_shown_once_found_by_its_hash_and_nowhere_stored() {
-    let database = TestDatabase::create().await;
-    let store = database.store();
+    let (_db, store) = fixture::database().await;
     let mut tx = store.begin().await.unwrap();
-    let (made, key) = store.create_key(tx.conn(), &new()).await.unwrap();
-    let (_, other) = store.create_key(tx.conn(), &new()).await.unwrap();
+    let (made, key) = store.keys().create(tx.conn(), &new()).await.unwrap();
+    let (_, other) = store.keys().create(tx.conn(), &new()).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(
         (made.name.as_str(), made.scopes.as_slice()),
@@ -31,10 +29,10 @@ async fn a_key_is_shown_once_found_by_its_hash_and_nowhere_stored() {
     assert_eq!((key.len(), made.requests_per_minute), (46, Some(60)));
     assert_ne!(key, other);
 
-    let found = store.find_key(&KeyHash::of(&key).unwrap()).await.unwrap();
+    let found = store.keys().find(&KeyHash::of(&key).unwrap()).await.unwrap();
     assert_eq!(found.as_ref(), Some(&made));
     let unknown = KeyHash::of("fc_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA").unwrap();
-    assert_eq!(store.find_key(&unknown).await.unwrap(), None);
+    assert_eq!(store.keys().find(&unknown).await.unwrap(), None);
     let everything: String = sqlx::query_scalar("select string_agg(k::text, ' ') from api_keys k")
         .fetch_one(store.pool())
         .await
@@ -44,41 +42,32 @@ async fn a_key_is_shown_once_found_by_its_hash_and_nowhere_stored() {
 
 #[testing::test]
 async fn a_revoked_key_stays_listed_and_keeps_the_time_of_its_end() {
-    let database = TestDatabase::create().await;
-    let store = database.store();
+    let (_db, store) = fixture::database().await;
     let mut tx = store.begin().await.unwrap();
-    let (made, _) = store.create_key(tx.conn(), &new()).await.unwrap();
-    let revoked = store.revoke_key(tx.conn(), made.id, false).await.unwrap();
+    let (made, _) = store.keys().create(tx.conn(), &new()).await.unwrap();
+    let revoked = store.keys().revoke(tx.conn(), made.id, false).await.unwrap();
     tx.commit().await.unwrap();
     assert!(revoked.key.revoked_at.is_some());
     let mut tx = store.begin().await.unwrap();
-    assert_eq!(store.revoke_key(tx.conn(), made.id, false).await.unwrap(), revoked);
-    let missing = store.revoke_key(tx.conn(), Uuid::now_v7(), false).await;
+    assert_eq!(store.keys().revoke(tx.conn(), made.id, false).await.unwrap(), revoked);
+    let missing = store.keys().revoke(tx.conn(), Uuid::now_v7(), false).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
     tx.commit().await.unwrap();
-    assert_eq!(store.keys(None, 10).await.unwrap(), [revoked.key]);
+    assert_eq!(store.keys().list(None, 10).await.unwrap(), [revoked.key]);
 }
 
 /// A key creates another one while it is being revoked. That one is found or not created.
 #[testing::test]
 async fn no_key_slips_out_while_its_maker_is_revoked() {
-    let database = TestDatabase::create().await;
-    let store = database.store();
-    let mut tx = store.begin().await.unwrap();
-    let (maker, _) = store.create_key(tx.conn(), &new()).await.unwrap();
-    tx.commit().await.unwrap();
+    let (db, store) = fixture::database().await;
+    let (maker, _) = store.commit(async |tx| store.keys().create(tx.conn(), &new()).await).await;
     let of_maker = NewKey { made_by: Some(maker.id), ..new() };
 
     let mut making = store.begin().await.unwrap();
-    let (made, _) = store.create_key(making.conn(), &of_maker).await.unwrap();
-    let revoking = async {
-        let mut tx = store.begin().await.unwrap();
-        let ended = store.revoke_key(tx.conn(), maker.id, true).await.unwrap();
-        tx.commit().await.unwrap();
-        ended
-    };
+    let (made, _) = store.keys().create(making.conn(), &of_maker).await.unwrap();
+    let revoking = store.commit(async |tx| store.keys().revoke(tx.conn(), maker.id, true).await);
     let finishing = async {
-        fixture::wait_for_a_lock(&database).await;
+        fixture::wait_for_a_lock(&db).await;
         making.commit().await.unwrap();
     };
     let (ended, ()) = tokio::join!(revoking, finishing);
@@ -86,15 +75,14 @@ async fn no_key_slips_out_while_its_maker_is_revoked() {
     assert_eq!(ended.working, 0);
 
     let mut tx = store.begin().await.unwrap();
-    let refused = store.create_key(tx.conn(), &of_maker).await;
+    let refused = store.keys().create(tx.conn(), &of_maker).await;
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
 }
 
 #[testing::test]
 async fn what_a_key_cannot_be_is_said() {
-    let database = TestDatabase::create().await;
-    let store = database.store();
-    let default = store.collection("default").await.unwrap().id;
+    let (_db, store) = fixture::database().await;
+    let default = store.collections().get("default").await.unwrap().id;
     let past = OffsetDateTime::now_utc() - Duration::SECOND;
     for (wrong, word) in [
         (NewKey { scopes: Vec::new(), ..new() }, "analyze, read"),
@@ -105,11 +93,11 @@ async fn what_a_key_cannot_be_is_said() {
         (NewKey { scopes: vec![Scope::System], collection_id: Some(default), ..new() }, "all collections"),
     ] {
         let mut tx = store.begin().await.unwrap();
-        let refused = store.create_key(tx.conn(), &wrong).await;
+        let refused = store.keys().create(tx.conn(), &wrong).await;
         let Err(StoreError::Invalid(sentence)) = refused else { panic!("{wrong:?}: {refused:?}") };
         assert!(sentence.contains(word), "{sentence}");
     }
     let mut tx = store.begin().await.unwrap();
     let nowhere = NewKey { collection_id: Some(Uuid::now_v7()), ..new() };
-    assert!(matches!(store.create_key(tx.conn(), &nowhere).await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(store.keys().create(tx.conn(), &nowhere).await, Err(StoreError::NotFound { .. })));
 }

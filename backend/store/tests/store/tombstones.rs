@@ -1,5 +1,5 @@
 //! Tests that a restored database repeats the deletions that followed its backup.
-use crate::fixture::{self, admit_images, image_url};
+use crate::fixture::{self, Commit, admit_images, image_url};
 use store::erasures::deletion_log::Entry;
 use store::erasures::suppressions::{Sketch, SuppressedPicture, Suppression};
 use store::erasures::{ErasureRecord, Target};
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 pub(crate) async fn deletion_log(store: &Store) -> Vec<Entry> {
     let mut entries = Vec::new();
-    let read = store.deletion_log(|line| {
+    let read = store.erasures().deletion_log(|line| {
         entries.push(serde_json::from_str(line).unwrap());
         Ok::<_, StoreError>(())
     });
@@ -19,12 +19,10 @@ pub(crate) async fn deletion_log(store: &Store) -> Vec<Entry> {
 
 /// Deletes all rows that the deletion log lists. Returns the numbers of faces, images and people.
 pub(crate) async fn reapply(store: &Store, collection: Uuid, deletion_log: Vec<Entry>) -> (u64, u64, u64) {
-    store.import_deletion_log(deletion_log).await.unwrap();
+    store.erasures().import_deletion_log(deletion_log).await.unwrap();
     let mut gone = (0, 0, 0);
     loop {
-        let mut tx = store.begin().await.unwrap();
-        let again = store.erase_again(tx.conn(), collection).await.unwrap();
-        tx.commit().await.unwrap();
+        let again = store.commit(async |tx| store.erasures().erase_again(tx.conn(), collection).await).await;
         if again.is_empty() {
             return gone;
         }
@@ -52,24 +50,21 @@ async fn what_was_deleted_goes_again_and_nothing_else() {
         }
     }
     let [live, copy] = stores;
-    let mut tx = live.begin().await.unwrap();
-    live.delete_image(tx.conn(), single.id).await.unwrap();
-    let plan = live.plan_erasure(tx.conn(), collection, &Target::Face(faces[1].id)).await.unwrap();
-    live.carry_out(tx.conn(), &plan).await.unwrap();
-    tx.commit().await.unwrap();
+    live.commit(async |tx| live.images().delete(tx.conn(), single.id).await).await;
+    fixture::erase(&live, collection, &Target::Face(faces[1].id)).await;
     // A deletion that was rolled back leaves no tombstone.
     let mut tx = live.begin().await.unwrap();
-    live.delete_image(tx.conn(), stays.id).await.unwrap();
+    live.images().delete(tx.conn(), stays.id).await.unwrap();
     drop(tx);
 
     let deletion_log = deletion_log(&live).await;
     let text = serde_json::to_string(&deletion_log).unwrap();
     assert!(!text.contains(&single.id.to_string()), "digests: {text}");
     assert_eq!(reapply(&copy, collection, deletion_log.clone()).await, (2, 1, 0));
-    assert!(matches!(copy.image(single.id).await, Err(StoreError::NotFound { .. })));
-    assert!(matches!(copy.face(faces[1].id).await, Err(StoreError::NotFound { .. })));
-    assert_eq!(copy.image(pair.id).await.unwrap().face_count, 1);
-    assert_eq!(copy.face(faces[3].id).await.unwrap().image_id, stays.id);
+    assert!(matches!(copy.images().get(single.id).await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(copy.faces().get(faces[1].id).await, Err(StoreError::NotFound { .. })));
+    assert_eq!(copy.images().get(pair.id).await.unwrap().face_count, 1);
+    assert_eq!(copy.faces().get(faces[3].id).await.unwrap().image_id, stays.id);
     assert_eq!(reapply(&copy, collection, deletion_log).await, (0, 0, 0), "once is enough");
     let passed_on = self::deletion_log(&copy).await;
     assert!(!passed_on.is_empty(), "the copy has the tombstones too");
@@ -77,8 +72,7 @@ async fn what_was_deleted_goes_again_and_nothing_else() {
 
 #[testing::test]
 async fn an_erased_image_takes_its_smaller_versions_in_a_backup_along() {
-    let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
-    let (live, copy) = (live.store(), copy.store());
+    let ((_live, live), (_copy, copy)) = (fixture::database().await, fixture::database().await);
     let (small, medium, large) = (fixture::image(1), fixture::image(2), fixture::image(3));
     let collection = fixture::collection(&copy, "default").await;
     fixture::store_image(&copy, collection, &small, &[]).await.unwrap();
@@ -88,25 +82,20 @@ async fn an_erased_image_takes_its_smaller_versions_in_a_backup_along() {
     }
     let row = admit_images(&live, crawl.id, 9, &[image_url("a.jpg", "")]).await[0].id;
     for (old, new) in [(&small, &medium), (&medium, &large)] {
-        let mut tx = live.begin().await.unwrap();
-        live.replace_images(tx.conn(), &[old.id], new.id, row).await.unwrap();
-        tx.commit().await.unwrap();
+        live.commit(async |tx| live.images().replace(tx.conn(), &[old.id], new.id, row).await).await;
     }
     assert_eq!(
         reapply(&copy, collection, deletion_log(&live).await).await,
         (0, 0, 0),
         "a larger one is no erasure"
     );
-    let mut tx = live.begin().await.unwrap();
-    live.delete_image(tx.conn(), large.id).await.unwrap();
-    tx.commit().await.unwrap();
+    live.commit(async |tx| live.images().delete(tx.conn(), large.id).await).await;
     assert_eq!(reapply(&copy, collection, deletion_log(&live).await).await, (0, 1, 0));
 }
 
 #[testing::test]
 async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
-    let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
-    let (live, copy) = (live.store(), copy.store());
+    let ((_live, live), (_copy, copy)) = (fixture::database().await, fixture::database().await);
     let collection = fixture::collection(&live, "default").await;
     // The same model has a different id here.
     fixture::model(&copy, "another", 4).await;
@@ -125,20 +114,22 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     };
     let kept_out = [Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone()), face];
     let mut tx = live.begin().await.unwrap();
-    live.record_erasure(tx.conn(), &record).await.unwrap();
-    live.suppress(tx.conn(), collection, record.id, &kept_out).await.unwrap();
+    live.erasures().record(tx.conn(), &record).await.unwrap();
+    live.suppressions().suppress(tx.conn(), collection, record.id, &kept_out).await.unwrap();
     tx.commit().await.unwrap();
 
-    copy.import_deletion_log(deletion_log(&live).await).await.unwrap();
-    let here = copy.register_model("identity of m", "m", 4).await.unwrap();
+    copy.erasures().import_deletion_log(deletion_log(&live).await).await.unwrap();
+    let here = copy.models().register("identity of m", "m", 4).await.unwrap();
     assert_ne!(here.id, model.id);
     let mut tx = copy.begin().await.unwrap();
     let same = Sketch { model_id: here.id, ..sketch };
     let of_face = Sketch { bits: "10".repeat(128), ..same.clone() };
-    let suppressed = copy.suppressed_sketches(tx.conn(), collection, &[same, of_face], 0).await.unwrap();
+    let suppressed =
+        copy.suppressions().suppressed_sketches(tx.conn(), collection, &[same, of_face], 0).await.unwrap();
     assert_eq!(suppressed, [true, false], "the sketch of a face applies to its image only");
     for (sha256, hashes, same_file) in [([7; 32], None, true), ([8; 32], Some((1, 2)), false)] {
-        let found = copy.suppressed_pictures(tx.conn(), collection, &sha256, hashes).await.unwrap();
+        let found =
+            copy.suppressions().suppressed_images(tx.conn(), collection, &sha256, hashes).await.unwrap();
         let expected = SuppressedPicture {
             same_file,
             phash: 1,
@@ -153,17 +144,15 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
         };
         assert_eq!(found, [expected]);
     }
-    assert_eq!(copy.erasures(collection, None, 9).await.unwrap()[0].suppressions, 2);
+    assert_eq!(copy.erasures().list(collection, None, 9).await.unwrap()[0].suppressions, 2);
     drop(tx);
 
     // Suppressions that were lifted in the meantime are lifted here too.
-    let mut tx = live.begin().await.unwrap();
-    live.lift_suppressions(tx.conn(), record.id).await.unwrap();
-    tx.commit().await.unwrap();
-    copy.import_deletion_log(deletion_log(&live).await).await.unwrap();
+    live.commit(async |tx| live.erasures().lift(tx.conn(), record.id).await).await;
+    copy.erasures().import_deletion_log(deletion_log(&live).await).await.unwrap();
     let mut tx = copy.begin().await.unwrap();
-    assert!(!copy.suppresses(tx.conn(), collection).await.unwrap());
-    assert!(copy.erasures(collection, None, 9).await.unwrap()[0].lifted_at.is_some());
+    assert!(!copy.suppressions().suppresses(tx.conn(), collection).await.unwrap());
+    assert!(copy.erasures().list(collection, None, 9).await.unwrap()[0].lifted_at.is_some());
 }
 
 #[testing::test]
@@ -199,23 +188,23 @@ async fn a_backup_loses_the_people_whom_an_erasure_took_and_keeps_the_others() {
     let (live, copy) = (live.store(), copy.store());
     let subjects = ["0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11", "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a12"]
         .map(|id| id.parse::<Uuid>().unwrap());
-    let mut tx = live.begin().await.unwrap();
-    let plan = live.plan_erasure(tx.conn(), collection, &Target::Image(erased.id)).await.unwrap();
+    let plan = fixture::erase(&live, collection, &Target::Image(erased.id)).await;
     assert_eq!(plan.subjects, subjects[..1]);
-    live.carry_out(tx.conn(), &plan).await.unwrap();
-    live.delete_face(tx.conn(), faces[1].id).await.unwrap();
-    tx.commit().await.unwrap();
-    assert_eq!(live.subject(subjects[1]).await.unwrap().face_count, 0, "deleting an image is not an erasure");
+    live.commit(async |tx| live.faces().delete(tx.conn(), faces[1].id).await).await;
+    assert_eq!(
+        live.people().get(subjects[1]).await.unwrap().face_count,
+        0,
+        "deleting an image is not an erasure"
+    );
 
     assert_eq!(reapply(&copy, collection, deletion_log(&live).await).await.2, 1);
-    assert!(matches!(copy.subject(subjects[0]).await, Err(StoreError::NotFound { .. })));
-    assert_eq!(copy.subject(subjects[1]).await.unwrap().face_count, 0);
+    assert!(matches!(copy.people().get(subjects[0]).await, Err(StoreError::NotFound { .. })));
+    assert_eq!(copy.people().get(subjects[1]).await.unwrap().face_count, 0);
 }
 
 #[testing::test]
 async fn the_address_of_an_erased_page_is_erased_again_in_a_restored_backup() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
+    let (db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     fixture::admit_pages(&store, crawl.id, 9, &[fixture::page("secret"), fixture::page("other")]).await;
     // An image of which nothing was stored.
@@ -237,11 +226,7 @@ async fn the_address_of_an_erased_page_is_erased_again_in_a_restored_backup() {
     db.execute("create table backup_of_pages as select * from pages").await;
     db.execute("create table backup_of_images as select * from image_urls").await;
     for address in ["http://site.test/secret", "http://site.test/secret.jpg"] {
-        let mut tx = store.begin().await.unwrap();
-        let target = Target::Url(vec![address.to_owned()]);
-        let plan = store.plan_erasure(tx.conn(), crawl.collection_id, &target).await.unwrap();
-        store.carry_out(tx.conn(), &plan).await.unwrap();
-        tx.commit().await.unwrap();
+        fixture::erase(&store, crawl.collection_id, &Target::Url(vec![address.to_owned()])).await;
     }
     assert!(!words().await.contains("secret"));
     let deletion_log = deletion_log(&store).await;

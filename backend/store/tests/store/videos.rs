@@ -1,18 +1,21 @@
 //! Tests erasures and exports of videos at the level of rows.
-use crate::fixture;
+use crate::fixture::{self, Commit};
 use crate::tombstones::{deletion_log, reapply};
 use domain::{Reason, VideoState};
-use serde_json::json;
 use store::erasures::suppressions::Suppression;
 use store::erasures::{ErasureRecord, Target};
 use store::faces::FaceListQuery;
-use store::faces::scope::{FaceFilter, Site};
+use store::index::scope::{FaceFilter, Site};
 use store::people::NewSubject;
 use store::videos::tracks::TrackFilter;
 use store::videos::{NewVideo, VideoEnd};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
+
+async fn set_address(database: &TestDatabase, video: Uuid, url: &str) {
+    run(database, format!("update videos set source_url = '{url}' where id = '{video}'")).await;
+}
 
 async fn run(database: &TestDatabase, statement: String) {
     sqlx::query(sqlx::AssertSqlSafe(statement)).execute(database.pool()).await.unwrap();
@@ -23,58 +26,54 @@ const TABLES: [&str; 6] = ["videos", "images", "faces", "video_frames", "tracks"
 
 #[testing::test]
 async fn a_backup_loses_deleted_videos_and_does_not_store_erased_ones_again() {
-    let database = TestDatabase::create().await;
-    let store = database.store();
-    let collection = fixture::collection(&store, "default").await;
-    let model = fixture::model(&store, "m", 4).await;
+    let (db, store, collection, model) = fixture::with_model(4).await;
     let (erased, faces) = fixture::film(&store, &model, [1; 32], 3).await;
     let (deleted, _) = fixture::film(&store, &model, [2; 32], 0).await;
     let (kept, _) = fixture::film(&store, &model, [3; 32], 2).await;
     for table in TABLES {
-        run(&database, format!("create table backup_of_{table} as select * from {table}")).await;
+        run(&db, format!("create table backup_of_{table} as select * from {table}")).await;
     }
     let mut tx = store.begin().await.unwrap();
-    store.delete_video(tx.conn(), deleted).await.unwrap();
-    let plan = store.plan_erasure(tx.conn(), collection, &Target::Video(erased)).await.unwrap();
+    store.videos().delete(tx.conn(), deleted).await.unwrap();
+    let plan = store.erasures().plan(tx.conn(), collection, &Target::Video(erased)).await.unwrap();
     assert_eq!((plan.faces.len(), plan.videos.as_slice()), (faces.len(), &[erased][..]));
     assert_eq!(plan.pictures, [Suppression::VideoFile { sha256: vec![1; 32] }]);
     let record = ErasureRecord { kind: "video".into(), ..fixture::erasure_by_likeness(collection) };
-    store.record_erasure(tx.conn(), &record).await.unwrap();
-    store.carry_out(tx.conn(), &plan).await.unwrap();
-    store.suppress(tx.conn(), collection, record.id, &plan.pictures).await.unwrap();
+    store.erasures().record(tx.conn(), &record).await.unwrap();
+    store.erasures().carry_out(tx.conn(), &plan).await.unwrap();
+    store.suppressions().suppress(tx.conn(), collection, record.id, &plan.pictures).await.unwrap();
     tx.commit().await.unwrap();
     let log = deletion_log(&store).await;
 
     // The backup is restored without the deletion log, which is then applied.
     for table in TABLES {
-        run(&database, format!("insert into {table} select * from backup_of_{table} on conflict do nothing"))
-            .await;
+        run(&db, format!("insert into {table} select * from backup_of_{table} on conflict do nothing")).await;
     }
     for table in ["tombstones", "suppressions", "erasures"] {
-        run(&database, format!("delete from {table}")).await;
+        run(&db, format!("delete from {table}")).await;
     }
-    assert!(store.video(erased).await.is_ok() && store.video(deleted).await.is_ok());
+    assert!(store.videos().get(erased).await.is_ok() && store.videos().get(deleted).await.is_ok());
     assert_eq!(reapply(&store, collection, log.clone()).await, (3, 3, 0));
     for video in [erased, deleted] {
-        assert!(matches!(store.video(video).await, Err(StoreError::NotFound { .. })));
+        assert!(matches!(store.videos().get(video).await, Err(StoreError::NotFound { .. })));
     }
-    assert_eq!(store.video_counts(kept).await.unwrap().tracks, 2);
+    assert_eq!(store.crawled_videos().counts(kept).await.unwrap().tracks, 2);
     for (file, suppressed) in [([1; 32], true), ([2; 32], false)] {
-        assert_eq!(store.suppresses_video(store.pool(), collection, &file).await.unwrap(), suppressed);
+        assert_eq!(
+            store.suppressions().suppresses_video(store.pool(), collection, &file).await.unwrap(),
+            suppressed
+        );
     }
     assert_eq!(reapply(&store, collection, log).await, (0, 0, 0), "once is enough");
 }
 
 #[testing::test]
 async fn a_video_and_all_others_of_its_file_are_erased_together() {
-    let database = TestDatabase::create().await;
-    let store = database.store();
-    let collection = fixture::collection(&store, "default").await;
-    let model = fixture::model(&store, "m", 4).await;
+    let (db, store, collection, model) = fixture::with_model(4).await;
     let (original, _) = fixture::film(&store, &model, [1; 32], 1).await;
     let (other, _) = fixture::film(&store, &model, [2; 32], 1).await;
     // A duplicate at another address, an earlier attempt, and a duplicate of another video.
-    run(&database, format!(
+    run(&db, format!(
         "insert into videos (id, collection_id, state, sha256, source_url, options, original_id, finished_at)
              select gen_random_uuid(), collection_id, 'failed', null, 'http://site.test/copy.mp4', options, id, now()
              from videos where id = '{original}'
@@ -92,48 +91,38 @@ async fn a_video_and_all_others_of_its_file_are_erased_together() {
     // Whichever of them is named, all of them are erased.
     for named in [original, duplicate] {
         let mut tx = store.begin().await.unwrap();
-        let plan = store.plan_erasure(tx.conn(), collection, &Target::Video(named)).await.unwrap();
+        let plan = store.erasures().plan(tx.conn(), collection, &Target::Video(named)).await.unwrap();
         assert_eq!((plan.videos.len(), plan.faces.len()), (3, 1));
         assert!(!plan.videos.contains(&other));
         let address = Suppression::Url("http://site.test/copy.mp4".into());
         assert!(plan.pictures.contains(&address) && plan.pictures.len() == 2, "{:?}", plan.pictures);
     }
     let mut tx = store.begin().await.unwrap();
-    let plan = store.plan_erasure(tx.conn(), collection, &Target::Video(other)).await.unwrap();
+    let plan = store.erasures().plan(tx.conn(), collection, &Target::Video(other)).await.unwrap();
     assert_eq!(plan.pictures, [Suppression::VideoFile { sha256: vec![2; 32] }], "paths are not suppressed");
-    let elsewhere = store.ensure_collection("elsewhere").await.unwrap().id;
-    let foreign = store.plan_erasure(tx.conn(), elsewhere, &Target::Video(other)).await;
+    let elsewhere = store.collections().ensure("elsewhere").await.unwrap().id;
+    let foreign = store.erasures().plan(tx.conn(), elsewhere, &Target::Video(other)).await;
     assert!(matches!(foreign, Err(StoreError::NotFound { .. })));
 }
 
 #[testing::test]
 async fn an_erasure_by_address_erases_earlier_attempts_of_the_same_file() {
-    let database = TestDatabase::create().await;
-    let store = database.store();
-    let collection = fixture::collection(&store, "default").await;
-    let model = fixture::model(&store, "m", 4).await;
+    let (db, store, collection, model) = fixture::with_model(4).await;
     let (attempt, mut faces) = fixture::film(&store, &model, [1; 32], 2).await;
     let first = "http://site.test/first.mp4";
-    run(
-        &database,
-        format!("update videos set state = 'cancelled', source_url = '{first}' where id = '{attempt}'"),
-    )
-    .await;
+    set_address(&db, attempt, first).await;
+    db.execute("update videos set state = 'cancelled'").await;
     let (completed, more) = fixture::film(&store, &model, [1; 32], 3).await;
     let second = "http://site.test/second.mp4";
-    run(&database, format!("update videos set source_url = '{second}' where id = '{completed}'")).await;
+    set_address(&db, completed, second).await;
     let (other, _) = fixture::film(&store, &model, [2; 32], 1).await;
-    run(
-        &database,
-        format!("update videos set source_url = 'http://site.test/other.mp4' where id = '{other}'"),
-    )
-    .await;
+    set_address(&db, other, "http://site.test/other.mp4").await;
     faces.extend(more);
     faces.sort_unstable();
     for named in [first, second] {
         let mut tx = store.begin().await.unwrap();
         let target = Target::Url(vec![named.into()]);
-        let plan = store.plan_erasure(tx.conn(), collection, &target).await.unwrap();
+        let plan = store.erasures().plan(tx.conn(), collection, &target).await.unwrap();
         let mut videos = plan.videos.clone();
         videos.sort_unstable();
         assert_eq!(videos, [attempt, completed], "{named}");
@@ -145,143 +134,110 @@ async fn an_erasure_by_address_erases_earlier_attempts_of_the_same_file() {
 
 #[testing::test]
 async fn the_record_of_a_duplicate_is_stored_once() {
-    let database = TestDatabase::create().await;
-    let store = database.store();
-    let model = fixture::model(&store, "m", 4).await;
+    let (db, store, collection, model) = fixture::with_model(4).await;
     let (original, _) = fixture::film(&store, &model, [1; 32], 0).await;
     let new = NewVideo {
-        collection: fixture::collection(&store, "default").await,
-        sha256: Some([1; 32]),
-        bytes: Some(1),
         source_url: Some("file:///film.mp4".into()),
-        source_key: None,
         scan: Some(fixture::crawl(&store).await.id),
-        options: serde_json::json!({}),
+        ..fixture::video(collection, [1; 32])
     };
     let id = Uuid::now_v7();
     // The answer of the first commit was lost.
     for _ in 0..2 {
-        let mut tx = store.begin().await.unwrap();
-        store.record_duplicate_video(tx.conn(), id, &new, original).await.unwrap();
-        tx.commit().await.unwrap();
+        store
+            .commit(async |tx| store.crawled_videos().record_duplicate(tx.conn(), id, &new, original).await)
+            .await;
     }
-    assert_eq!(store.video(id).await.unwrap().original_id, Some(original));
-    let records: i64 = sqlx::query_scalar("select count(*) from videos where original_id = $1")
-        .bind(original)
-        .fetch_one(store.pool())
-        .await
-        .unwrap();
-    assert_eq!(records, 1);
+    assert_eq!(store.videos().get(id).await.unwrap().original_id, Some(original));
+    let records = "select count(*) from videos where original_id is not null";
+    assert_eq!(db.number(records).await, 1);
 }
 
 #[testing::test]
 async fn an_export_in_pages_contains_nothing_that_is_erased_in_between() {
-    let database = TestDatabase::create().await;
-    let store = database.store();
-    let model = fixture::model(&store, "m", 4).await;
+    let (_db, store, _, model) = fixture::with_model(4).await;
     let (video, faces) = fixture::film(&store, &model, [1; 32], 5).await;
-    let first = store.export_tracks(video, None, 2, true).await.unwrap();
+    let first = store.crawled_videos().export_tracks(video, None, 2, true).await.unwrap();
     let ids = |tracks: &[store::images::sources::ExportedTrack]| -> Vec<Uuid> {
         tracks.iter().flat_map(|track| &track.faces).map(|(_, (face, _))| face.id).collect()
     };
     assert_eq!(ids(&first.tracks), faces[..2]);
     let (_, (_, embedding)) = &first.tracks[0].faces[0];
     assert_eq!(embedding.as_deref(), Some([1.0, 0.0, 0.0, 0.0].as_slice()));
-    let mut tx = store.begin().await.unwrap();
-    store.delete_face(tx.conn(), faces[2]).await.unwrap();
-    tx.commit().await.unwrap();
-    let second = store.export_tracks(video, first.next, 2, false).await.unwrap();
+    store.commit(async |tx| store.faces().delete(tx.conn(), faces[2]).await).await;
+    let second = store.crawled_videos().export_tracks(video, first.next, 2, false).await.unwrap();
     assert_eq!(ids(&second.tracks), faces[3..5]);
     assert!(second.tracks.iter().all(|track| track.faces[0].1.1.is_none()), "only on request");
     assert_eq!(second.next, None);
 
-    let mut tx = store.begin().await.unwrap();
-    store.delete_video(tx.conn(), video).await.unwrap();
-    tx.commit().await.unwrap();
-    assert!(store.export_tracks(video, first.next, 2, true).await.unwrap().tracks.is_empty());
+    store.commit(async |tx| store.videos().delete(tx.conn(), video).await).await;
+    assert!(
+        store.crawled_videos().export_tracks(video, first.next, 2, true).await.unwrap().tracks.is_empty()
+    );
 }
 
 #[testing::test]
 async fn a_crawl_or_scan_exports_each_file_once_with_its_own_places() {
-    let database = TestDatabase::create().await;
-    let store = database.store();
-    let model = fixture::model(&store, "m", 4).await;
+    let (db, store, _, model) = fixture::with_model(4).await;
     let (own, _) = fixture::film(&store, &model, [1; 32], 1).await;
     let (of_another, _) = fixture::film(&store, &model, [2; 32], 1).await;
     let scan = fixture::crawl(&store).await.id;
-    run(
-        &database,
-        format!("update videos set scan_id = '{scan}', source_url = 'file:///a.mp4' where id = '{own}'"),
-    )
-    .await;
-    run(
-        &database,
-        format!("update videos set source_url = 'http://site.test/b.mp4' where id = '{of_another}'"),
-    )
-    .await;
+    set_address(&db, own, "file:///a.mp4").await;
+    run(&db, format!("update videos set scan_id = '{scan}' where id = '{own}'")).await;
+    set_address(&db, of_another, "http://site.test/b.mp4").await;
     // The places of a file are in the order of their ids.
     for original in [own, of_another] {
-        run(&database, format!(
+        run(&db, format!(
             "insert into videos (id, collection_id, state, source_url, options, original_id, scan_id, finished_at)
              select ('f' || substr(gen_random_uuid()::text, 2))::uuid, collection_id, 'failed', 'file:///copy.mp4', options, id, '{scan}', now()
              from videos where id = '{original}'"
         ))
         .await;
     }
-    let ids = store.export_videos(scan, Uuid::nil(), 1).await.unwrap();
+    let ids = store.crawled_videos().list_for_export(scan, Uuid::nil(), 1).await.unwrap();
     assert_eq!(ids, [own]);
-    assert_eq!(store.export_videos(scan, own, 10).await.unwrap(), [of_another]);
-    assert!(store.export_videos(scan, of_another, 10).await.unwrap().is_empty());
+    assert_eq!(store.crawled_videos().list_for_export(scan, own, 10).await.unwrap(), [of_another]);
+    assert!(store.crawled_videos().list_for_export(scan, of_another, 10).await.unwrap().is_empty());
     let places = async |id| {
-        let exported = store.export_video_of_crawl(scan, id).await.unwrap().unwrap();
+        let exported = store.crawled_videos().export_of_crawl(scan, id).await.unwrap().unwrap();
         assert_eq!(exported.total as usize, exported.sources.len());
         exported.sources.into_iter().map(|place| place.video_url.unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(places(own).await, ["file:///a.mp4", "file:///copy.mp4"]);
     assert_eq!(places(of_another).await, ["file:///copy.mp4"], "not the place where another crawl found it");
-    let elsewhere = store.ensure_collection("elsewhere").await.unwrap().id;
+    let elsewhere = store.collections().ensure("elsewhere").await.unwrap().id;
     let scoped = store.within(elsewhere);
-    assert!(scoped.export_videos(scan, Uuid::nil(), 10).await.unwrap().is_empty());
-    assert!(matches!(scoped.export_video(own).await, Err(StoreError::NotFound { .. })));
+    assert!(scoped.crawled_videos().list_for_export(scan, Uuid::nil(), 10).await.unwrap().is_empty());
+    assert!(matches!(scoped.crawled_videos().export(own).await, Err(StoreError::NotFound { .. })));
 }
 
 #[testing::test]
 async fn frames_are_found_by_the_site_of_their_video() {
     let database = TestDatabase::create().await;
     let store = database.store().with_exact_limit(0);
-    let collection = fixture::collection(&store, "default").await;
-    let model = fixture::model(&store, "m", 4).await;
+    let (collection, model) = fixture::default_and_model(&store, 4).await;
     let (on_page, of_page) = fixture::film(&store, &model, [1; 32], 3).await;
     let (direct, of_direct) = fixture::film(&store, &model, [2; 32], 2).await;
     fixture::film(&store, &model, [3; 32], 1).await;
-    run(
-        &database,
-        format!(
-            "update videos set source_url = 'https://cdn.test/film.mp4' where id in ('{on_page}', '{direct}')"
-        ),
-    )
-    .await;
-    run(
-        &database,
-        format!(
-            "insert into video_sources (video_id, page_url, page_hash)
-             values ('{on_page}', 'https://www.press.test/films', gen_random_uuid())"
-        ),
-    )
-    .await;
+    for video in [on_page, direct] {
+        set_address(&database, video, "https://cdn.test/film.mp4").await;
+    }
+    let columns = "video_sources (video_id, page_url, page_hash)";
+    let values = format!("('{on_page}', 'https://www.press.test/films', gen_random_uuid())");
+    run(&database, format!("insert into {columns} values {values}")).await;
     for (site, mut expected) in [("press.test", of_page), ("cdn.test", of_direct), ("film.mp4", Vec::new())] {
         let filter = FaceFilter { site: Some(Site::parse(site).unwrap()), ..FaceFilter::default() };
         let list = FaceListQuery { collection: "default".into(), filter, ..FaceListQuery::default() };
         let mut listed: Vec<Uuid> =
-            store.faces(&list, None, 9).await.unwrap().into_iter().map(|face| face.id).collect();
+            store.faces().list(&list, None, 9).await.unwrap().into_iter().map(|face| face.id).collect();
         expected.sort_unstable();
         listed.sort_unstable();
         assert_eq!(listed, expected, "{site}");
         // A search with fewer results than faces in scope uses the index, and tests each face.
         let probe = vec![1.0, 0.0, 0.0, 0.0];
-        let mut search = crate::face_index::gallery::query(collection, model.id, probe);
+        let mut search = crate::fixture::query(collection, model.id, probe);
         (search.filter, search.limit) = (list.filter, (expected.len() as i64 - 1).max(0));
-        let (hits, exact) = store.search(&search).await.unwrap();
+        let (hits, exact) = store.faces().search(&search).await.unwrap();
         assert_eq!((hits.len() as i64, exact), (search.limit, expected.is_empty()), "{site}");
         assert!(hits.iter().all(|hit| expected.contains(&hit.face.id)), "{site}");
     }
@@ -289,13 +245,12 @@ async fn frames_are_found_by_the_site_of_their_video() {
 
 #[testing::test]
 async fn a_page_of_tracks_with_many_boxes_is_shorter() {
-    let database = TestDatabase::create().await;
-    let store = database.store();
+    let (db, store) = fixture::database().await;
     fixture::collection(&store, "default").await;
     let model = fixture::model(&store, "m", 4).await;
     let (video, _) = fixture::film(&store, &model, [1; 32], 40).await;
     let starts = async |limit, after| {
-        let page = store.tracks(video, &TrackFilter::default(), after, limit).await.unwrap();
+        let page = store.tracks().list(video, &TrackFilter::default(), after, limit).await.unwrap();
         let starts: Vec<i64> = page.tracks.iter().map(|track| track.started_us / 1_000_000).collect();
         (starts, page.next)
     };
@@ -304,7 +259,7 @@ async fn a_page_of_tracks_with_many_boxes_is_shorter() {
     let (two, next) = starts(2, None).await;
     assert_eq!((two.as_slice(), next.map(|(start, _)| start)), (&[0, 1][..], Some(1_000_000)));
     // 16 kB each, of which 256 KiB fit.
-    run(&database, "update tracks set boxes = decode(repeat('00', 16000), 'hex')".into()).await;
+    run(&db, "update tracks set boxes = decode(repeat('00', 16000), 'hex')".into()).await;
     let (first, next) = starts(100, None).await;
     assert_eq!(first, (0..17).collect::<Vec<_>>());
     let (second, next) = starts(100, next).await;
@@ -327,9 +282,8 @@ async fn age(db: &TestDatabase) {
 async fn expire(store: &Store, collection: Uuid) -> (u64, u64) {
     let mut all = (0, 0);
     loop {
-        let mut tx = store.begin().await.unwrap();
-        let expired = store.expire_some(tx.conn(), collection).await.unwrap();
-        tx.commit().await.unwrap();
+        let expired =
+            store.commit(async |tx| store.retention().expire_some(tx.conn(), collection).await).await;
         if expired.is_empty() {
             return all;
         }
@@ -339,71 +293,46 @@ async fn expire(store: &Store, collection: Uuid) -> (u64, u64) {
 
 #[testing::test]
 async fn retention_keeps_a_video_whose_file_was_found_again() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    let model = fixture::model(&store, "m", 4).await;
-    let collection = fixture::collection(&store, "default").await;
+    let (db, store, collection, model) = fixture::with_model(4).await;
     let (id, faces) = fixture::film(&store, &model, [1; 32], 2).await;
     age(&db).await;
-    assert_eq!(store.extent_of_retention(collection, 30).await.unwrap().faces, 2);
+    assert_eq!(store.extents().of_retention(collection, 30).await.unwrap().faces, 2);
     // A crawl finds the same file.
     let again = NewVideo {
-        collection,
         sha256: None,
         bytes: None,
         source_url: Some("http://site.test/film.mkv".into()),
-        source_key: None,
-        scan: None,
-        options: json!({}),
+        ..fixture::video(collection, [1; 32])
     };
     let mut tx = store.begin().await.unwrap();
-    let again = store.insert_video(tx.conn(), &again).await.unwrap().unwrap();
+    let again = store.videos().insert(tx.conn(), &again).await.unwrap().unwrap();
     let (state, reason) = (VideoState::Failed, Some(Reason::ExactDuplicate));
     let end = VideoEnd { state, people: None, reason, detail: None, original: Some(id), keeps_file: false };
-    store.end_video(tx.conn(), again, end).await.unwrap();
+    store.videos().end(tx.conn(), again, end).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(store.extent_of_retention(collection, 30).await.unwrap().faces, 0);
+    assert_eq!(store.extents().of_retention(collection, 30).await.unwrap().faces, 0);
     assert_eq!(expire(&store, collection).await, (0, 0));
     for face in &faces {
-        store.face(*face).await.unwrap();
+        store.faces().get(*face).await.unwrap();
     }
     age(&db).await;
     assert_eq!(expire(&store, collection).await, (2, 2));
-    assert!(store.video(id).await.is_err());
+    assert!(store.videos().get(id).await.is_err());
 }
 
 #[testing::test]
 async fn a_file_of_which_retention_deleted_a_part_can_be_read_again() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    let model = fixture::model(&store, "m", 4).await;
-    let collection = fixture::collection(&store, "default").await;
+    let (db, store, collection, model) = fixture::with_model(4).await;
     let (id, faces) = fixture::film(&store, &model, [1; 32], 2).await;
-    let new = NewSubject { metadata: json!({}), name: Some("Ada".into()), ..NewSubject::default() };
-    let mut tx = store.begin().await.unwrap();
-    let subject = store.insert_subject(tx.conn(), collection, &new).await.unwrap();
-    store.enrol_faces(tx.conn(), collection, subject, &faces[..1], false).await.unwrap();
-    tx.commit().await.unwrap();
-    let film = NewVideo {
-        collection,
-        sha256: Some([1; 32]),
-        bytes: Some(1),
-        source_url: None,
-        source_key: None,
-        scan: None,
-        options: json!({}),
-    };
-    let add = async || {
-        let mut tx = store.begin().await.unwrap();
-        let added = store.insert_video(tx.conn(), &film).await.unwrap();
-        tx.commit().await.unwrap();
-        added
-    };
+    let ada = NewSubject { name: Some("Ada".into()), ..fixture::unnamed() };
+    fixture::person(&store, collection, &ada, &faces[..1]).await;
+    let film = fixture::video(collection, [1; 32]);
+    let add = async || store.commit(async |tx| store.videos().insert(tx.conn(), &film).await).await;
     assert_eq!(add().await, Err(id));
     age(&db).await;
     // The frame with the enrolled face remains, and its video with it.
     assert_eq!(expire(&store, collection).await, (1, 0));
-    store.face(faces[0]).await.unwrap();
+    store.faces().get(faces[0]).await.unwrap();
     let again = add().await.expect("the file can be read again");
     assert_eq!(add().await, Err(again));
 }

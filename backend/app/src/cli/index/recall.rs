@@ -10,13 +10,13 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Store;
-use store::faces::models::EmbeddingModel;
-use store::faces::scope::FaceScope;
 use store::faces::search::Probe;
+use store::index::EmbeddingModel;
 use store::index::engine::VectorEngine;
 use store::index::external;
 use store::index::external::ExternalIndex;
 use store::index::pgvector::{HnswIndex, MAX_CANDIDATES};
+use store::index::scope::FaceScope;
 use store::index::{FaceIndex, Nearest, Pgvector};
 
 /// The arguments of `index recall`.
@@ -89,7 +89,7 @@ pub(super) async fn run(
     let engine = engine(settings).await?;
     let models = Pgvector::new(store.pool().clone()).indexes().await?;
     check_indexes(settings, &store, &models).await?;
-    let changes = store.count_index_changes().await?;
+    let changes = store.index().count_changes().await?;
     if changes > 0 {
         eprintln!("the index lacks {changes} changes of faces; some faces may therefore not be found");
     }
@@ -97,7 +97,7 @@ pub(super) async fn run(
     let configured = settings.storage.search_candidates;
     let mut measured = Vec::new();
     for HnswIndex { model_id, .. } in models {
-        let model = store.model(model_id).await?;
+        let model = store.models().get(model_id).await?;
         let measuring = Measuring { model: &model, limit: i64::from(args.limit) };
         eprintln!("{}: comparing {} probes with every face", model.name, args.probes);
         let (references, exact_probes) = measuring.references(&store, args.probes as usize).await?;
@@ -167,7 +167,9 @@ fn index_with(
     let config = external::Config { candidates, fall_back: false, ..settings.search_index() };
     match engine {
         None => Arc::new(Pgvector::new(store.pool().clone()).with_candidates(candidates)),
-        Some(engine) => Arc::new(ExternalIndex::new(store.clone(), engine.clone()).with_config(config)),
+        Some(engine) => {
+            Arc::new(ExternalIndex::new(store.pool().clone(), engine.clone()).with_config(config))
+        }
     }
 }
 
@@ -177,9 +179,9 @@ impl Measuring<'_> {
     async fn references(&self, store: &Store, count: usize) -> anyhow::Result<(Vec<Reference>, usize)> {
         let exact = Pgvector::new(store.pool().clone());
         let (mut references, mut exact_probes) = (Vec::new(), 0);
-        for Probe { collection_id, embedding: probe } in store.probes(self.model, count).await? {
+        for Probe { collection_id, embedding: probe } in store.faces().probes(self.model, count).await? {
             let scope = FaceScope::all(collection_id, self.model.id);
-            if !store.uses_index(&scope, self.limit).await? {
+            if !store.faces().uses_index(&scope, self.limit).await? {
                 exact_probes += 1;
                 continue;
             }

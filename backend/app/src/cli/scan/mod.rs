@@ -194,7 +194,7 @@ async fn scan(
     urls: Vec<String>,
     signal: &CancellationToken,
 ) -> anyhow::Result<Summary> {
-    foundation.store().ensure_collection(&args.collection).await?;
+    foundation.store().collections().ensure(&args.collection).await?;
     let started = Instant::now();
     let mut summary = Summary::new(&args.collection, found.ignored);
     let mut video_time = Duration::ZERO;
@@ -250,13 +250,13 @@ async fn follow(
             () = signal.cancelled() => {
                 crawl = match foundation.crawls.cancel(crawl.id).await {
                     // The crawl ended at the same time.
-                    Err(CrawlError::Store(store::StoreError::Conflict(_))) => foundation.store().crawl(crawl.id).await?,
+                    Err(CrawlError::Store(store::StoreError::Conflict(_))) => foundation.store().crawls().get(crawl.id).await?,
                     cancelled => cancelled?,
                 };
                 break;
             }
         }
-        let progress = foundation.store().crawl_progress(crawl.id).await?;
+        let progress = foundation.store().crawls().progress(crawl.id).await?;
         let page = |state| progress.pages.get(&state).copied().unwrap_or_default();
         let image = |state| progress.images.get(&state).copied().unwrap_or_default();
         let settled = progress.images.values().sum::<i64>() - image(ImageState::Queued);
@@ -270,7 +270,7 @@ async fn follow(
             page(PageState::Fetched),
             page(PageState::Queued) + image(ImageState::Queued) + videos,
         ));
-        crawl = foundation.store().crawl(crawl.id).await?;
+        crawl = foundation.store().crawls().get(crawl.id).await?;
     }
     bar.finish_and_clear();
     Ok(crawl)

@@ -134,7 +134,7 @@ impl Summary {
 
     /// Adds the counts of a crawl's ledgers.
     pub(super) async fn add(&mut self, store: &Store, crawl: Crawl) -> anyhow::Result<()> {
-        let progress = store.crawl_progress(crawl.id).await?;
+        let progress = store.crawls().progress(crawl.id).await?;
         self.images.total += progress.images.values().sum::<i64>();
         add(&mut self.images.states, progress.images);
         if crawl.kind == CrawlKind::Web {
@@ -169,11 +169,11 @@ impl Summary {
         };
         let mut before = None;
         loop {
-            let videos = store.videos(&filter, before, VIDEOS).await?;
+            let videos = store.videos().list(&filter, before, VIDEOS).await?;
             let Some(last) = videos.last() else { return Ok(()) };
             before = Some(last.id);
             for video in &videos {
-                let counts = store.video_counts(video.id).await?;
+                let counts = store.crawled_videos().counts(video.id).await?;
                 self.videos.add(&VideoOutcome::of_crawl(video, counts));
             }
         }

@@ -181,9 +181,9 @@ impl World {
     /// Returns what waits in a collection.
     pub(crate) async fn waiting(&self, collection: &str) -> WaitingVideos {
         let store = self.database.store();
-        let collection = store.collection(collection).await.unwrap().id;
+        let collection = store.collections().get(collection).await.unwrap().id;
         let mut tx = store.begin().await.unwrap();
-        store.waiting_in_collection(tx.conn(), collection).await.unwrap()
+        store.videos().waiting_in_collection(tx.conn(), collection).await.unwrap()
     }
 
     /// Stops the service and requires that it exits cleanly and leaves no decoder and no copy of a

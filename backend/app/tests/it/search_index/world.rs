@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::Command;
 use store::faces::NewFace;
-use store::faces::models::EmbeddingModel;
 use store::images::NewImage;
+use store::index::EmbeddingModel;
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use testing::embeddings::{DIMENSIONS, Random};
@@ -73,8 +73,8 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) async fn new(store: Store, seed: u64) -> Self {
-        let collection = store.ensure_collection("default").await.unwrap().id;
-        let model = store.model(1).await.unwrap();
+        let collection = store.collections().ensure("default").await.unwrap().id;
+        let model = store.models().get(1).await.unwrap();
         Self { store, collection, model, random: Random(seed), images: BTreeMap::new() }
     }
 
@@ -114,8 +114,8 @@ impl Writer {
         };
         let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.face()).collect();
         let mut tx = self.store.begin().await?;
-        self.store.insert_image(tx.conn(), self.collection, &image).await?.unwrap();
-        self.store.insert_faces(tx.conn(), self.collection, image.id, &faces).await?;
+        self.store.images().insert(tx.conn(), self.collection, &image).await?.unwrap();
+        self.store.faces().insert(tx.conn(), self.collection, image.id, &faces).await?;
         tx.commit().await?;
         self.images.insert(image.id, faces);
         Ok(())
@@ -126,7 +126,7 @@ impl Writer {
         let Some(image) = self.any_image() else { return Ok(()) };
         let embedding = self.random.direction(DIMENSIONS);
         let face = self.images[&image][0].id;
-        self.store.replace_embeddings(&self.model, &[(face, embedding)]).await?;
+        self.store.models().replace_embeddings(&self.model, &[(face, embedding)]).await?;
         Ok(())
     }
 

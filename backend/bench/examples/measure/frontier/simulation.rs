@@ -164,7 +164,7 @@ impl Simulation {
             let millis = delay.as_millis() as i64;
             let delay = Duration::from_millis(millis.unsigned_abs());
             let name = key(host);
-            let ended = self.store.finish_request(&name, request.token, millis, pause, Some(pace));
+            let ended = self.store.hosts().finish_request(&name, request.token, millis, pause, Some(pace));
             ended.await.expect("end a request");
             self.ledger.ended(host, self.now, delay, pause);
             let process = &mut self.processes[request.process];
@@ -207,7 +207,7 @@ impl Simulation {
     /// Returns the delay after a response, the pause that the response requests, and the pace that
     /// is stored. This is the rule of `pipeline::worker` for crawls that set no delay.
     async fn pace(&self, host: usize, answer: pace::Outcome) -> (Duration, Option<Duration>, HostPace) {
-        let known = self.store.host_pace(&key(host)).await.expect("read the host pace");
+        let known = self.store.hosts().pace(&key(host)).await.expect("read the host pace");
         let before = Pace {
             delay: Duration::from_millis(known.pace_ms.unsigned_abs().into()),
             refusals: known.refusals.unsigned_abs(),
@@ -273,7 +273,8 @@ impl Simulation {
         let host = self.sites[site].host;
         match self
             .store
-            .acquire_host_permit(&key(host), self.sizes.delay.as_millis() as i64)
+            .hosts()
+            .acquire_permit(&key(host), self.sizes.delay.as_millis() as i64)
             .await
             .expect("acquire a permit")
         {

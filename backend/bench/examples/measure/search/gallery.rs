@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use store::Store;
 use store::erasures::Target;
-use store::faces::scope::FaceFilter;
 use store::faces::search::SearchQuery;
+use store::index::scope::FaceFilter;
 use testing::embeddings::Random;
 use tokio::task::JoinSet;
 use tokio::time::interval;
@@ -97,7 +97,7 @@ impl Gallery {
         least: f32,
     ) -> Result<HashSet<Uuid>> {
         let query = self.query(collection, embedding.to_owned(), min_quality);
-        let (hits, _) = self.store.search(&query).await?;
+        let (hits, _) = self.store.faces().search(&query).await?;
         let foreign = hits.iter().find(|hit| hit.face.collection_id != collection);
         ensure!(foreign.is_none(), "a search returned a face of another collection");
         Ok(hits.into_iter().filter(|hit| hit.similarity >= least).map(|hit| hit.face.id).collect())
@@ -135,7 +135,7 @@ impl Gallery {
                 tick.tick().await;
             }
             let started = Instant::now();
-            let (_, exact) = self.store.search(&query).await?;
+            let (_, exact) = self.store.faces().search(&query).await?;
             if index >= WARMUP {
                 times.push(rounded(started.elapsed().as_secs_f64() * 1e3, 2));
                 exact_ones += usize::from(exact);
@@ -176,7 +176,7 @@ impl Gallery {
         let cpu_ms = (busy_seconds() - busy) * 1e3 / stored.load(Ordering::Relaxed) as f64;
         report["stored_faces_per_s"] = json!(rounded(stored_per_s, 1));
         report["cpu_ms_per_stored_face"] = json!(rounded(cpu_ms, 2));
-        report["lag_s"] = json!(self.store.index_lag().await?.as_secs_f64());
+        report["lag_s"] = json!(self.store.faces().index_lag().await?.as_secs_f64());
         Ok(report)
     }
 
@@ -203,7 +203,7 @@ impl Gallery {
         let target = Target::Likeness { embedding, model_id: self.people.model, threshold: ALIKE };
         let started = Instant::now();
         let mut tx = self.store.begin().await?;
-        let plan = self.store.plan_erasure(tx.conn(), collection, &target).await?;
+        let plan = self.store.erasures().plan(tx.conn(), collection, &target).await?;
         eprintln!("an erasure would take {} faces", plan.faces.len());
         Ok(rounded(started.elapsed().as_secs_f64(), 2))
     }

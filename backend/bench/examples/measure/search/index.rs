@@ -67,11 +67,11 @@ impl Engine {
     pub(crate) async fn build(&self, store: &Store, model: i32) -> Result<Built> {
         let Self::Qdrant(server) = self else {
             if matches!(self, Self::Pgvector) {
-                Pgvector::new(store.pool().clone()).rebuild(&store.model(model).await?).await?;
+                Pgvector::new(store.pool().clone()).rebuild(&store.models().get(model).await?).await?;
             }
             return Ok(Built { store: store.clone(), follower: None });
         };
-        let index = ExternalIndex::new(store.clone(), server.clone());
+        let index = ExternalIndex::new(store.pool().clone(), server.clone());
         index.take_over().await?;
         copy(&index, store).await?;
         let store = store.clone().with_index(Arc::new(index.clone()));
@@ -98,9 +98,9 @@ impl Engine {
                     settle(server, store).await?;
                 }
                 server.remove_all().await?;
-                ExternalIndex::release(store, self.name()).await?;
-                store.stop_index_changes().await?;
-                store.forget_index(self.name()).await?;
+                ExternalIndex::release(store.pool(), self.name()).await?;
+                store.index().stop_changes().await?;
+                store.index().forget(self.name()).await?;
                 Ok(())
             }
         }
@@ -122,7 +122,7 @@ pub(crate) async fn drop_index(store: &Store, index: &str) -> Result<()> {
 /// Waits until the engine builds no graphs any more.
 async fn settle(engine: &Server, store: &Store) -> Result<()> {
     let mut conn = store.pool().acquire().await?;
-    for set in store.index_sets(&mut conn).await? {
+    for set in store.index().sets(&mut conn).await? {
         while !engine.info(&set.face_set()).await?.settled {
             sleep(PAUSE).await;
         }
@@ -136,7 +136,7 @@ async fn copy(index: &ExternalIndex, store: &Store) -> Result<()> {
     loop {
         index.step(COPIED).await?;
         let mut conn = store.pool().acquire().await?;
-        let sets = store.index_sets(&mut conn).await?;
+        let sets = store.index().sets(&mut conn).await?;
         if !sets.is_empty() && sets.iter().all(|set| set.state == IndexSetState::Serving) {
             return Ok(());
         }

@@ -31,9 +31,9 @@ impl People {
     pub(crate) async fn new(store: &Store, arguments: &Arguments) -> Result<Self> {
         let mut collections = Vec::new();
         for tenant in 0..arguments.tenants.get() {
-            collections.push(store.ensure_collection(&format!("gallery{tenant}")).await?.id);
+            collections.push(store.collections().ensure(&format!("gallery{tenant}")).await?.id);
         }
-        let model = store.register_model("gallery", "gallery", arguments.dimensions.try_into()?).await?.id;
+        let model = store.models().register("gallery", "gallery", arguments.dimensions.try_into()?).await?.id;
         let deviation = |component: usize| f64::from(arguments.variance_ratio).sqrt().powi(component as i32);
         let deviations = (0..arguments.dimensions).map(deviation).collect();
         let count = arguments.faces.div_ceil(PER_PERSON).max(1);
@@ -65,9 +65,9 @@ impl People {
             .map(|_| common::face(self.someone(&mut random), self.model, random.uniform() as f32))
             .collect();
         let mut tx = store.begin().await?;
-        let inserted = store.insert_image(tx.conn(), collection, &image).await?;
+        let inserted = store.images().insert(tx.conn(), collection, &image).await?;
         inserted.map_err(|_| anyhow!("two images have the same bytes"))?;
-        store.insert_faces(tx.conn(), collection, image.id, &faces).await?;
+        store.faces().insert(tx.conn(), collection, image.id, &faces).await?;
         tx.commit().await?;
         Ok(())
     }

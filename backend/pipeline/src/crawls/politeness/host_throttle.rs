@@ -1,19 +1,23 @@
 //! Grants permits for requests to a host: one at a time, with the delay that the crawl, robots.txt
-//! and the host's responses require. Concurrency without a delay is in `host_concurrency`.
+//! and the host's responses require. Also limits the jobs of this process that are concurrent for
+//! one host.
 //!
-//! The state is in the database, so that all processes share it: permits, pauses, and the pace
-//! derived from a host's responses ([`crawler::pace`]).
-
-use super::host_concurrency::{ConcurrencyPermit, HostConcurrency};
+//! Permits, pauses and the pace derived from a host's responses ([`crawler::pace`]) are in the
+//! database, so that all processes share them.
+//!
+//! The limit on concurrent jobs grows with every fast response of the host. At most two jobs wait
+//! for a slow host, regardless of the number of its queued pages, so that jobs of other hosts can
+//! run.
 use crate::crawls::Config;
 use crawler::FetchError;
 use crawler::pace::{Bounds, Outcome, Pace};
-use std::collections::HashSet;
+use crawler::urls;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use store::crawls::hosts::OwnDelay;
-use store::crawls::hosts::{HostPace, PermitOutcome};
+use store::crawls::hosts::{HostPace, OwnDelay, PermitOutcome};
 use store::{Store, retried};
+use url::Url;
 use uuid::Uuid;
 
 /// Maximum delay that a slow host's response time can cause.
@@ -112,8 +116,8 @@ impl HostThrottle {
         loop {
             let (shared, asked) = (millis(delay.shared), Instant::now());
             let turn = match delay.own {
-                Some(own) => self.store.acquire_collection_permit(host, own, shared).await,
-                None => self.store.acquire_host_permit(host, shared).await,
+                Some(own) => self.store.hosts().acquire_collection_permit(host, own, shared).await,
+                None => self.store.hosts().acquire_permit(host, shared).await,
             };
             let wait = match turn.map_err(|error| self.database_failed(&error))? {
                 // For example, the commit waited for a standby.
@@ -159,7 +163,8 @@ impl HostThrottle {
         {
             // If the host's history cannot be read, a refusal is treated as the first one, and the
             // delay starts from its initial value.
-            let known = retried("host_pace", || self.store.host_pace(&permit.host)).await.unwrap_or_default();
+            let known =
+                retried("host_pace", || self.store.hosts().pace(&permit.host)).await.unwrap_or_default();
             let before = Pace {
                 delay: Duration::from_millis(known.pace_ms.max(0).unsigned_abs().into()),
                 refusals: known.refusals.max(0).unsigned_abs(),
@@ -186,7 +191,7 @@ impl HostThrottle {
         let pause = pause.map(|wait| wait.min(self.config.longest_delay));
         // Repeating the call only delays the host's next permit by the time between the calls.
         let ended = retried("finish_request", || {
-            self.store.finish_request(&permit.host, permit.token, millis(delay), pause, pace)
+            self.store.hosts().finish_request(&permit.host, permit.token, millis(delay), pause, pace)
         })
         .await;
         if let Err(error) = ended {
@@ -194,7 +199,8 @@ impl HostThrottle {
             tracing::warn!(%error, "failed to record the end of a request");
         }
         let Some(own) = own else { return };
-        let ended = retried("finish_own_request", || self.store.finish_own_request(&permit.host, own)).await;
+        let ended =
+            retried("finish_own_request", || self.store.hosts().finish_own_request(&permit.host, own)).await;
         if let Err(error) = ended {
             tracing::warn!(%error, "failed to record the end of a collection's request");
         }
@@ -223,4 +229,188 @@ impl HostThrottle {
 
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Initial and minimum number of concurrent requests to a host.
+const MIN_CONCURRENCY: usize = 2;
+/// A response within this time raises the limit by one. A slower or missing response halves it.
+const FAST_RESPONSE: Duration = Duration::from_secs(1);
+/// Interval between the retry times of rejected jobs, and maximum time from now until a retry.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_RETRY_WAIT: Duration = Duration::from_secs(10);
+/// Number of hosts in memory above which idle hosts are removed.
+const MAX_HOSTS: usize = 10_000;
+
+#[derive(Debug, Default)]
+pub(crate) struct HostConcurrency(Mutex<HashMap<String, HostState>>);
+
+#[derive(Debug)]
+struct HostState {
+    in_flight: usize,
+    allowed: usize,
+    /// Whether a job waits for the host's next permit.
+    waited_for: bool,
+    /// The latest retry time assigned to a rejected job.
+    last_retry_time: Instant,
+}
+
+impl HostConcurrency {
+    /// Admits a request until the result is dropped, or returns the wait before the next attempt.
+    pub(crate) fn acquire(self: &Arc<Self>, host: &str) -> Result<ConcurrencyPermit, Duration> {
+        self.with(host, |state| {
+            if state.in_flight < state.allowed {
+                state.in_flight += 1;
+                return Ok(ConcurrencyPermit { hosts: Arc::clone(self), host: host.to_owned() });
+            }
+            let now = Instant::now();
+            let next = state.last_retry_time.max(now) + RETRY_INTERVAL;
+            state.last_retry_time = if next > now + MAX_RETRY_WAIT { now + RETRY_INTERVAL } else { next };
+            Err(state.last_retry_time - now)
+        })
+    }
+
+    /// Adapts the limit after a request. `took` is the time until the response; `None` means that
+    /// there was no response.
+    pub(crate) fn record_response(&self, host: &str, took: Option<Duration>) {
+        self.with(host, |state| {
+            state.allowed = match took {
+                Some(took) if took < FAST_RESPONSE => state.allowed.saturating_add(1),
+                _ => (state.allowed / 2).max(MIN_CONCURRENCY),
+            };
+        });
+    }
+
+    /// Reserves the only slot for a job that waits for the host's next permit. Returns `None` if
+    /// it is occupied. Dropping the slot releases it.
+    pub(crate) fn wait<'a>(&'a self, host: &'a str) -> Option<WaitSlot<'a>> {
+        let free = self.with(host, |state| !std::mem::replace(&mut state.waited_for, true));
+        free.then_some(WaitSlot { hosts: self, host })
+    }
+
+    fn with<T>(&self, host: &str, update: impl FnOnce(&mut HostState) -> T) -> T {
+        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if hosts.len() >= MAX_HOSTS && !hosts.contains_key(host) {
+            hosts.retain(|_, state| state.in_flight > 0 || state.waited_for);
+        }
+        let new = || HostState {
+            in_flight: 0,
+            allowed: MIN_CONCURRENCY,
+            waited_for: false,
+            last_retry_time: Instant::now(),
+        };
+        update(hosts.entry(host.to_owned()).or_insert_with(new))
+    }
+}
+
+/// Counts as one request in flight until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ConcurrencyPermit {
+    hosts: Arc<HostConcurrency>,
+    host: String,
+}
+
+impl Drop for ConcurrencyPermit {
+    fn drop(&mut self) {
+        self.hosts.with(&self.host, |state| state.in_flight = state.in_flight.saturating_sub(1));
+    }
+}
+
+/// The slot of a job that waits for a host's permit.
+pub(crate) struct WaitSlot<'a> {
+    hosts: &'a HostConcurrency,
+    host: &'a str,
+}
+
+impl Drop for WaitSlot<'_> {
+    fn drop(&mut self) {
+        self.hosts.with(self.host, |state| state.waited_for = false);
+    }
+}
+
+/// Holds the host permit of a fetch. The permit is always released when the fetch ends. A separate
+/// task releases it, even if the fetch is dropped.
+pub(crate) struct PermitGuard {
+    throttle: Arc<HostThrottle>,
+    permit: Mutex<Option<HostPermit>>,
+}
+
+impl PermitGuard {
+    pub(crate) fn new(throttle: Arc<HostThrottle>) -> Self {
+        Self { throttle, permit: Mutex::new(None) }
+    }
+
+    pub(crate) async fn acquire(&self, url: &Url, delay: Delay) -> Result<(), FetchError> {
+        let permit = self.throttle.acquire(&urls::host_key(url), delay).await?;
+        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+        Ok(())
+    }
+
+    /// Releases the permit and waits until the release is recorded.
+    pub(crate) async fn end(&self, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
+        let outcome =
+            status.map_or(Outcome::Failed, |status| Outcome::Answered { status, retry_after, took });
+        if let Some(task) = self.spawn_release(Some(outcome)) {
+            let _ = task.await;
+        }
+    }
+
+    /// Releases the permit without waiting, for a dropped fetch, whose response is unknown.
+    pub(crate) fn abandon(&self) {
+        drop(self.spawn_release(None));
+    }
+
+    fn spawn_release(&self, outcome: Option<Outcome>) -> Option<tokio::task::JoinHandle<()>> {
+        let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        // Without a runtime, the process is ending. The permit then expires.
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        let throttle = self.throttle.clone();
+        Some(runtime.spawn(async move { throttle.end(permit, outcome).await }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acquire_all(hosts: &Arc<HostConcurrency>, host: &str) -> Vec<ConcurrencyPermit> {
+        (0..100).map_while(|_| hosts.acquire(host).ok()).collect()
+    }
+
+    #[test]
+    fn quick_answers_let_more_in_and_slow_ones_fewer() {
+        let hosts = Arc::new(HostConcurrency::default());
+        let first = acquire_all(&hosts, "a");
+        assert_eq!((first.len(), acquire_all(&hosts, "b").len()), (2, 2));
+        hosts.record_response("a", Some(Duration::from_millis(5)));
+        drop(first);
+        assert_eq!(acquire_all(&hosts, "a").len(), 3);
+        for _ in 0..5 {
+            hosts.record_response("a", Some(Duration::from_millis(5)));
+        }
+        assert_eq!(acquire_all(&hosts, "a").len(), 8);
+        hosts.record_response("a", Some(Duration::from_secs(2)));
+        assert_eq!(acquire_all(&hosts, "a").len(), 4);
+        for _ in 0..3 {
+            hosts.record_response("a", None);
+        }
+        assert_eq!(acquire_all(&hosts, "a").len(), 2);
+    }
+
+    #[test]
+    fn those_who_come_back_come_one_after_the_other() {
+        let hosts = Arc::new(HostConcurrency::default());
+        let _held = acquire_all(&hosts, "a");
+        let waits: Vec<Duration> = (0..500).map(|_| hosts.acquire("a").expect_err("full")).collect();
+        assert!(waits.iter().all(|wait| *wait <= MAX_RETRY_WAIT));
+        assert!(waits[99] > RETRY_INTERVAL * 50, "{waits:?}");
+    }
+
+    #[test]
+    fn one_may_wait_at_a_time() {
+        let hosts = HostConcurrency::default();
+        let slot = hosts.wait("a");
+        assert!(slot.is_some() && hosts.wait("a").is_none() && hosts.wait("b").is_some());
+        drop(slot);
+        assert!(hosts.wait("a").is_some());
+    }
 }

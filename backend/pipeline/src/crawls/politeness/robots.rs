@@ -1,9 +1,9 @@
 //! Reads the robots.txt of a host from memory, from the database, or from the host. The crate
 //! `crawler` parses it.
 
-use super::fetch_policy::PermitGuard;
 use super::host_throttle::{HostThrottle, RequestedDelay};
 use crate::crawls::Config;
+use crate::crawls::politeness::host_throttle::PermitGuard;
 use crawler::fetch::{ConnectError, Kind};
 use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
 use domain::Reason;
@@ -153,7 +153,7 @@ impl RobotsCache {
 
     /// Returns the stored robots.txt of any process, unless it is too old.
     async fn stored(&self, host: &str) -> Result<Option<RobotsRecord>, FetchError> {
-        let stored = self.store.robots(host).await.map_err(database_failed)?;
+        let stored = self.store.hosts().robots(host).await.map_err(database_failed)?;
         Ok(stored.filter(|record| record.age < self.ttl(record.status)))
     }
 
@@ -165,7 +165,7 @@ impl RobotsCache {
         url: &Url,
         own_delay: Option<RequestedDelay>,
     ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
-        let claimed = self.store.claim_robots(host, CLAIM).await;
+        let claimed = self.store.hosts().claim_robots(host, CLAIM).await;
         if !claimed.map_err(|error| (database_failed(error), None))? {
             return Err((FetchError::Postponed(CLAIM_RECHECK), None));
         }
@@ -183,7 +183,7 @@ impl RobotsCache {
     }
 
     async fn release(&self, host: &str) {
-        if let Err(error) = self.store.release_robots(host).await {
+        if let Err(error) = self.store.hosts().release_robots(host).await {
             tracing::warn!(%error, "failed to release the claim on robots.txt; it is not fetched until the claim expires");
         }
     }
@@ -227,7 +227,7 @@ impl RobotsCache {
     }
 
     async fn remember(&self, host: &str, record: &RobotsRecord) {
-        if let Err(error) = self.store.put_robots(host, record).await {
+        if let Err(error) = self.store.hosts().put_robots(host, record).await {
             tracing::warn!(%error, "failed to store robots.txt; it will be fetched again");
         }
     }

@@ -1,19 +1,20 @@
 //! The second stage of an analysis: from pixels to faces with quality and embeddings. The search
 //! for faces is in [`super::search`].
-
-use super::enhanced::SearchOutcome;
 use super::options::Settings;
 use super::search::Found;
-use super::{
-    Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, DecodedImage, Timings, rotation,
-};
+use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, DecodedImage, Timings};
+use crate::images::analyze::pixels;
+use crate::images::analyze::search::SearchOutcome;
+use bytes::Bytes;
 use futures::StreamExt;
 use inference::{Embedding, Priority, RunError, Timed, trace};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 use vision::quality::Measure;
-use vision::{CHIP, Detection, Frame, Point, QualityReport, Rect};
+use vision::{
+    ARCFACE_TEMPLATE, CHIP, Detection, Frame, Letterbox, Point, Profile, QualityReport, Rect, TurnScores,
+};
 
 /// Maximum number of face crops of one image in a model's queue at a time. They fill a batch, and
 /// the limit prevents a single image of a crowd from filling the queue.
@@ -309,8 +310,138 @@ impl Source {
 
     /// Assesses the face upright. Otherwise every face of a rotated image would have a bad pose.
     fn assess(&self, chip: &Frame, detection: &Detection, profile: vision::Profile) -> QualityReport {
-        let upright = rotation::rotate(detection, self.size, self.rotation);
-        vision::quality::assess(chip, &upright, rotation::rotated_size(self.size, self.rotation), profile)
+        let upright = pixels::rotate(detection, self.size, self.rotation);
+        vision::quality::assess(chip, &upright, pixels::rotated_size(self.size, self.rotation), profile)
+    }
+}
+
+impl Analyzer {
+    /// Assesses and embeds an image that is already an aligned face crop: 112x112 pixels, with eyes
+    /// and mouth at the positions of the ArcFace template. The result contains one face. Its box
+    /// covers the whole image and its `det_score` is 1.
+    ///
+    /// The size and the pose of the face in its original image are unknown, so the quality measures
+    /// `size` and `pose` have no meaning.
+    ///
+    /// # Errors
+    /// Fails with [`AnalyzeError::Option`] if the image is not 112x112 pixels, and otherwise with
+    /// other variants of [`AnalyzeError`].
+    pub async fn analyze_aligned(
+        &self,
+        bytes: Bytes,
+        options: &AnalyzeOptions,
+        priority: Priority,
+    ) -> Result<Analysis, AnalyzeError> {
+        let settings = self.settings(options)?;
+        let mut decoded = self.decode(bytes, priority).await?;
+        let frame = decoded.frame.clone();
+        let size = (frame.width(), frame.height());
+        if size != (CHIP, CHIP) {
+            return Err(AnalyzeError::Option(format!(
+                "aligned: the image has {}x{} pixels; an aligned crop must have {CHIP}x{CHIP}",
+                size.0, size.1
+            )));
+        }
+        let side = CHIP as f32;
+        let detection = Detection {
+            bbox: Rect { x: 0.0, y: 0.0, width: side, height: side },
+            det_score: 1.0,
+            landmarks: ARCFACE_TEMPLATE,
+        };
+        let chip = frame.clone();
+        let assessed = self
+            .cpu()
+            .run(move || vision::quality::assess(&chip, &detection, size, settings.profile))
+            .await?;
+        decoded.timings.quality = assessed.ran;
+        decoded.timings.queue += assessed.queued;
+        let face = AnalyzedFace { detection, quality: Some(assessed.output), embedding: None, chip: None };
+        let mut faces = vec![AlignedFace { chip: frame, face }];
+        if self.engine().scorer().is_some() {
+            self.score(&mut faces, priority, &mut decoded.timings).await?;
+        }
+        self.embed(faces.iter_mut(), priority, &mut decoded.timings).await?;
+        let faces = faces.into_iter().map(|face| face.into_result(options)).collect();
+        Ok(decoded.into_analysis(FoundFaces { rotation: 0, enhancement_scale: None, views: 0, faces }))
+    }
+}
+
+/// A face is upright if its score exceeds the detector's own `min_score` by this value. Of faces
+/// that are not upright, YuNet gives at most 0.904 and SCRFD 2.5G at most 0.794; the values are
+/// 0.91 and 0.81. In photographs, a quarter of the upright faces that meet the profile `standard`
+/// have a lower score (docs/measurements/DETECTION.md#rotated-faces).
+const UPRIGHT_MARGIN: f32 = 0.31;
+/// Minimum score of a box in the comparison. Only the best box of each rotation counts.
+const MIN_SCORE: f32 = 0.05;
+
+impl Analyzer {
+    /// Returns the `det_score` from which a face with upright landmarks is upright.
+    pub(super) fn upright_score(&self) -> f32 {
+        self.engine().faces().info().min_score + UPRIGHT_MARGIN
+    }
+
+    /// Returns the scores of each box (coordinates of `pixels`) at the four rotations.
+    pub(super) async fn turn_scores(
+        &self,
+        pixels: &Arc<Frame>,
+        boxes: Vec<Rect>,
+        priority: Priority,
+    ) -> Result<Timed<Vec<TurnScores>>, AnalyzeError> {
+        let pixels = pixels.clone();
+        let drawn = self
+            .cpu()
+            .run(move || {
+                let _span = tracing::trace_span!(target: trace::RUN, "turns", faces = boxes.len()).entered();
+                boxes.iter().map(|bbox| Arc::new(TurnScores::canvas(&pixels, bbox))).collect::<Vec<_>>()
+            })
+            .await?;
+        let detector = self.engine().first_look();
+        let side = (TurnScores::CANVAS, TurnScores::CANVAS);
+        let canvas = detector.info().fixed_size.unwrap_or(side);
+        let letterbox = detector.adapt_letterbox(Letterbox { canvas, ..Letterbox::identity(side) });
+        let compared =
+            run_model(drawn.output, |canvas| detector.detect(canvas, letterbox, MIN_SCORE, priority)).await?;
+        let scores = compared.output.into_iter().map(|found| TurnScores::of(&found.unwrap_or_default()));
+        Ok(Timed {
+            output: scores.collect(),
+            queued: drawn.queued + compared.queued,
+            ran: drawn.ran + compared.ran,
+        })
+    }
+
+    /// Corrects the roll of faces whose landmarks are upright although the faces are not. Only
+    /// faces that could be used otherwise and are not certainly upright are compared.
+    pub(super) async fn correct_rolls(
+        &self,
+        source: &Source,
+        faces: &mut [AlignedFace],
+        profile: Profile,
+        priority: Priority,
+        timings: &mut Timings,
+    ) -> Result<(), AnalyzeError> {
+        let upright_score = self.upright_score();
+        // The limits of `strict` are at least as narrow.
+        let is_usable = |face: &AlignedFace| {
+            let quality = face.face.quality.as_ref();
+            quality.is_some_and(|quality| quality.unmet_limits(Profile::Standard).is_empty())
+        };
+        let mut uncertain: Vec<&mut AlignedFace> = faces
+            .iter_mut()
+            .filter(|face| face.face.detection.det_score < upright_score && is_usable(face))
+            .collect();
+        if uncertain.is_empty() {
+            return Ok(());
+        }
+        let boxes = uncertain.iter().map(|face| source.scaled(&face.face.detection.bbox)).collect();
+        let compared = self.turn_scores(&source.pixels, boxes, priority).await?;
+        timings.queue += compared.queued;
+        timings.quality += compared.ran;
+        for (face, scores) in uncertain.iter_mut().zip(compared.output) {
+            if let (Some(roll), Some(quality)) = (scores.roll_at(source.rotation), &mut face.face.quality) {
+                quality.correct_roll(roll, profile);
+            }
+        }
+        Ok(())
     }
 }
 

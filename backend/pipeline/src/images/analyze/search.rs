@@ -15,21 +15,30 @@
 //! lists the accuracy and the cost of each mode.
 //!
 //! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
-
+//!
+//! Determines the rotation at which the faces of an image are upright.
+//!
+//! A detector also finds faces that are not upright, with lower scores. [`Rotate::Auto`] therefore
+//! compares the best boxes at the four rotations, unless the score of a face is so high that it is
+//! certainly upright. The comparison of one box takes one run on a small canvas. The whole image is
+//! searched at another rotation only if the comparison shows a face there. An image without a box
+//! needs no comparison: background work does not search it again, and interactive work searches it
+//! at every rotation. In a first look, the comparison replaces the enlargement of faint boxes.
 mod first_look;
-mod turn;
-
 use super::options::Settings;
 use super::pixels::DetectorInput;
-use super::{AnalyzeError, Analyzer, Passes, Timings, rotation};
+use super::{AnalyzeError, Analyzer, Enhance, Passes, Timings};
 use crate::domain::Rotate;
+use crate::images::analyze::pixels;
 use first_look::{MIN_SCALE, SIGN_SCORE, Seen};
 use futures::{StreamExt, TryStreamExt};
 use inference::{Detector, Priority};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vision::enhance::LOW_SIDE;
 use vision::nms::MAX_CANDIDATES;
-use vision::{Detection, Frame, View, keep_best, nms};
+use vision::quality::pose;
+use vision::{Detection, Enhanced, Frame, Letterbox, TurnScores, View, keep_best, nms};
 
 /// Longer side of the small view in canvas pixels. No view of the first look is smaller. The
 /// detector's work is 9% of that for 640 pixels, and detectors reliably find faces that fill it.
@@ -362,7 +371,7 @@ impl Search<'_> {
         };
         for face in timed.output {
             let tiny = longer_side(&face) < TINY_SIDE && face.det_score >= min_tiny_score;
-            let face = view.restore(&rotation::unrotate(&face, view.letterbox.canvas, rotation));
+            let face = view.restore(&pixels::unrotate(&face, view.letterbox.canvas, rotation));
             if view.cuts(&face.bbox) {
                 continue;
             }
@@ -427,4 +436,120 @@ fn gather(all: &mut Vec<Detection>, more: &mut Vec<Detection>) {
 
 fn longer_side(face: &Detection) -> f32 {
     face.bbox.width.max(face.bbox.height)
+}
+
+/// Maximum number of boxes of one image that are compared, best first.
+const MAX_COMPARED: usize = 3;
+/// Maximum roll in degrees, to either side, of the landmarks of a face that is certainly upright.
+const MAX_UPRIGHT_ROLL: f32 = 45.0;
+
+impl Search<'_> {
+    /// Returns the clockwise rotation in degrees at which the faces are upright: that with the
+    /// highest score of a box. Returns `None` if no box shows a face at any rotation.
+    async fn turn(
+        &self,
+        found: &ViewDetections,
+        timings: &mut Timings,
+        views: &mut usize,
+    ) -> Result<Option<u32>, AnalyzeError> {
+        let upright_score = self.analyzer.upright_score();
+        let is_upright = |face: &Detection| {
+            face.det_score >= upright_score && pose::estimate(&face.landmarks).roll.abs() <= MAX_UPRIGHT_ROLL
+        };
+        if self.rotate == Rotate::Off || found.detections.iter().any(is_upright) {
+            return Ok(Some(0));
+        }
+        let mut boxes = [found.detections.as_slice(), &found.signs].concat();
+        keep_best(&mut boxes, MAX_VIEW_FACES);
+        let mut boxes = nms(boxes, self.analyzer.engine().detector().nms_iou);
+        boxes.truncate(MAX_COMPARED);
+        self.turn_of(&boxes, false, timings, views).await
+    }
+
+    /// Compares boxes one by one, best first. Returns the rotation with the highest score, or
+    /// `None` if no box shows a face. With `first_shown`, stops at the first box that shows a face.
+    async fn turn_of(
+        &self,
+        boxes: &[Detection],
+        first_shown: bool,
+        timings: &mut Timings,
+        views: &mut usize,
+    ) -> Result<Option<u32>, AnalyzeError> {
+        let mut best: Option<(u32, f32)> = None;
+        for face in boxes {
+            *views += 1;
+            let compared = self.analyzer.turn_scores(self.frame, vec![face.bbox], self.priority).await?;
+            timings.queue += compared.queued;
+            timings.detect += compared.ran;
+            let scores: Option<&TurnScores> = compared.output.first();
+            let next = scores.and_then(|scores| scores.best_from(|rotation| self.min_shown(rotation)));
+            if let Some(next) = next.filter(|next| best.is_none_or(|best| next.1 > best.1)) {
+                best = Some(next);
+                if first_shown {
+                    break;
+                }
+            }
+        }
+        Ok(best.map(|(rotation, _)| rotation))
+    }
+
+    /// Returns the minimum score that shows a face at a rotation. At 0, a box that is almost a face
+    /// is enough, as in a search without rotations. At another rotation, it must be a face: the
+    /// image is searched a second time, and in images without a face, that would find nothing.
+    fn min_shown(&self, rotation: u32) -> f32 {
+        let min_score = self.looks_with().info().min_score;
+        if rotation == 0 { min_score * CLEAR_SHARE } else { min_score }
+    }
+}
+
+pub(super) struct SearchOutcome {
+    /// The faces, in coordinates of the original image.
+    pub(super) found: Found,
+    /// The image in which the faces were found: the original or the enhanced one. Face crops are
+    /// cut from it: a face that is only detected on enhanced pixels is only recognised on them.
+    pub(super) pixels: Arc<Frame>,
+    /// Pixels of the enhanced image per pixel of the original; `None` if the faces were found on
+    /// the original.
+    pub(super) enhancement_scale: Option<f32>,
+}
+
+impl Analyzer {
+    /// Detects faces. If the image is small, no face is reliable and `enhance` allows it, detects
+    /// again on the enhanced image and returns the result with the better total score.
+    pub(super) async fn detect_with_enhancement(
+        &self,
+        frame: &Arc<Frame>,
+        settings: &Settings,
+        (rotate, enhance): (Rotate, Enhance),
+        priority: Priority,
+        timings: &mut Timings,
+    ) -> Result<SearchOutcome, AnalyzeError> {
+        let mut found = self.detect(frame, settings, rotate, priority, timings).await?;
+        let reliable = found.detections.iter().any(|face| face.det_score >= self.reliable_score());
+        let low = frame.width().min(frame.height()) < LOW_SIDE;
+        if enhance == Enhance::Off || reliable || !low {
+            return Ok(SearchOutcome { found, pixels: frame.clone(), enhancement_scale: None });
+        }
+        let enhanced = self.pixels().enhance(frame.clone(), priority).await?;
+        timings.queue += enhanced.queued;
+        timings.detect += enhanced.ran;
+        let Enhanced { frame: pixels, scale } = enhanced.output;
+        let pixels = Arc::new(pixels);
+        let mut second = self.detect(&pixels, settings, rotate, priority, timings).await?;
+        found.views += second.views;
+        second.views = found.views;
+        if total(&second.detections) <= total(&found.detections) {
+            return Ok(SearchOutcome { found, pixels: frame.clone(), enhancement_scale: None });
+        }
+        let size = (frame.width(), frame.height());
+        let back = Letterbox { scale, canvas: size, content: size };
+        for detection in &mut second.detections {
+            *detection = back.restore(detection);
+        }
+        Ok(SearchOutcome { found: second, pixels, enhancement_scale: Some(scale) })
+    }
+}
+
+fn total(detections: &[Detection]) -> f32 {
+    detections.iter().map(|face| face.det_score).sum()
 }

@@ -1,14 +1,29 @@
-//! Decides how an image relates to its near-duplicates among the stored images. This module does
-//! not read the store.
+//! Decides how an image relates to its near-duplicates among the stored images, and records in the
+//! audit log which smaller versions a larger one replaced.
 //!
 //! Two images are near-duplicates if their perceptual hashes are near and they show the same people
-//! ([`super::same_people`]). Perceptual hashes alone do not suffice: badges, posters and studio
-//! portraits of different people can differ in a small part of the image only.
-
-use super::same_people::Comparison;
+//! at the same places. Perceptual hashes alone do not suffice: badges, posters and studio portraits
+//! of different people can differ in a small part of the image only.
+//!
+//! - A stored face and a face of the incoming image are the same if their boxes overlap, both as
+//!   fractions of their image, and their embeddings have the similarity of a match.
+//! - Embeddings of different models cannot be compared, so such faces are different.
+//! - A face of the incoming image that does not meet the quality profile gets an embedding for the
+//!   comparison only ([`super::Ingest::find_duplicate`]). It may match a stored face. If it
+//!   matches none, it is ignored, because it will not be stored.
+//! - Two images without stored faces show the same people: nobody.
+//!
+//! A published file must not cause the deletion of stored faces, so a version that does not show
+//! the same people replaces no image.
+use super::Ingest;
+use crate::Analysis;
+use inference::Embedding;
+use serde_json::json;
 use store::images::Image;
+use store::keys::audit::{Action, AuditEntry};
+use store::{StoreError, StoredFace, Tx};
 use uuid::Uuid;
-use vision::{Frame, PerceptualHashes};
+use vision::{Frame, PerceptualHashes, Rect};
 
 /// Minimum ratio of pixel counts (numerator, denominator) at which a version is clearly larger.
 const CLEARLY_LARGER: (u64, u64) = (3, 2);
@@ -78,9 +93,179 @@ fn pixels(image: &Image) -> u64 {
     u64::from(image.width.unsigned_abs()) * u64::from(image.height.unsigned_abs())
 }
 
+/// Minimum intersection over union of two boxes at the same place, both as fractions of the size of
+/// their image. It is lower than for two boxes of one file, because a version can be cropped by a
+/// few percent of its sides.
+const SAME_PLACE_IOU: f32 = 0.4;
+
+/// How the people of two images compare. The default compares two images without faces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Comparison {
+    /// Number of faces that both images show.
+    pub(super) shared: usize,
+    /// The part of `shared` that is not to be stored from the incoming image.
+    pub(super) unstored: usize,
+    /// Number of faces of the stored image that the incoming image does not show.
+    pub(super) missing: usize,
+    /// Number of faces of the incoming image that are to be stored and are not in the stored image.
+    pub(super) added: usize,
+}
+
+impl Comparison {
+    pub(super) fn is_same(self) -> bool {
+        self.missing == 0 && self.added == 0
+    }
+}
+
+/// The faces of an incoming image that can be compared.
+#[derive(Debug, Default)]
+pub(crate) struct ShownFaces {
+    faces: Vec<ShownFace>,
+    /// Whether some faces have no embedding yet, because no stored image was near.
+    pub(super) lacks_embeddings: bool,
+}
+
+#[derive(Debug)]
+struct ShownFace {
+    /// The bounding box as fractions of the image size.
+    region: Rect,
+    embedding: Embedding,
+    /// Whether the face is to be stored.
+    is_stored: bool,
+}
+
+impl ShownFaces {
+    /// Returns the faces of an analysis. `extra` has an embedding for some of those that have none;
+    /// it is empty or has one item for each face.
+    pub(super) fn of(analysis: &Analysis, extra: &[Option<Embedding>]) -> Self {
+        let (width, height) = (analysis.frame.width() as f32, analysis.frame.height() as f32);
+        let shown = analysis.faces.iter().enumerate().filter_map(|(at, face)| {
+            let Rect { x, y, width: w, height: h } = face.detection.bbox;
+            let region = Rect { x: x / width, y: y / height, width: w / width, height: h / height };
+            let own = face.embedding.as_ref();
+            let embedding = own.or_else(|| extra.get(at)?.as_ref())?.clone();
+            Some(ShownFace { region, embedding, is_stored: own.is_some() })
+        });
+        Self { faces: shown.collect(), lacks_embeddings: false }
+    }
+
+    /// Compares with the faces of one stored image. `model_id` is the embedding model of the
+    /// incoming faces, and `threshold` the minimum cosine of a match.
+    pub(super) fn compare<'a>(
+        &self,
+        stored: impl IntoIterator<Item = &'a StoredFace>,
+        model_id: i32,
+        threshold: f32,
+    ) -> Comparison {
+        let mut free: Vec<&ShownFace> = self.faces.iter().collect();
+        let (mut shared, mut unstored, mut missing) = (0, 0, 0);
+        for face in stored {
+            let is_same = |shown: &&ShownFace| face.model_id == model_id && shown.shows(face, threshold);
+            match free.iter().position(is_same) {
+                Some(at) => {
+                    unstored += usize::from(!free.swap_remove(at).is_stored);
+                    shared += 1;
+                }
+                None => missing += 1,
+            }
+        }
+        let added = free.iter().filter(|face| face.is_stored).count();
+        Comparison { shared, unstored, missing, added }
+    }
+}
+
+impl ShownFace {
+    /// Returns `true` if this is the stored face: if it is at the same place and has at least the
+    /// minimum similarity of a match. Both embeddings have length 1.
+    fn shows(&self, stored: &StoredFace, threshold: f32) -> bool {
+        let [x, y, width, height] = stored.region;
+        self.region.iou(&Rect { x, y, width, height }) >= SAME_PLACE_IOU
+            && self.embedding.similarity_to(&stored.embedding).is_some_and(|cosine| cosine >= threshold)
+    }
+}
+
+/// Which smaller versions a larger one replaced.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Versions {
+    pub(super) replaced: Vec<Uuid>,
+    /// Smaller images that show some of the same people and are kept.
+    pub(super) kept: Vec<Uuid>,
+    /// Number of faces of the replaced images.
+    faces: usize,
+    /// Number of faces of the kept images that the larger version does not contain.
+    not_shown: usize,
+}
+
+impl Versions {
+    /// Adds the candidates that are clearly smaller than `frame`, show at least one of the same
+    /// people, and are kept because they also show others.
+    pub(super) fn add_kept(&mut self, frame: &Frame, candidates: &[Candidate<'_>]) {
+        let shares = |one: &&Candidate<'_>| one.people.shared > 0 && one.people.missing > 0;
+        for one in candidates.iter().filter(shares) {
+            if is_clearly_larger(frame, one.image) {
+                self.kept.push(one.image.id);
+                self.not_shown += one.people.missing;
+            }
+        }
+    }
+
+    /// Adds the candidates `images`, which are replaced.
+    pub(super) fn add_replaced(&mut self, images: Vec<Uuid>, candidates: &[Candidate<'_>]) {
+        let replaced = candidates.iter().filter(|one| images.contains(&one.image.id));
+        self.faces += replaced.map(|one| one.people.shared).sum::<usize>();
+        self.replaced.extend(images);
+    }
+}
+
+impl Ingest {
+    /// Records in the audit log whether `image` replaced its smaller versions.
+    pub(super) async fn audit_versions(
+        &self,
+        tx: &mut Tx,
+        collection: Uuid,
+        image: Uuid,
+        versions: &Versions,
+    ) -> Result<(), StoreError> {
+        let Versions { replaced, kept, faces, not_shown } = versions;
+        let mut records = Vec::new();
+        if !replaced.is_empty() {
+            records.push((Action::Supersede, json!({"by": image, "images": replaced, "faces": faces})));
+        }
+        if !kept.is_empty() {
+            let detail = json!({"larger": image, "kept": kept, "faces_not_shown": not_shown});
+            records.push((Action::KeepBesideLarger, detail));
+        }
+        for (action, detail) in records {
+            let entry = AuditEntry {
+                action,
+                collection_id: Some(collection),
+                key_id: None,
+                request_id: None,
+                detail,
+            };
+            self.inner.store.audit().record(tx.conn(), &entry).await?;
+        }
+        Ok(())
+    }
+}
+
+/// How an analysed image relates to the stored images.
+pub(super) enum Nearness {
+    Related {
+        relation: Relation,
+        /// The smaller versions that the image replaces or is stored beside.
+        versions: Versions,
+    },
+    /// The relation depends on faces whose embeddings are missing in the [`ShownFaces`]. The
+    /// images that are near were stored in the meantime.
+    Unknown,
+}
+
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use uuid::Uuid;
 
     fn stored(id: u128, width: i32, height: i32) -> Image {
         Image {
@@ -147,5 +332,64 @@ mod tests {
                 assert_eq!(relation, Relation::New, "{people:?} {side}");
             }
         }
+    }
+
+    const MODEL: i32 = 1;
+    const THRESHOLD: f32 = 0.36;
+
+    fn shown(x: f32, is_stored: bool) -> ShownFace {
+        let region = Rect { x, y: 0.2, width: 0.2, height: 0.2 };
+        ShownFace { region, embedding: Embedding::from_raw(vec![1.0, 0.0]).unwrap(), is_stored }
+    }
+
+    fn stored_face(x: f32, cosine: f32) -> StoredFace {
+        StoredFace {
+            image_id: Uuid::nil(),
+            model_id: MODEL,
+            region: [x, 0.2, 0.2, 0.2],
+            embedding: vec![cosine, (1.0 - cosine * cosine).sqrt()],
+        }
+    }
+
+    #[test]
+    fn a_face_is_the_same_at_the_same_place_with_a_similar_embedding() {
+        // If one box is shifted by 0.0857, the intersection over union is 0.4.
+        for (x, cosine, same) in
+            [(0.2, 1.0, true), (0.285, 1.0, true), (0.287, 1.0, false), (0.2, 0.37, true), (0.2, 0.35, false)]
+        {
+            assert_eq!(shown(0.2, true).shows(&stored_face(x, cosine), THRESHOLD), same, "{x} {cosine}");
+        }
+    }
+
+    #[test]
+    fn images_show_the_same_people_if_every_face_has_its_counterpart() {
+        let compare = |shown: Vec<ShownFace>, stored: &[StoredFace]| {
+            let faces = ShownFaces { faces: shown, lacks_embeddings: false };
+            faces.compare(stored, MODEL, THRESHOLD)
+        };
+        let two = || vec![shown(0.1, true), shown(0.6, true)];
+        assert!(compare(two(), &[stored_face(0.6, 1.0), stored_face(0.1, 1.0)]).is_same());
+        assert!(compare(Vec::new(), &[]).is_same());
+        let other_person = compare(two(), &[stored_face(0.6, 0.1), stored_face(0.1, 1.0)]);
+        assert_eq!(other_person, Comparison { shared: 1, unstored: 0, missing: 1, added: 1 });
+        let one_more = compare(two(), &[stored_face(0.1, 1.0)]);
+        assert_eq!(one_more, Comparison { shared: 1, unstored: 0, missing: 0, added: 1 });
+        let one_fewer = compare(vec![shown(0.1, true)], &[stored_face(0.1, 1.0), stored_face(0.6, 1.0)]);
+        assert_eq!(one_fewer, Comparison { shared: 1, unstored: 0, missing: 1, added: 0 });
+        // One face is not two people.
+        let twice = compare(vec![shown(0.1, true)], &[stored_face(0.1, 1.0), stored_face(0.1, 1.0)]);
+        assert_eq!(twice, Comparison { shared: 1, unstored: 0, missing: 1, added: 0 });
+        assert!(!compare(two(), &[]).is_same(), "an image without faces is not one with faces");
+        let of_another_model = StoredFace { model_id: MODEL + 1, ..stored_face(0.1, 1.0) };
+        assert!(!compare(vec![shown(0.1, true)], &[of_another_model]).is_same());
+    }
+
+    #[test]
+    fn a_face_of_poor_quality_can_be_a_stored_one_and_need_not_be() {
+        let faces = ShownFaces { faces: vec![shown(0.1, true), shown(0.6, false)], lacks_embeddings: false };
+        for stored in [vec![stored_face(0.1, 1.0)], vec![stored_face(0.1, 1.0), stored_face(0.6, 1.0)]] {
+            assert!(faces.compare(&stored, MODEL, THRESHOLD).is_same());
+        }
+        assert!(!faces.compare(&[stored_face(0.1, 1.0), stored_face(0.6, 0.1)], MODEL, THRESHOLD).is_same());
     }
 }

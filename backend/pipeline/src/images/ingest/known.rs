@@ -1,11 +1,11 @@
-//! Settles images that the collection already contains. New images are in the module `record`.
+//! Settles images that the collection already contains. New images are stored in `record`.
 
+use super::dedupe::Nearness;
 use super::dedupe::{self, Candidate, Relation};
 use super::record::result;
-use super::same_people::{Comparison, ShownFaces};
-use super::suppress::ImageAddress;
-use super::versions::Versions;
-use super::{Incoming, Ingest, IngestError, Ingested, Inner};
+use super::{Incoming, Ingest, IngestError, Ingested, Inner, address_of, seen};
+use crate::images::ingest::dedupe::Versions;
+use crate::images::ingest::dedupe::{Comparison, ShownFaces};
 use crate::{Analysis, AnalyzeOptions, Dedupe};
 use domain::{ImageState, Reason};
 use inference::{Embedding, Priority};
@@ -18,18 +18,6 @@ use vision::PerceptualHashes;
 
 /// Maximum number of stored faces that are compared at a time. An image alone can have more.
 const FACES_AT_A_TIME: i32 = 1_000;
-
-/// How an analysed image relates to the stored images.
-pub(super) enum Nearness {
-    Related {
-        relation: Relation,
-        /// The smaller versions that the image replaces or is stored beside.
-        versions: Versions,
-    },
-    /// The relation depends on faces whose embeddings are missing in the [`ShownFaces`]. The
-    /// images that are near were stored in the meantime.
-    Unknown,
-}
 
 impl Ingest {
     /// Settles the row of a file whose bytes are already stored. The file becomes an additional
@@ -74,11 +62,11 @@ impl Ingest {
         analysis: &Analysis,
         shown: &ShownFaces,
     ) -> Result<Option<Ingested>, IngestError> {
-        let (collection, address) = (incoming.collection, Some(ImageAddress::of(incoming)));
+        let (collection, address) = (incoming.collection, Some(address_of(incoming)));
         let mut settlement = self.begin_settlement(incoming, claim).await?;
         let tx = &mut settlement.tx;
-        self.inner.store.lock_suppressions(tx.conn(), collection, false).await?;
-        if !self.suppressed_parts(tx, collection, address, analysis).await?.is_clear() {
+        self.inner.store.suppressions().lock(tx.conn(), collection, false).await?;
+        if !self.inner.suppressor.parts(tx, collection, address, &seen(analysis)).await?.is_clear() {
             return Ok(None);
         }
         let nearness = self.find_relation_locked(tx, collection, analysis, shown).await?;
@@ -111,13 +99,17 @@ impl Ingest {
     ) -> Result<Option<Ingested>, IngestError> {
         let mut settlement = self.begin_settlement(incoming, claim).await?;
         let (store, conn) = (&self.inner.store, settlement.tx.conn());
-        store.lock_suppressions(conn, incoming.collection, false).await?;
+        store.suppressions().lock(conn, incoming.collection, false).await?;
         let moved_to = incoming.moved_to.as_deref();
-        if store.suppresses_url(&mut *conn, incoming.collection, incoming.image_url, moved_to).await? {
+        if store
+            .suppressions()
+            .suppresses_url(&mut *conn, incoming.collection, incoming.image_url, moved_to)
+            .await?
+        {
             return Ok(None);
         }
         if let Some(image) = result.image
-            && !self.inner.store.lock_image(settlement.tx.conn(), image).await?
+            && !self.inner.store.images().lock(settlement.tx.conn(), image).await?
         {
             return Ok(None);
         }
@@ -138,7 +130,7 @@ impl Ingest {
     ) -> Result<(ShownFaces, Option<Uuid>), IngestError> {
         let store = &self.inner.store;
         let (p, d) = signed(&analysis.hashes);
-        let candidates = store.near_candidates(store.pool(), collection, p, d).await?;
+        let candidates = store.images().near_candidates(store.pool(), collection, p, d).await?;
         let near = dedupe::near(&analysis.hashes, &candidates);
         let lacks = options.passed_only && analysis.faces.iter().any(|face| face.embedding.is_none());
         if near.is_empty() {
@@ -185,9 +177,9 @@ impl Ingest {
         let store = &self.inner.store;
         let hashes = &analysis.hashes;
         let (p, d) = signed(hashes);
-        store.lock_keys(tx.conn(), &near_lock_keys(collection, hashes)).await?;
+        store.images().lock_near_keys(tx.conn(), &near_lock_keys(collection, hashes)).await?;
         for _ in 0..super::MAX_ATTEMPTS {
-            let candidates = store.near_candidates(tx.conn(), collection, p, d).await?;
+            let candidates = store.images().near_candidates(tx.conn(), collection, p, d).await?;
             let near = dedupe::near(hashes, &candidates);
             if shown.lacks_embeddings && !near.is_empty() {
                 return Ok(Nearness::Unknown);
@@ -195,8 +187,8 @@ impl Ingest {
             let (relation, versions) = self.relation_to(tx, analysis, shown, &near).await?;
             let locked = match &relation {
                 Relation::New => return Ok(Nearness::Related { relation, versions }),
-                Relation::Duplicate(image) => store.lock_image(tx.conn(), *image).await?,
-                Relation::Supersedes(images) => store.lock_to_replace(tx.conn(), images).await?,
+                Relation::Duplicate(image) => store.images().lock(tx.conn(), *image).await?,
+                Relation::Supersedes(images) => store.images().lock_to_replace(tx.conn(), images).await?,
             };
             // Faces can be deleted or get other embeddings until their image is locked.
             if locked && self.relation_to(tx, analysis, shown, &near).await?.0 == relation {
@@ -217,7 +209,7 @@ impl Ingest {
         let candidates = self.compare_people(tx, shown, near).await?;
         let same = candidates.iter().filter(|one| one.people.is_same());
         let ids: Vec<Uuid> = same.map(|one| one.image.id).collect();
-        let enrolled = self.inner.store.enrolled_images(tx.conn(), &ids).await?;
+        let enrolled = self.inner.store.images().enrolled(tx.conn(), &ids).await?;
         let relation = dedupe::relation(&analysis.frame, &candidates, &enrolled);
         let mut versions = Versions::default();
         if let Relation::Supersedes(images) = &relation {
@@ -250,7 +242,7 @@ impl Ingest {
                 group.iter().filter(|image| image.face_count > 0).map(|image| image.id).collect();
             let faces = match ids.is_empty() {
                 true => Vec::new(),
-                false => store.faces_of_images(tx.conn(), &ids).await?,
+                false => store.images().faces_of_images(tx.conn(), &ids).await?,
             };
             for image in group {
                 let own = faces.iter().filter(|face: &&StoredFace| face.image_id == image.id);

@@ -1,16 +1,23 @@
-//! Plans which frames of a video are analysed: all steps at once, or by block after a first look.
-
+//! Plans which frames of a video are analysed (all steps at once, or by block after a first look),
+//! analyses them, and divides the video into parts.
+//!
+//! Nothing continues from one part to the next except the numbers of tracks and people, so the
+//! analysis can be stored after each part and resumed there. Where a part ends depends only on its
+//! own frames. An analysis that is resumed therefore finds the same tracks as one that was not
+//! interrupted.
 use super::frames::{Content, ReadFrame, ReadState, Reader, Source};
-use super::steps::{KnownFrame, Step, remaining};
-use super::{DENSE_GAP_US, MAX_FRAME_FACES, MAX_FRAMES, VideoAnalyzeError, VideoOptions};
+use super::tracks::TrackCollector;
+use super::{DENSE_GAP_US, MAX_FRAME_FACES, MAX_FRAMES, VideoAnalyzeError, VideoOptions, VideoParts};
 use crate::images::analyze::{AnalyzeOptions, Analyzer};
+use crate::videos::analyze::frames::{Ahead, AnalyzedFrame, KnownFrame, Step, remaining};
+use crate::videos::analyze::{FrameFaces, VideoTrack};
 use futures::StreamExt;
 use inference::Priority;
 use std::sync::Arc;
 use std::time::Duration;
-use video::refine::{self, Block, Blocks, FirstLook, MAX_FIRST_LOOKS, Refined};
-use video::shots::ReducedFrame;
-use video::{Index, Sampling, Segment, VideoError, sampling};
+use video::refine::{Block, Blocks, FirstLook, MAX_FIRST_LOOKS, Refined};
+use video::shots::{CutDetector, ReducedFrame};
+use video::{Index, Sampling, Segment, VideoError, refine, sampling};
 
 /// The steps that are not read yet.
 pub(super) struct Plan {
@@ -179,5 +186,197 @@ impl FirstLooks<'_> {
                 refine::Step::Closer(segment) => Some(Step::Decode(segment)),
             });
         Ok(rest_after(steps.collect(), after_us))
+    }
+}
+
+pub(super) struct Run<'a> {
+    pub(super) analyzer: &'a Analyzer,
+    pub(super) options: &'a VideoOptions,
+    pub(super) frame_options: AnalyzeOptions,
+    pub(super) high_score: f32,
+    pub(super) priority: Priority,
+    /// Number of frames that are analysed at the same time.
+    pub(super) concurrency: usize,
+    pub(super) tracks: TrackCollector<'a>,
+    pub(super) boundaries: Boundaries,
+    /// Number of frames that were analysed.
+    pub(super) count: u64,
+    pub(super) last_us: Option<i64>,
+}
+
+impl Run<'_> {
+    /// Analyses the frames of the steps. Returns the state with which the next reader continues.
+    pub(super) async fn analyze<P: VideoParts>(
+        &mut self,
+        source: &Source,
+        steps: Vec<Step>,
+        state: ReadState,
+        parts: &mut P,
+    ) -> Result<ReadState, P::Error> {
+        let mut reader = Reader::start(source, steps, i64::MAX, state)
+            .map_err(|error| VideoAnalyzeError::from(video::VideoError::Io(error)))?;
+        let recycle = reader.recycler();
+        let Self { analyzer, options, priority, high_score, .. } = *self;
+        let frame_options = self.frame_options.clone();
+        {
+            let found = reader.frames().map(|read| async {
+                let ReadFrame { at_us, content, reduced } = read?;
+                let frame = match content {
+                    Content::Pixels(frame) => Arc::new(frame),
+                    Content::NoFace(size) => {
+                        return Ok(AnalyzedFrame { at_us, size, faces: Vec::new(), reduced });
+                    }
+                };
+                let size = (frame.width(), frame.height());
+                let found = analyzer.find_faces_of_frame(&frame, &frame_options, priority).await?;
+                let faces = analyzer.cut_pictures(&frame, found, options.pictures, high_score).await?;
+                // Nothing else holds the pixels now, so the decoder can use the memory again.
+                if let Ok(frame) = Arc::try_unwrap(frame) {
+                    recycle.give(frame);
+                }
+                Ok(AnalyzedFrame { at_us, size, faces, reduced })
+            });
+            let found = std::pin::pin!(found.buffered(self.concurrency));
+            let mut found = Ahead::new(found);
+            while let Some(next) = found.next().await {
+                let AnalyzedFrame { at_us, size, faces, reduced } = next?;
+                let begins = self.boundaries.next(at_us, reduced, self.tracks.is_full());
+                if begins.part
+                    && let Some(part) = self.take_part().await?
+                {
+                    found.during(parts.part(part)).await?;
+                }
+                self.count += 1;
+                if self.count > MAX_FRAMES {
+                    return Err(VideoAnalyzeError::TooManyFrames.into());
+                }
+                parts.frame(FrameFaces { at_us, size, faces: &faces });
+                self.tracks.add(at_us, faces, begins.shot).await?;
+                self.last_us = Some(at_us);
+            }
+        }
+        Ok(reader.end())
+    }
+
+    /// Ends the last part, if there is one.
+    pub(super) async fn end<P: VideoParts>(&mut self, parts: &mut P) -> Result<(), P::Error> {
+        match self.take_part().await? {
+            Some(part) => parts.part(part).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Ends all tracks. Returns what was found since the last part; `None` before any frame.
+    async fn take_part(&mut self) -> Result<Option<VideoPart>, VideoAnalyzeError> {
+        let Some(until_us) = self.last_us else { return Ok(None) };
+        let tracks = self.tracks.end_part().await?;
+        Ok(Some(VideoPart { until_us, frames: self.count, tracks }))
+    }
+}
+
+/// After this time or number of frames, a part ends at the next cut, where all tracks end anyway.
+const PART_MIN_US: i64 = 30_000_000;
+const PART_MIN_FRAMES: u32 = 300;
+/// Longest part. All tracks end with it. A video lets one of another collection continue only at
+/// the end of a part, so a part with many frames must not take minutes.
+const PART_MAX_US: i64 = 60_000_000;
+const PART_MAX_FRAMES: u32 = 600;
+
+/// Decides which frames begin a part.
+#[derive(Debug, Default)]
+struct PartClock {
+    /// Time of the first frame of the part.
+    started_us: Option<i64>,
+    /// Number of frames of the part.
+    frames: u32,
+}
+
+impl PartClock {
+    /// Returns whether a frame begins a new part. `cut` is whether it begins a new shot, and `full`
+    /// is whether the part before must end. The first frame does not begin a new part.
+    fn begins(&mut self, at_us: i64, cut: bool, full: bool) -> bool {
+        let length = at_us.saturating_sub(*self.started_us.get_or_insert(at_us));
+        let (us, frames) = if cut { (PART_MIN_US, PART_MIN_FRAMES) } else { (PART_MAX_US, PART_MAX_FRAMES) };
+        let begins = full || length >= us || self.frames >= frames;
+        if begins {
+            *self = Self { started_us: Some(at_us), frames: 0 };
+        }
+        self.frames += 1;
+        begins
+    }
+}
+
+/// Finds the shots and the parts of a video.
+#[derive(Debug, Default)]
+pub(super) struct Boundaries {
+    cuts: CutDetector,
+    parts: PartClock,
+}
+
+/// What begins with a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Boundary {
+    pub(super) shot: bool,
+    pub(super) part: bool,
+}
+
+impl Boundaries {
+    /// Returns what begins with the next frame. `full` is whether the part before must end.
+    pub(super) fn next(&mut self, at_us: i64, frame: ReducedFrame, full: bool) -> Boundary {
+        let shot = self.cuts.is_cut(at_us, frame);
+        let part = self.parts.begins(at_us, shot, full);
+        if part {
+            // An analysis that is resumed here does not know the frames before.
+            self.cuts.restart();
+        }
+        Boundary { shot, part }
+    }
+}
+
+/// The tracks of one part.
+#[derive(Clone, Debug)]
+pub struct VideoPart {
+    /// Time of the last frame of the part in microseconds.
+    pub until_us: i64,
+    /// Number of frames that were analysed up to then.
+    pub frames: u64,
+    /// The tracks in order of their start. The people are not numbered yet.
+    pub tracks: Vec<VideoTrack>,
+}
+
+/// Where an analysis continues: after the last part that was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// Time of the last frame of the part in microseconds.
+    pub after_us: i64,
+    /// Number of frames that were analysed up to then.
+    pub frames: u64,
+    /// Highest number of a track.
+    pub tracks: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_ends_at_a_cut_after_half_a_minute_or_after_a_minute() {
+        let mut clock = PartClock::default();
+        let second = 1_000_000;
+        let cuts = [20, 31, 40, 70];
+        let found: Vec<i64> = (0..200)
+            .filter(|at| clock.begins(5_000_000 + at * second, cuts.contains(at), *at == 80))
+            .collect();
+        // The part that began at 70 s is full after 10 s.
+        assert_eq!(found, [31, 70, 80, 140]);
+    }
+
+    #[test]
+    fn a_part_ends_at_a_cut_after_300_frames_or_after_600() {
+        let mut clock = PartClock::default();
+        let cuts = [200, 350, 700];
+        let found: Vec<i64> =
+            (0..2_000).filter(|frame| clock.begins(frame * 33_333, cuts.contains(frame), false)).collect();
+        assert_eq!(found, [350, 700, 1_300, 1_900]);
     }
 }

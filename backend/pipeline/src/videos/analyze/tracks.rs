@@ -1,9 +1,9 @@
 //! Joins the faces of frames into tracks, and embeds their best shots.
 
-use super::pictures::Cut;
-use super::result::{FrameFace, TrackFace, VideoTrack};
 use super::{VideoAnalyzeError, VideoOptions, low_score};
 use crate::images::analyze::{AnalyzedFace, Analyzer};
+use crate::videos::analyze::Cut;
+use crate::videos::analyze::{FrameFace, TrackFace, VideoTrack};
 use inference::{Embedding, Priority};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

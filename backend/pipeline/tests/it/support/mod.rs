@@ -7,20 +7,24 @@ pub(crate) use site::{Answer, Site};
 use domain::JobKind;
 use inference::{Engine, Manifest, ResolvedPack};
 use pipeline::worker::VideoTools;
-use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, VideoLimits, crawls, worker};
-use queue::{Handler, Queue, Runner, RunnerConfig};
+use pipeline::{
+    Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Crawls, Dedupe, Ingest, Scan, VideoLimits, crawls,
+    worker,
+};
+use queue::{ClaimedJob, Handler, Outcome, Queue, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::crawls::{Crawl, CrawlProgress};
 use store::faces::{Face, FaceListQuery};
 use store::images::{Image, ImageFilter};
-use store::{Blobs, Store};
+use store::{Blobs, Store, Tx};
 use testing::TestDatabase;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use video::Decoder;
+use vision::{Frame, Limits};
 
 static ENGINE: OnceCell<Engine> = OnceCell::const_new();
 
@@ -39,6 +43,11 @@ pub(crate) async fn engine() -> Engine {
 
 pub(crate) async fn analyzer() -> Analyzer {
     Analyzer::new(engine().await, pipeline::Config::default())
+}
+
+/// Returns the decoded image.
+pub(crate) fn pixels(file: &[u8]) -> Frame {
+    vision::decode(file, &Limits::default()).unwrap().frame
 }
 
 /// Returns the similarity of the first faces.
@@ -80,6 +89,10 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn new() -> Self {
         Self::with(queue::Config::default(), fast_politeness()).await
+    }
+
+    pub(crate) async fn with_site() -> (Self, Site) {
+        (Self::new().await, Site::start().await)
     }
 
     pub(crate) async fn with(times: queue::Config, politeness: crawls::Config) -> Self {
@@ -163,6 +176,28 @@ impl World {
         Worker { runner, stop }
     }
 
+    /// Starts a scan of a folder that does not exist.
+    pub(crate) async fn scan(&self, dedupe: Dedupe, options: AnalyzeOptions) -> Scan {
+        let seeds = ["/nowhere".to_owned()];
+        Scan::begin(self.ingest.clone(), "default", &seeds, dedupe, options).await.unwrap()
+    }
+
+    /// Runs a job that this process claimed.
+    pub(crate) async fn run(&self, job: ClaimedJob) -> Outcome {
+        self.handlers()[&job.kind].run(job, CancellationToken::new()).await
+    }
+
+    /// Runs `work` in a transaction and commits it.
+    pub(crate) async fn commit<T, E: std::fmt::Debug>(
+        &self,
+        work: impl AsyncFnOnce(&mut Tx) -> Result<T, E>,
+    ) -> T {
+        let mut tx = self.store.begin().await.unwrap();
+        let result = work(&mut tx).await.unwrap();
+        tx.commit().await.unwrap();
+        result
+    }
+
     pub(crate) async fn create(&self, seeds: &[String], options: CrawlOptions) -> Crawl {
         self.crawls.create("default", seeds, options).await.unwrap()
     }
@@ -179,7 +214,7 @@ impl World {
 
     pub(crate) async fn ended(&self, id: Uuid) -> Crawl {
         let found = wait_for(async || {
-            let crawl = self.store.crawl(id).await.unwrap();
+            let crawl = self.store.crawls().get(id).await.unwrap();
             (!crawl.state.is_live()).then_some(crawl)
         });
         match found.await {
@@ -189,17 +224,17 @@ impl World {
     }
 
     pub(crate) async fn progress(&self, id: Uuid) -> CrawlProgress {
-        self.store.crawl_progress(id).await.unwrap()
+        self.store.crawls().progress(id).await.unwrap()
     }
 
     pub(crate) async fn images(&self) -> Vec<Image> {
         let filter = ImageFilter { collection: "default".into(), ..ImageFilter::default() };
-        self.store.images(&filter, None, 1000).await.unwrap()
+        self.store.images().list(&filter, None, 1000).await.unwrap()
     }
 
     pub(crate) async fn faces(&self) -> Vec<Face> {
         let filter = FaceListQuery { collection: "default".into(), ..FaceListQuery::default() };
-        self.store.faces(&filter, None, 10_000).await.unwrap()
+        self.store.faces().list(&filter, None, 10_000).await.unwrap()
     }
 
     /// Lets the workers that start from now on find a full disk. Returns what they need to find
@@ -263,6 +298,15 @@ pub(crate) fn fast_politeness() -> crawls::Config {
         default_delay: Duration::ZERO,
         robots_retry: Duration::from_millis(20),
         ..crawls::Config::default()
+    }
+}
+
+/// Returns a queue configuration with which a job that fails is tried again at once.
+pub(crate) fn quick_retries() -> queue::Config {
+    queue::Config {
+        retry_base: Duration::from_millis(1),
+        retry_max: Duration::from_millis(5),
+        ..queue::Config::default()
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) async fn create_collection(
     let store = caller.store();
     let collection = retried("create_collection", || async {
         let mut tx = store.begin().await?;
-        let collection = store.create_collection(tx.conn(), &body.name, &settings).await?;
+        let collection = store.collections().create(tx.conn(), &body.name, &settings).await?;
         let detail = json!({"name": collection.name});
         caller.audit(&mut tx, Action::CreateCollection, collection.id, detail).await?;
         tx.commit().await?;
@@ -176,7 +176,7 @@ pub(super) async fn update_collection(
     // Only a shorter retention deletes data that the previous one kept.
     let shorter = settings.retention_days.filter(|days| old.retention_days.is_none_or(|old| *days < old));
     let extent = match shorter {
-        Some(days) => store.extent_of_retention(old.id, days).await?,
+        Some(days) => store.extents().of_retention(old.id, days).await?,
         None => Extent::default(),
     };
     let target = format!("update_collection.{}.{shorter:?}", old.id);
@@ -187,7 +187,7 @@ pub(super) async fn update_collection(
     let name = body.name.as_deref().unwrap_or(&old.name);
     let new = retried("update_collection", || async {
         let mut tx = store.begin().await?;
-        let new = store.update_collection(tx.conn(), old.id, name, &settings).await?;
+        let new = store.collections().update(tx.conn(), old.id, name, &settings).await?;
         let detail = json!({
             "name": new.name, "quality_profile": new.quality_profile,
             "match_threshold": new.match_threshold, "retention_days": new.retention_days,
@@ -225,7 +225,7 @@ pub(super) async fn delete_collection(
 ) -> Result<Response, ApiError> {
     let collection = find(&caller, which).await?;
     let store = caller.store();
-    let extent = store.extent_of_collection(collection.id).await?;
+    let extent = store.extents().of_collection(collection.id).await?;
     let target = format!("delete_collection.{}", collection.id);
     if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
     {
@@ -234,7 +234,7 @@ pub(super) async fn delete_collection(
     retried("delete_collection", || async {
         let mut tx = store.begin().await?;
         state.services.queue.enqueue(tx.conn(), &[erase_collection(collection.id)]).await?;
-        store.mark_collection_deleted(tx.conn(), collection.id).await?;
+        store.collections().mark_deleted(tx.conn(), collection.id).await?;
         let detail = json!({"name": collection.name});
         caller.audit(&mut tx, Action::DeleteCollection, collection.id, detail).await?;
         Ok::<_, ApiError>(tx.commit().await?)

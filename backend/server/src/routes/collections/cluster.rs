@@ -149,7 +149,7 @@ pub(super) async fn get_clustering(
     which: NameOrId,
 ) -> Result<Json<ClusteringView>, ApiError> {
     let collection = find(&caller, which).await?;
-    let run = caller.store().latest_clustering(collection.id).await?;
+    let run = caller.store().clusters().latest(collection.id).await?;
     let run = run.ok_or_else(|| ApiError::not_found("clustering of the collection", &collection.name))?;
     Ok(Json(ClusteringView::of(run, &collection)))
 }

@@ -50,8 +50,8 @@ impl From<Collection> for CollectionView {
 /// Returns the collection of a path if the caller may access it.
 pub(super) async fn find(caller: &Caller, which: NameOrId) -> Result<Collection, ApiError> {
     Ok(match which {
-        NameOrId::Id(id) => caller.store().collection_by_id(id).await?,
-        NameOrId::Name(name) => caller.store().collection(&name).await?,
+        NameOrId::Id(id) => caller.store().collections().by_id(id).await?,
+        NameOrId::Name(name) => caller.store().collections().get(&name).await?,
     })
 }
 
@@ -92,6 +92,6 @@ pub(super) async fn list_collections(
     caller: Caller,
     Query(NoParams {}): Query<NoParams>,
 ) -> Result<Json<CollectionList>, ApiError> {
-    let rows = caller.store().collections().await?;
+    let rows = caller.store().collections().list().await?;
     Ok(Json(CollectionList { collections: rows.into_iter().map(Into::into).collect() }))
 }

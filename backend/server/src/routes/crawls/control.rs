@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
-use store::erasures::CarriedOut;
+use store::db::deletions::CarriedOut;
 use store::erasures::retention::Extent;
 use store::keys::audit::Action;
 use store::retried;
@@ -31,7 +31,7 @@ pub(super) async fn pause_crawl(
     caller: Caller,
     Id(id): Id,
 ) -> Result<Json<CrawlView>, ApiError> {
-    caller.store().crawl(id).await?;
+    caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.pause(id).await?;
     CrawlView::of(&caller, crawl).await.map(Json)
 }
@@ -47,7 +47,7 @@ pub(super) async fn resume_crawl(
     caller: Caller,
     Id(id): Id,
 ) -> Result<Json<CrawlView>, ApiError> {
-    caller.store().crawl(id).await?;
+    caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.resume(id).await?;
     CrawlView::of(&caller, crawl).await.map(Json)
 }
@@ -68,7 +68,7 @@ pub(super) async fn cancel_crawl(
     caller: Caller,
     Id(id): Id,
 ) -> Result<Json<CrawlView>, ApiError> {
-    caller.store().crawl(id).await?;
+    caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.cancel(id).await?;
     CrawlView::of(&caller, crawl).await.map(Json)
 }
@@ -137,7 +137,7 @@ pub(super) async fn delete_crawl(
     Query(params): Query<DeleteParams>,
 ) -> Result<Response, ApiError> {
     let store = caller.store();
-    let crawl = store.crawl(id).await?;
+    let crawl = store.crawls().get(id).await?;
     if crawl.state.is_live() {
         return Err(ApiError::new(Code::Conflict, format!("the crawl is {}; cancel it first", crawl.state)));
     }
@@ -146,7 +146,7 @@ pub(super) async fn delete_crawl(
         return Err(ApiError::new(Code::Conflict, sentence));
     }
     let with_images = params.with_images.unwrap_or(false);
-    let extent = if with_images { store.extent_of_crawl(id).await? } else { Extent::default() };
+    let extent = if with_images { store.extents().of_crawl(id).await? } else { Extent::default() };
     let target = format!("delete_crawl.{id}.{with_images}");
     if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
     {
@@ -154,7 +154,7 @@ pub(super) async fn delete_crawl(
     }
     let blobs = retried("delete_crawl", || async {
         let mut tx = store.begin().await?;
-        let CarriedOut { blobs, jobs } = store.delete_crawl(tx.conn(), id, with_images).await?;
+        let CarriedOut { blobs, jobs } = store.crawls().delete(tx.conn(), id, with_images).await?;
         pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
         let detail = json!({"crawl_id": id, "with_images": with_images});
         caller.audit(&mut tx, Action::DeleteCrawl, crawl.collection_id, detail).await?;

@@ -65,7 +65,7 @@ pub(super) async fn export_crawl(
     Id(crawl): Id,
     Query(params): Query<ExportParams>,
 ) -> Result<Response, ApiError> {
-    caller.store().crawl(crawl).await?;
+    caller.store().crawls().get(crawl).await?;
     let (format, embeddings) = (params.format.unwrap_or_default(), params.embeddings.unwrap_or(false));
     let export = Export { format, name: format!("crawl-{crawl}"), head: csv_head(embeddings) };
     let reader = Reader { crawl, format, embeddings };
@@ -100,7 +100,7 @@ impl Reader {
 
     async fn images(self, caller: &Caller, after: Option<Uuid>) -> Result<Piece<Cursor>, ApiError> {
         let Self { crawl, format, embeddings } = self;
-        let page = caller.store().export_images(crawl, after, IMAGES, embeddings).await?;
+        let page = caller.store().images().export(crawl, after, IMAGES, embeddings).await?;
         let line = |image| match format {
             Format::Jsonl => image_line(image),
             Format::Csv => csv_of_image(image, embeddings),
@@ -121,11 +121,11 @@ impl Reader {
     ) -> Result<Piece<Cursor>, ApiError> {
         let store = caller.store();
         if ids.is_empty() {
-            ids = store.export_videos(self.crawl, after, VIDEOS).await?.into();
+            ids = store.crawled_videos().list_for_export(self.crawl, after, VIDEOS).await?.into();
         }
         let Some(id) = ids.pop_front() else { return Ok(Piece { text: String::new(), next: None }) };
         // A video that was deleted after its id was read is omitted.
-        let Some(video) = store.export_video_of_crawl(self.crawl, id).await? else {
+        let Some(video) = store.crawled_videos().export_of_crawl(self.crawl, id).await? else {
             return Ok(Piece { text: String::new(), next: Some(Cursor::Videos { after: id, ids }) });
         };
         let text = if self.format == Format::Jsonl { video_line(&video) } else { String::new() };
@@ -139,9 +139,9 @@ impl Reader {
         after: Option<(i64, Uuid)>,
         ids: VecDeque<Uuid>,
     ) -> Result<Piece<Cursor>, ApiError> {
-        let page = caller.store().export_tracks(id, after, TRACKS, self.embeddings).await?;
+        let page = caller.store().crawled_videos().export_tracks(id, after, TRACKS, self.embeddings).await?;
         // The video or its addresses may have been erased since the last piece.
-        let Some(video) = caller.store().export_video_of_crawl(self.crawl, id).await? else {
+        let Some(video) = caller.store().crawled_videos().export_of_crawl(self.crawl, id).await? else {
             return Ok(Piece { text: String::new(), next: Some(Cursor::Videos { after: id, ids }) });
         };
         let is_first = after.is_none();

@@ -202,12 +202,12 @@ impl CrawlView {
     }
 
     pub(super) async fn of(caller: &Caller, crawl: Crawl) -> Result<Self, ApiError> {
-        let progress = caller.store().crawl_progress(crawl.id).await?;
+        let progress = caller.store().crawls().progress(crawl.id).await?;
         Ok(Self::new(caller, Snapshot { crawl, progress }))
     }
 
     async fn load(caller: &Caller, id: Uuid) -> Result<Self, ApiError> {
-        let crawl = caller.store().crawl(id).await?;
+        let crawl = caller.store().crawls().get(id).await?;
         Self::of(caller, crawl).await
     }
 }
@@ -275,7 +275,7 @@ pub(super) async fn list_crawls(
 ) -> Result<Json<CrawlList>, ApiError> {
     let store = caller.store();
     if let Some(name) = &params.collection {
-        store.collection(name).await?;
+        store.collections().get(name).await?;
     }
     let limit = params.limit.map_or(20, Bounded::get);
     let filter = CrawlFilter {
@@ -285,7 +285,7 @@ pub(super) async fn list_crawls(
     };
     let list = List::of("crawls", filter);
     let before = list.after(params.cursor.as_deref())?;
-    let mut rows = store.crawls(&filter, before, limit + 1).await?;
+    let mut rows = store.crawls().list(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |crawl| crawl.id);
     let crawls = stream::iter(rows)
         .map(|crawl| CrawlView::of(&caller, crawl))
@@ -368,12 +368,12 @@ pub(super) async fn list_unprocessed_images(
     Query(params): Query<UnprocessedParams>,
 ) -> Result<Json<UnprocessedImages>, ApiError> {
     let store = caller.store();
-    let crawl = store.crawl(id).await?;
+    let crawl = store.crawls().get(id).await?;
     let reason = params.reason.as_deref().map(Reason::from);
     let list = List::of("unprocessed_images", (id, &reason));
     let after = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
-    let mut rows = store.unprocessed_images(crawl.id, reason.as_ref(), after, limit + 1).await?;
+    let mut rows = store.ledger().unprocessed_images(crawl.id, reason.as_ref(), after, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |row| row.id);
     Ok(Json(UnprocessedImages { images: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }

@@ -13,8 +13,9 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use serde_json::json;
+use store::db::deletions::CarriedOut;
 use store::erasures::suppressions::Suppression;
-use store::erasures::{CarriedOut, ErasureRecord, Plan, Target};
+use store::erasures::{ErasureRecord, Plan, Target};
 use store::keys::audit::Action;
 use store::{Tx, retried};
 use time::OffsetDateTime;
@@ -115,7 +116,7 @@ impl Erasure<'_> {
         };
         let store = caller.store();
         let mut tx = store.begin().await?;
-        let plan = store.plan_erasure(tx.conn(), collection.id, target).await?;
+        let plan = store.erasures().plan(tx.conn(), collection.id, target).await?;
         let suppress_person = params.suppress_person.unwrap_or(false);
         let mut suppressions =
             if suppress_person { sketches(state, &mut tx, target, &plan).await? } else { Vec::new() };
@@ -149,20 +150,20 @@ impl Erasure<'_> {
             created_at: OffsetDateTime::now_utc(),
             lifted_at: None,
         };
-        record.created_at = store.record_erasure(tx.conn(), &record).await?;
+        record.created_at = store.erasures().record(tx.conn(), &record).await?;
         if suppress && let Target::Url(spellings) = target {
             suppressions.extend(suppressed_addresses(spellings));
         }
         let ids = (collection.id, record.id);
         let suppressed = if suppress {
-            state.services.ingest.suppress_planned(&mut tx, ids, &plan, suppressions).await?
+            state.services.ingest.suppressor().suppress_planned(&mut tx, ids, &plan, suppressions).await?
         } else {
-            store.suppress(tx.conn(), collection.id, record.id, &suppressions).await?
+            store.suppressions().suppress(tx.conn(), collection.id, record.id, &suppressions).await?
         };
         record.suppressions = suppressed as i64;
-        let CarriedOut { blobs, jobs } = store.carry_out(tx.conn(), &plan).await?;
+        let CarriedOut { blobs, jobs } = store.erasures().carry_out(tx.conn(), &plan).await?;
         pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
-        store.record_erasure(tx.conn(), &record).await?;
+        store.erasures().record(tx.conn(), &record).await?;
         let detail = json!({
             "erasure_id": record.id, "kind": record.kind, "threshold": threshold, "suppress": suppress,
             "suppress_person": suppress_person, "faces": faces, "images": images, "videos": videos,
@@ -191,7 +192,7 @@ async fn sketches(
     plan: &Plan,
 ) -> Result<Vec<Suppression>, ApiError> {
     let sketch = |model: i32, embedding: &[f32]| {
-        let sketch = state.services.ingest.sketch(model, embedding).map(Suppression::Person);
+        let sketch = state.services.ingest.suppressor().sketch(model, embedding).map(Suppression::Person);
         sketch.ok_or_else(|| {
             ApiError::new(
                 Code::Conflict,
@@ -226,7 +227,7 @@ async fn sketches(
             let named: Vec<Uuid> = named.map(|face| face.id).collect();
             let mut people = Vec::with_capacity(named.len());
             for faces in named.chunks(SKETCH_BATCH) {
-                for face in state.services.store.planned_embeddings(tx.conn(), faces).await? {
+                for face in state.services.store.erasures().planned_embeddings(tx.conn(), faces).await? {
                     people.push(sketch(face.model_id, &face.embedding)?);
                 }
             }

@@ -178,21 +178,21 @@ impl TargetInput {
             Self::ImageBytes(bytes) => likeness(state, caller, bytes, params).await,
             Self::Source(source) => likeness(state, caller, resolve(state, source).await?, params).await,
             Self::Face(id) => {
-                let face = store.face(id).await?;
+                let face = store.faces().get(id).await?;
                 check_collection(&face.collection, "face", id)?;
-                let collection = store.collection_by_id(face.collection_id).await?;
+                let collection = store.collections().by_id(face.collection_id).await?;
                 Ok(resolved(Target::Face(id), collection, id.to_string()))
             }
             Self::Image(id) => {
-                let image = store.image(id).await?;
+                let image = store.images().get(id).await?;
                 check_collection(&image.collection, "image", id)?;
-                let collection = store.collection_by_id(image.collection_id).await?;
+                let collection = store.collections().by_id(image.collection_id).await?;
                 Ok(resolved(Target::Image(id), collection, id.to_string()))
             }
             Self::Video(id) => {
-                let video = store.video(id).await?;
+                let video = store.videos().get(id).await?;
                 check_collection(&video.collection, "video", id)?;
-                let collection = store.collection_by_id(video.collection_id).await?;
+                let collection = store.collections().by_id(video.collection_id).await?;
                 Ok(resolved(Target::Video(id), collection, id.to_string()))
             }
             Self::Subject(id) => {
@@ -245,7 +245,7 @@ async fn spellings(
             // Earlier versions stored an address that ends in `?utm_source=a&` in this form.
             spellings.push(format!("{address}?"));
         }
-        let enrolled = caller.store().enrolled_addresses(collection).await?;
+        let enrolled = caller.store().people().enrolled_addresses(collection).await?;
         let same = |other: &String| crawler::urls::parse_address(other).is_ok_and(|other| other == address);
         spellings.extend(enrolled.into_iter().filter(same));
     }

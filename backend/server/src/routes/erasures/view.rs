@@ -206,7 +206,7 @@ pub(super) async fn list_erasures(
     let list = List::of("erasures", collection.id);
     let before = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
-    let mut rows = caller.store().erasures(collection.id, before, limit + 1).await?;
+    let mut rows = caller.store().erasures().list(collection.id, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |record| record.id);
     let erasures = rows.into_iter().map(|record| ErasureView::new(record, &collection.name)).collect();
     Ok(Json(ErasureList { erasures, next_cursor }))
@@ -258,7 +258,7 @@ pub(super) async fn lift_suppressions(
     Query(params): Query<DeletionParams>,
 ) -> Result<Json<LiftOutcome>, ApiError> {
     let store = caller.store();
-    let extent = store.extent_of_suppressions(id).await?;
+    let extent = store.extents().of_suppressions(id).await?;
     let target = format!("lift_suppressions.{id}");
     let (dry_run, confirm) = (params.dry_run, params.confirm.as_deref());
     if let Some(preview) = DeletionPreview::of(&state, target, extent, dry_run, confirm).await? {
@@ -266,8 +266,8 @@ pub(super) async fn lift_suppressions(
     }
     let (record, lifted, collection) = retried("lift_suppressions", || async {
         let mut tx = store.begin().await?;
-        let (record, lifted) = store.lift_suppressions(tx.conn(), id).await?;
-        let collection = store.collection_by_id(record.collection_id).await?;
+        let (record, lifted) = store.erasures().lift(tx.conn(), id).await?;
+        let collection = store.collections().by_id(record.collection_id).await?;
         let detail = json!({"erasure_id": id, "kind": record.kind, "suppressions": lifted});
         caller.audit(&mut tx, Action::Lift, collection.id, detail).await?;
         tx.commit().await?;

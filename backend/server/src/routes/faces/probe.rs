@@ -9,7 +9,7 @@ use bytes::Bytes;
 use inference::Embedding;
 use serde::{Deserialize, Serialize};
 use store::collections::Collection;
-use store::faces::scope::Site;
+use store::index::scope::Site;
 use store::retried;
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
@@ -275,11 +275,11 @@ impl Probe {
         params: &SearchParams,
     ) -> Result<Self, ApiError> {
         let store = caller.store();
-        let face = store.face(id).await?;
+        let face = store.faces().get(id).await?;
         if params.collection.as_ref().is_some_and(|name| *name != face.collection) {
             return Err(ApiError::not_found("face", id).field("face_id"));
         }
-        let (model, embedding) = store.embedding(id).await?;
+        let (model, embedding) = store.faces().embedding(id).await?;
         if model != state.services.ingest.model_id() {
             let current = &state.services.analyzer.engine().embedder().name;
             return Err(ApiError::new(
@@ -293,7 +293,7 @@ impl Probe {
         }
         Ok(Self {
             embedding,
-            collection: store.collection_by_id(face.collection_id).await?,
+            collection: store.collections().by_id(face.collection_id).await?,
             face: Some(id),
             info: ProbeInfo::Face { face_id: id, image_id: face.image_id },
         })

@@ -13,10 +13,10 @@ use serde::Serialize;
 use serde_json::json;
 use std::collections::HashMap;
 use std::time::Duration;
-use store::faces::scope::FaceFilter;
+use store::faces::FaceSubject;
 use store::faces::search::{Hit, SearchQuery};
+use store::index::scope::{FaceFilter, Site};
 use store::keys::audit::Action;
-use store::people::faces::FaceSubject;
 use store::{Store, StoreError, retried};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
@@ -193,7 +193,7 @@ pub(super) async fn search_faces(
         with_subject: false,
     };
     let by = params.group_by.unwrap_or_default();
-    let lag = retried("index_lag", || store.index_lag()).await?;
+    let lag = retried("index_lag", || store.faces().index_lag()).await?;
     let (found, exact) = retried("search", || hits(store, &query, by)).await?;
     // Without the site, because the audit log contains no addresses.
     let detail = json!({
@@ -211,7 +211,7 @@ pub(super) async fn search_faces(
     let images: Vec<Uuid> = found.iter().map(|(hit, _)| hit.face.image_id).collect();
     let sources = retried("sources", || sources_by_image(&state, images.clone())).await?;
     let faces: Vec<Uuid> = found.iter().map(|(hit, _)| hit.face.id).collect();
-    let visible = retried("appearances", || store.appearances(&faces)).await?;
+    let visible = retried("appearances", || store.tracks().appearances(&faces)).await?;
     let mut visible: HashMap<Uuid, Appearance> =
         visible.into_iter().map(|stored| (stored.face_id, stored.into())).collect();
     let lists = found.len();
@@ -240,7 +240,7 @@ pub(super) async fn search_faces(
 /// Returns whether the index contains every face that was stored before the call, after waiting for
 /// at most `FRESH_WAIT`.
 async fn is_fresh(store: &Store) -> Result<bool, ApiError> {
-    match store.index_caught_up(FRESH_WAIT).await {
+    match store.faces().index_caught_up(FRESH_WAIT).await {
         Err(StoreError::IndexUnavailable(reason)) => {
             tracing::warn!(reason, "the search index is behind; comparing all faces in scope");
             Ok(false)
@@ -257,12 +257,12 @@ async fn hits(
     by: GroupBy,
 ) -> Result<(Vec<(Hit, Option<FaceSubject>)>, bool), ApiError> {
     if by == GroupBy::Subject {
-        let (best, exact) = store.search_subjects(query).await?;
+        let (best, exact) = store.faces().search_people(query).await?;
         return Ok((best.into_iter().map(|(hit, shown)| (hit, Some(shown))).collect(), exact));
     }
-    let (hits, exact) = store.search(query).await?;
+    let (hits, exact) = store.faces().search(query).await?;
     let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();
-    let mut shown = store.face_subjects(&ids).await?;
+    let mut shown = store.people().of_faces(&ids).await?;
     let hits = hits.into_iter().map(|hit| {
         let shown = shown.remove(&hit.face.id);
         (hit, shown)

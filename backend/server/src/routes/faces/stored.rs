@@ -12,7 +12,7 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::faces::FaceListQuery;
-use store::faces::scope::{FaceFilter, Site};
+use store::index::scope::{FaceFilter, Site};
 use store::keys::audit::Action;
 use store::retried;
 use time::OffsetDateTime;
@@ -33,7 +33,7 @@ pub(super) async fn get_face(
     caller: Caller,
     Id(id): Id,
 ) -> Result<Json<StoredFace>, ApiError> {
-    let face = caller.store().face(id).await?;
+    let face = caller.store().faces().get(id).await?;
     let face = with_sources(&state, vec![face]).await?.pop();
     face.map(Json).ok_or_else(|| ApiError::not_found("face", id))
 }
@@ -118,7 +118,7 @@ pub(super) async fn list_faces(
     let list = List::of("faces", &query);
     let before = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
-    let mut faces = store.faces(&query, before, limit + 1).await?;
+    let mut faces = store.faces().list(&query, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut faces, limit, |face| face.id);
     Ok(Json(FaceList { faces: with_sources(&state, faces).await?, next_cursor }))
 }
@@ -181,7 +181,7 @@ pub(super) async fn get_face_crop(
     Query(params): Query<CropParams>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let face = caller.store().face(id).await?;
+    let face = caller.store().faces().get(id).await?;
     let (key, what) = match params.kind.unwrap_or_default() {
         CropKind::Crop => (face.crop_key, "crop of face"),
         CropKind::Chip => (face.chip_key, "chip of face"),
@@ -211,15 +211,15 @@ pub(super) async fn delete_face(
     Query(params): Query<DeletionParams>,
 ) -> Result<Response, ApiError> {
     let store = caller.store();
-    let face = store.face(id).await?;
-    let (target, extent) = (format!("delete_face.{id}"), store.extent_of_face(id).await?);
+    let face = store.faces().get(id).await?;
+    let (target, extent) = (format!("delete_face.{id}"), store.extents().of_face(id).await?);
     if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
     {
         return Ok(response);
     }
     let blobs = retried("delete_face", || async {
         let mut tx = store.begin().await?;
-        let blobs = store.delete_face(tx.conn(), id).await?;
+        let blobs = store.faces().delete(tx.conn(), id).await?;
         caller.audit(&mut tx, Action::DeleteFace, face.collection_id, json!({"face_id": id})).await?;
         tx.commit().await?;
         Ok::<_, ApiError>(blobs)

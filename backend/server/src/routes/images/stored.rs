@@ -114,13 +114,13 @@ pub(super) async fn get_image(
     Id(id): Id,
 ) -> Result<Json<ImageAnswer>, ApiError> {
     let store = caller.store();
-    let image = store.image(id).await?;
+    let image = store.images().get(id).await?;
     let list = FaceListQuery {
         collection: image.collection.clone(),
         image_id: Some(id),
         ..FaceListQuery::default()
     };
-    let faces = store.faces(&list, None, MAX_FACES).await?;
+    let faces = store.faces().list(&list, None, MAX_FACES).await?;
     let all_sources = sources_by_image(&state, vec![id]).await?.remove(&id).unwrap_or_default();
     // The response contains one list of sources for each face, and one for the image.
     let sources = all_sources.first(faces.len() + 1);
@@ -174,7 +174,7 @@ pub(super) async fn list_images(
     let list = List::of("images", &filter);
     let before = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
-    let mut images = store.images(&filter, before, limit + 1).await?;
+    let mut images = store.images().list(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut images, limit, |image| image.id);
     let lists = images.len();
     let sources = sources_by_image(&state, images.iter().map(|image| image.id).collect()).await?;
@@ -221,11 +221,11 @@ pub(super) async fn list_image_sources(
     Query(params): Query<SourceListParams>,
 ) -> Result<Json<SourcePage>, ApiError> {
     let store = caller.store();
-    let image = store.image(id).await?;
+    let image = store.images().get(id).await?;
     let list = List::of("image_sources", id);
     let after = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
-    let mut found = store.sources_of(image.id, after, limit + 1).await?;
+    let mut found = store.images().sources_of(image.id, after, limit + 1).await?;
     let next_cursor = list.paginate(&mut found, limit, |(number, _)| *number);
     Ok(Json(SourcePage {
         sources: found.into_iter().map(|(_, source)| source.into()).collect(),
@@ -250,7 +250,7 @@ pub(super) async fn get_image_thumbnail(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let gone = || ApiError::not_found("thumbnail of image", id);
-    let key = caller.store().image(id).await?.thumbnail_key.ok_or_else(gone)?;
+    let key = caller.store().images().get(id).await?.thumbnail_key.ok_or_else(gone)?;
     blob_answer(&state, &key, &headers).await?.ok_or_else(gone)
 }
 
@@ -272,15 +272,15 @@ pub(super) async fn delete_image(
     Query(params): Query<DeletionParams>,
 ) -> Result<Response, ApiError> {
     let store = caller.store();
-    let image = store.image(id).await?;
-    let (target, extent) = (format!("delete_image.{id}"), store.extent_of_image(id).await?);
+    let image = store.images().get(id).await?;
+    let (target, extent) = (format!("delete_image.{id}"), store.extents().of_image(id).await?);
     if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
     {
         return Ok(response);
     }
     let blobs = retried("delete_image", || async {
         let mut tx = store.begin().await?;
-        let blobs = store.delete_image(tx.conn(), id).await?;
+        let blobs = store.images().delete(tx.conn(), id).await?;
         let detail = json!({"image_id": id, "faces": image.face_count});
         caller.audit(&mut tx, Action::DeleteImage, image.collection_id, detail).await?;
         tx.commit().await?;

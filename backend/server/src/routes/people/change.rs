@@ -63,12 +63,12 @@ pub(super) async fn create_subject(
     let store = caller.store();
     let id = retried("create_subject", || async {
         let mut tx = store.begin().await?;
-        let id = store.insert_subject(tx.conn(), collection.id, &new).await?;
+        let id = store.people().insert(tx.conn(), collection.id, &new).await?;
         tx.commit().await?;
         Ok::<_, StoreError>(id)
     })
     .await?;
-    let view = SubjectView::from(store.subject(id).await?);
+    let view = SubjectView::from(store.people().get(id).await?);
     located(StatusCode::CREATED, &format!("/subjects/{id}"), view)
 }
 
@@ -113,15 +113,15 @@ pub(super) async fn update_subject(
         metadata: body.metadata.map(check_metadata).transpose()?,
     };
     let store = caller.store();
-    let subject = store.subject(id).await?;
+    let subject = store.people().get(id).await?;
     retried("update_subject", || async {
         let mut tx = store.begin().await?;
-        store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
-        store.update_subject(tx.conn(), id, &patch).await?;
+        store.people().lock(tx.conn(), subject.collection_id, &[id]).await?;
+        store.people().update(tx.conn(), id, &patch).await?;
         tx.commit().await
     })
     .await?;
-    Ok(Json(store.subject(id).await?.into()))
+    Ok(Json(store.people().get(id).await?.into()))
 }
 
 /// Maximum number of subjects in one call.
@@ -168,7 +168,7 @@ pub(super) async fn merge_subject(
             .allowed([allowed]));
     }
     let store = caller.store();
-    let subject = store.subject(id).await?;
+    let subject = store.people().get(id).await?;
     let mut all = others.clone();
     all.push(id);
     let invalid = |error| match error {
@@ -179,14 +179,14 @@ pub(super) async fn merge_subject(
     };
     retried("merge_subjects", || async {
         let mut tx = store.begin().await?;
-        store.lock_subjects(tx.conn(), subject.collection_id, &all).await?;
-        store.merge_subjects(tx.conn(), id, &others).await.map_err(invalid)?;
+        store.people().lock(tx.conn(), subject.collection_id, &all).await?;
+        store.people().merge(tx.conn(), id, &others).await.map_err(invalid)?;
         let detail = json!({"subject_id": id, "merged": others});
         caller.audit(&mut tx, Action::MergeSubjects, subject.collection_id, detail).await?;
         Ok::<_, ApiError>(tx.commit().await?)
     })
     .await?;
-    Ok(Json(store.subject(id).await?.into()))
+    Ok(Json(store.people().get(id).await?.into()))
 }
 
 pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);
@@ -210,10 +210,10 @@ pub(super) async fn delete_subject(
     Query(params): Query<EnrolledImagesParams>,
 ) -> Result<Response, ApiError> {
     let store = caller.store();
-    let subject = store.subject(id).await?;
+    let subject = store.people().get(id).await?;
     let enrolled = params.enrolled_images.unwrap_or_default();
     let images = match enrolled {
-        Enrolled::Delete => store.extent_of_enrolled(Some(id), None).await?,
+        Enrolled::Delete => store.extents().of_enrolled(Some(id), None).await?,
         Enrolled::Keep => Extent::default(),
     };
     let (target, extent) = (format!("delete_subject.{id}.{enrolled:?}"), Extent { subjects: 1, ..images });
@@ -223,11 +223,11 @@ pub(super) async fn delete_subject(
     }
     let blobs = retried("delete_subject", || async {
         let mut tx = store.begin().await?;
-        store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
-        let images = store.lock_images_of_subject(tx.conn(), id).await?;
-        store.delete_subject(tx.conn(), id).await?;
+        store.people().lock(tx.conn(), subject.collection_id, &[id]).await?;
+        let images = store.people().lock_images(tx.conn(), id).await?;
+        store.people().delete(tx.conn(), id).await?;
         let blobs = match enrolled {
-            Enrolled::Delete => store.drop_enrolled(tx.conn(), &images).await?,
+            Enrolled::Delete => store.people().drop_enrolled(tx.conn(), &images).await?,
             Enrolled::Keep => Vec::new(),
         };
         let detail = json!({"subject_id": id, "faces": subject.face_count});

@@ -92,11 +92,11 @@ pub(super) async fn list_subject_faces(
     Query(params): Query<FaceListParams>,
 ) -> Result<Json<SubjectFaceList>, ApiError> {
     let store = caller.store();
-    let subject = store.subject(id).await?;
+    let subject = store.people().get(id).await?;
     let list = List::of("subject_faces", id);
     let before = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
-    let mut faces = store.faces_of_subject(subject.collection_id, id, before, limit + 1).await?;
+    let mut faces = store.people().faces(subject.collection_id, id, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut faces, limit, |face| face.id);
     Ok(Json(SubjectFaceList { faces: with_sources(&state, faces).await?, next_cursor }))
 }
@@ -130,9 +130,9 @@ pub(super) async fn remove_subject_face(
         return Err(insufficient(Scope::Erase, detail));
     }
     let store = caller.store();
-    let subject = store.subject(id).await?;
+    let subject = store.people().get(id).await?;
     let extent =
-        if drop { store.extent_of_enrolled(Some(id), Some(face_id)).await? } else { Extent::default() };
+        if drop { store.extents().of_enrolled(Some(id), Some(face_id)).await? } else { Extent::default() };
     let target = format!("remove_subject_face.{id}.{face_id}.{drop}");
     if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
     {
@@ -140,8 +140,8 @@ pub(super) async fn remove_subject_face(
     }
     let blobs = retried("remove_subject_face", || async {
         let mut tx = store.begin().await?;
-        store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
-        let blobs = store.unlink_face(tx.conn(), id, face_id, drop).await?;
+        store.people().lock(tx.conn(), subject.collection_id, &[id]).await?;
+        let blobs = store.people().unlink_face(tx.conn(), id, face_id, drop).await?;
         let detail = json!({"subject_id": id, "face_id": face_id});
         caller.audit(&mut tx, Action::RemoveSubjectFace, subject.collection_id, detail).await?;
         tx.commit().await?;
@@ -205,7 +205,7 @@ pub(super) async fn enrol_faces(
 ) -> Result<Json<EnrolAnswer>, ApiError> {
     // This check runs before the body is read, so that no image is analysed for a subject that does
     // not exist.
-    let subject = caller.store().subject(id).await?;
+    let subject = caller.store().people().get(id).await?;
     let (input, params) = match BodyFormat::of(request.headers())? {
         BodyFormat::Multipart => (Input::Image(one_part(request, &state).await?, None), params),
         BodyFormat::Raw => (Input::Image(raw(request, &state).await?, None), params),
@@ -217,7 +217,7 @@ pub(super) async fn enrol_faces(
         }
         Input::Faces(faces) => enrol_stored(&caller, &subject, &faces, &params).await?,
     };
-    Ok(Json(EnrolAnswer { faces, subject: caller.store().subject(id).await?.into() }))
+    Ok(Json(EnrolAnswer { faces, subject: caller.store().people().get(id).await?.into() }))
 }
 
 async fn enrol_image(
@@ -227,7 +227,7 @@ async fn enrol_image(
     (bytes, address): (bytes::Bytes, Option<ImageAddress>),
     params: &EnrolParams,
 ) -> Result<EnrolledFace, ApiError> {
-    let collection = caller.store().collection_by_id(subject.collection_id).await?;
+    let collection = caller.store().collections().by_id(subject.collection_id).await?;
     let collection_profile = pipeline::profile_of(&collection);
     let (url, answered) = address.map(|address| (address.requested, address.fetched_from)).unzip();
     let enrolment = Enrolment {
@@ -262,7 +262,7 @@ async fn enrol_stored(
     let store = caller.store();
     let mut enrolled = Vec::with_capacity(faces.len());
     for &face_id in faces {
-        let face = store.face(face_id).await?;
+        let face = store.faces().get(face_id).await?;
         if face.collection_id != subject.collection_id {
             return Err(ApiError::not_found("face", face_id).field("face_ids"));
         }
@@ -277,8 +277,8 @@ async fn enrol_stored(
     let moved = params.r#move.unwrap_or(false);
     retried("enrol_faces", || async {
         let mut tx = store.begin().await?;
-        store.lock_subjects(tx.conn(), subject.collection_id, &[subject.id]).await?;
-        store.enrol_faces(tx.conn(), subject.collection_id, subject.id, faces, moved).await?;
+        store.people().lock(tx.conn(), subject.collection_id, &[subject.id]).await?;
+        store.people().enrol(tx.conn(), subject.collection_id, subject.id, faces, moved).await?;
         tx.commit().await
     })
     .await?;

@@ -108,7 +108,7 @@ pub(super) fn check_metadata(metadata: Value) -> Result<Value, ApiError> {
     responses((status = 200, description = "The subject", body = SubjectView)),
 )]
 pub(super) async fn get_subject(caller: Caller, Id(id): Id) -> Result<Json<SubjectView>, ApiError> {
-    Ok(Json(caller.store().subject(id).await?.into()))
+    Ok(Json(caller.store().people().get(id).await?.into()))
 }
 
 /// How a subject was created.
@@ -174,7 +174,7 @@ pub(super) async fn list_subjects(
     let list = List::of("subjects", &filter);
     let before = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
-    let mut rows = caller.store().subjects(&filter, before, limit + 1).await?;
+    let mut rows = caller.store().people().list(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |row| row.id);
     Ok(Json(SubjectList { subjects: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }

@@ -101,7 +101,7 @@ pub(crate) async fn drop_blobs(state: &AppState, keys: Vec<String>) {
     }
     let (store, blobs) = (state.services.store.clone(), state.services.blobs.clone());
     let deletion = tokio::spawn(async move {
-        if let Err(error) = store.drop_blobs(&blobs, &keys).await {
+        if let Err(error) = store.blobs().delete(&blobs, &keys).await {
             tracing::warn!(%error, blobs = keys.len(), "failed to delete blobs; the sweep retries");
         }
     });

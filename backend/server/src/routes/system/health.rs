@@ -112,7 +112,7 @@ async fn gather_queue(state: &AppState) {
 
 /// Reads the lag of a search index outside the database.
 async fn gather_index(state: &AppState) {
-    match state.services.store.index_lag().await {
+    match state.services.store.faces().index_lag().await {
         Ok(lag) => metrics::gauge!("facecrawl_search_index_lag_seconds").set(lag.as_secs_f64()),
         Err(error) => {
             tracing::warn!(%error, "cannot read the lag of the search index");

@@ -129,8 +129,8 @@ pub(super) async fn delete_video(
     Query(params): Query<DeletionParams>,
 ) -> Result<Response, ApiError> {
     let store = caller.store();
-    let video = store.video(id).await?;
-    let (target, extent) = (format!("delete_video.{id}"), store.extent_of_video(id).await?);
+    let video = store.videos().get(id).await?;
+    let (target, extent) = (format!("delete_video.{id}"), store.extents().of_video(id).await?);
     if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
     {
         return Ok(response);

@@ -154,6 +154,6 @@ async fn answer(caller: &Caller, added: Added, limits: VideoLimits) -> Result<Re
         Added::Existing(id) => (StatusCode::OK, id),
         Added::TooMany => return Err(too_many(limits)),
     };
-    let view = VideoView::from(caller.store().video(id).await?);
+    let view = VideoView::from(caller.store().videos().get(id).await?);
     located(status, &format!("/videos/{id}"), view)
 }

@@ -75,14 +75,14 @@ impl Reader {
         let Self { video, format, embeddings } = self;
         let mut text = String::new();
         if after.is_none() {
-            let exported = caller.store().export_video(video).await?;
+            let exported = caller.store().crawled_videos().export(video).await?;
             if format == Format::Jsonl {
                 text = video_line(&exported);
             }
         }
-        let page = caller.store().export_tracks(video, after, TRACKS, embeddings).await?;
+        let page = caller.store().crawled_videos().export_tracks(video, after, TRACKS, embeddings).await?;
         // A deleted video has no tracks, and the export would end as if it were complete.
-        caller.store().video(video).await?;
+        caller.store().videos().get(video).await?;
         for track in &page.tracks {
             text += &match format {
                 Format::Jsonl => track_line(video, track)?,

@@ -109,9 +109,9 @@ pub(super) async fn list_tracks(
     let list = List::of("tracks", (id, &filter));
     let after = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(100, Bounded::get);
-    let video = caller.store().video(id).await?;
+    let video = caller.store().videos().get(id).await?;
     let last_us = video.checkpoint_us.filter(|_| video.state == VideoState::Completed);
-    let page = caller.store().tracks(id, &filter, after, limit).await?;
+    let page = caller.store().tracks().list(id, &filter, after, limit).await?;
     let next_cursor = page.next.map(|key| list.cursor(&key));
     let tracks =
         page.tracks.into_iter().map(|track| TrackView::of(track, last_us)).collect::<Result<_, _>>()?;

@@ -132,7 +132,7 @@ impl From<Video> for VideoView {
     responses((status = 200, description = "The video", body = VideoView)),
 )]
 pub(super) async fn get_video(caller: Caller, Id(id): Id) -> Result<Json<VideoView>, ApiError> {
-    Ok(Json(caller.store().video(id).await?.into()))
+    Ok(Json(caller.store().videos().get(id).await?.into()))
 }
 
 /// Selects the videos to list.
@@ -179,7 +179,7 @@ pub(super) async fn list_videos(
     let filter = VideoFilter { collection: collection.name, state: params.state, crawl_id: params.crawl_id };
     let list = List::of("videos", &filter);
     let before = list.after(params.cursor.as_deref())?;
-    let mut rows = caller.store().videos(&filter, before, limit + 1).await?;
+    let mut rows = caller.store().videos().list(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |video| video.id);
     Ok(Json(VideoList { videos: rows.into_iter().map(VideoView::from).collect(), next_cursor }))
 }

@@ -1,8 +1,13 @@
-//! Tests `POST` and `GET /crawls`, and `GET /crawls/{id}`.
+//! Tests the operations that create, list, pause, resume, cancel and delete crawls, recurring
+//! crawls, and the list of images that a crawl did not process.
 use crate::support::site::Site;
-use crate::support::{App, Options, field, json_of, problem};
+use crate::support::{App, Json, Options, erase, field, json_of, ok, problem, time};
+use axum::Router;
+use axum::response::Html;
+use axum::routing::get;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+use time::OffsetDateTime;
 
 #[testing::test]
 async fn a_crawl_ends_with_every_page_and_image_accounted_for() {
@@ -13,11 +18,11 @@ async fn a_crawl_ends_with_every_page_and_image_accounted_for() {
     let response = app.post_json("/crawls", &body).await;
     let location = response.headers()["location"].to_str().unwrap().to_owned();
     let created = json_of(response, StatusCode::CREATED).await;
-    assert_eq!(location, format!("/crawls/{}", created["id"].as_str().unwrap()));
+    assert_eq!(location, format!("/crawls/{}", created.text("id")));
     assert_eq!((&created["collection"], &created["kind"]), (&json!("default"), &json!("web")));
     assert_eq!(created["options"]["max_depth"], 1);
 
-    let crawl = app.crawl_end(created["id"].as_str().unwrap()).await;
+    let crawl = app.crawl_end(created.text("id")).await;
     assert_eq!(crawl["state"], "completed");
     assert_eq!(crawl["counts"]["pages"], json!({"queued": 0, "fetched": 1, "skipped": 0, "failed": 0}));
     assert_eq!(
@@ -26,7 +31,7 @@ async fn a_crawl_ends_with_every_page_and_image_accounted_for() {
     );
     assert_eq!(crawl["reasons"], json!({"http_404": 1}));
     assert!(crawl["counts"]["faces"].as_u64().unwrap() >= 1);
-    assert!(crawl["finished_at"].as_str().unwrap().ends_with('Z'), "{}", crawl["finished_at"]);
+    assert!(crawl.text("finished_at").ends_with('Z'), "{}", crawl["finished_at"]);
 }
 
 #[testing::test]
@@ -34,24 +39,22 @@ async fn crawls_are_listed_newest_first_by_page_and_state() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let mut ids = Vec::new();
     for _ in 0..3 {
-        let body = json!({"seeds": ["http://127.0.0.1:9/"]});
-        let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+        let created = app.create("/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
         ids.insert(0, created["id"].clone());
     }
     let all = app.get_ok("/crawls").await;
-    let listed: Vec<Value> =
-        all["crawls"].as_array().unwrap().iter().map(|crawl| crawl["id"].clone()).collect();
+    let listed: Vec<Value> = all.list("crawls").iter().map(|crawl| crawl["id"].clone()).collect();
     assert_eq!(listed, ids);
     let first = app.get_ok("/crawls?limit=2&collection=default&state=running").await;
-    assert_eq!(first["crawls"].as_array().unwrap().len(), 2);
+    assert_eq!(first.list("crawls").len(), 2);
     let filters = "collection=default&state=running";
-    let cursor = first["next_cursor"].as_str().unwrap();
+    let cursor = first.text("next_cursor");
     let rest = app.get_ok(&format!("/crawls?limit=1&{filters}&cursor={cursor}")).await;
     assert_eq!((&rest["crawls"][0]["id"], &rest["next_cursor"]), (&ids[2], &Value::Null));
     assert_eq!(app.get_ok("/crawls?state=failed").await["crawls"], json!([]));
 
     let wrong = problem(app.get("/crawls?state=sleeping").await, 400, "bad_query").await;
-    assert_eq!((field(&wrong), wrong["allowed"].as_array().unwrap().len()), ("state", 5));
+    assert_eq!((field(&wrong), wrong.list("allowed").len()), ("state", 5));
     problem(app.get("/crawls?limit=101").await, 400, "bad_query").await;
     problem(app.get("/crawls?collection=nowhere").await, 404, "not_found").await;
     problem(app.get("/crawls/00000000-0000-7000-8000-000000000000").await, 404, "not_found").await;
@@ -89,7 +92,7 @@ async fn wrong_crawls_are_refused_with_the_field() {
         let wrong = app.post_json("/crawls", &json!({"seeds": [good, seed]})).await;
         let wrong = problem(wrong, 422, "invalid_field").await;
         assert_eq!(field(&wrong), "seeds", "{wrong}");
-        assert!(wrong["detail"].as_str().unwrap().contains("number 2"), "{wrong}");
+        assert!(wrong.text("detail").contains("number 2"), "{wrong}");
         assert!(!wrong.to_string().contains("secret"), "{wrong}");
     }
     problem(app.post_raw("/crawls", "application/json", b"{".to_vec()).await, 400, "bad_json").await;
@@ -114,8 +117,7 @@ async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
         seeds.iter().map(String::len).sum::<usize>() < 400 << 10,
         "a request must have about a third of the bytes"
     );
-    let whole = json!({"seeds": seeds, "max_pages": SEEDS});
-    json_of(app.post_json("/crawls", &whole).await, StatusCode::CREATED).await;
+    app.create("/crawls", &json!({"seeds": seeds, "max_pages": SEEDS})).await;
     seeds[0].push('x');
     let refused = app.post_json("/crawls", &json!({"seeds": seeds, "max_pages": SEEDS})).await;
     let refused = problem(refused, 422, "invalid_field").await;
@@ -123,7 +125,7 @@ async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
     // A duplicate seed is stored and counted once.
     seeds[0] = seeds[1].clone();
     let body = json!({"seeds": seeds, "max_pages": SEEDS});
-    json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    app.create("/crawls", &body).await;
 }
 
 #[testing::test]
@@ -134,9 +136,9 @@ async fn lists_and_events_show_the_first_seeds_and_how_many_there_are() {
     for (bytes, shown) in [(30, 100), (1 << 10, 16), (8_000, 2)] {
         let seeds: Vec<String> = (0..120).map(|number| seed(number, bytes)).collect();
         let created = json_of(app.post_json("/crawls", &json!({"seeds": seeds})).await, StatusCode::CREATED);
-        let id = created.await["id"].as_str().unwrap().to_owned();
+        let id = created.await.text("id").to_owned();
         let whole = app.get_ok(&format!("/crawls/{id}")).await;
-        let all = whole["seeds"].as_array().unwrap();
+        let all = whole.list("seeds");
         assert_eq!((all.len(), &whole["seed_count"]), (120, &json!(120)));
         let list = app.get_ok("/crawls?limit=1").await;
         app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await;
@@ -144,7 +146,194 @@ async fn lists_and_events_show_the_first_seeds_and_how_many_there_are() {
         let event = events.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
         for brief in [&list["crawls"][0], &serde_json::from_str(event).unwrap()] {
             assert_eq!((brief["id"].as_str(), &brief["seed_count"]), (Some(id.as_str()), &json!(120)));
-            assert_eq!(brief["seeds"].as_array().unwrap(), &all[..shown]);
+            assert_eq!(brief.list("seeds"), &all[..shown]);
         }
     }
+}
+
+#[testing::test]
+async fn a_crawl_is_held_let_go_and_ended() {
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
+    let path = app.idle_crawl().await;
+    let verb = async |name: &str| app.post_json(&format!("{path}/{name}"), &json!({})).await;
+
+    problem(verb("resume").await, 409, "conflict").await;
+    assert_eq!(ok(verb("pause").await).await["state"], "paused");
+    problem(verb("pause").await, 409, "conflict").await;
+    problem(app.delete(&path).await, 409, "conflict").await;
+    assert_eq!(ok(verb("resume").await).await["state"], "running");
+    problem(app.delete(&path).await, 409, "conflict").await;
+    let cancelled = ok(verb("cancel").await).await;
+    assert_eq!(cancelled["state"], "cancelled");
+    assert_eq!(cancelled["counts"]["pages"], json!({"queued": 0, "fetched": 0, "skipped": 1, "failed": 0}));
+    assert_eq!(cancelled["reasons"], json!({"cancelled": 1}));
+    for name in ["pause", "resume", "cancel"] {
+        problem(verb(name).await, 409, "conflict").await;
+        let nowhere = format!("/crawls/00000000-0000-7000-8000-000000000000/{name}");
+        problem(app.post_json(&nowhere, &json!({})).await, 404, "not_found").await;
+    }
+    assert_eq!(app.delete(&path).await.status(), StatusCode::NO_CONTENT);
+    problem(app.get(&path).await, 404, "not_found").await;
+    problem(app.delete(&path).await, 404, "not_found").await;
+}
+
+#[testing::test]
+async fn a_deleted_crawl_leaves_its_images_unless_asked_to_take_them() {
+    let (app, _site, first) = App::with_crawl(&["ada_small.jpg"]).await;
+    let path = format!("/crawls/{}", first.text("id"));
+    problem(app.delete(&format!("{path}?with_images=perhaps")).await, 400, "bad_query").await;
+    assert_eq!(app.delete(&path).await.status(), StatusCode::NO_CONTENT);
+    let kept = app.get_ok("/images").await;
+    assert_eq!(kept.list("images").len(), 1);
+    assert_eq!(kept["images"][0]["sources"][0]["crawl_id"], json!(null));
+
+    let other = Site::with(&["ben_2.jpg"]).await;
+    let second = app.crawl(&[other.page()]).await;
+    assert_eq!(app.get_ok("/images").await.list("images").len(), 2);
+    let path = format!("/crawls/{}?with_images=true", second.text("id"));
+    assert_eq!(app.delete(&path).await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(app.get_ok("/images").await["images"], kept["images"]);
+}
+
+async fn create(app: &App, seed: String) -> String {
+    let created = app.create("/crawls", &json!({"seeds": [seed], "delay_ms": 0, "every": "60m"})).await;
+    assert_eq!(
+        (&created["options"]["every"], &created["series_id"], &created["next_run_at"]),
+        (&json!("1h"), &created["id"], &Value::Null)
+    );
+    created.text("id").to_owned()
+}
+
+/// Makes the scheduled next run due now.
+async fn an_hour_later(app: &App) {
+    app.database.execute("update jobs set scheduled_at = now() where kind = 'start_crawl'").await;
+}
+
+async fn runs(app: &App, series: &str, wanted: usize) -> Vec<Value> {
+    let all = |answer: &Value| {
+        let runs = answer.list("crawls");
+        runs.len() == wanted && runs.iter().all(|run| run["finished_at"] != Value::Null)
+    };
+    let answer = app.until(&format!("/crawls?series_id={series}"), all).await;
+    answer.list("crawls").clone()
+}
+
+#[testing::test]
+async fn every_run_is_a_crawl_of_its_own_and_promises_the_next() {
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg"]).await;
+    let id = create(&app, site.page()).await;
+    let first = &runs(&app, &id, 1).await[0];
+    assert_eq!(time(&first["next_run_at"]) - time(&first["created_at"]), time::Duration::HOUR);
+    let early = problem(app.delete(&format!("/crawls/{id}")).await, 409, "conflict").await;
+    assert!(early.text("detail").contains("a further run is scheduled"), "{early}");
+
+    an_hour_later(&app).await;
+    let both = runs(&app, &id, 2).await;
+    let (second, first) = (&both[0], &both[1]);
+    assert_eq!((&first["id"], &first["next_run_at"]), (&json!(id), &Value::Null));
+    assert_eq!((&second["series_id"], &second["state"]), (&json!(id), &json!("completed")));
+    assert_eq!((&second["seeds"], &second["options"]), (&first["seeds"], &first["options"]));
+    assert_eq!(
+        second["counts"]["images"]["duplicate"], 1,
+        "each run has its own ledger, and the image is known"
+    );
+    assert!(second["next_run_at"].is_string());
+    assert_eq!(app.delete(&format!("/crawls/{id}")).await.status(), StatusCode::NO_CONTENT);
+    an_hour_later(&app).await;
+    assert_eq!(runs(&app, &id, 2).await.len(), 2, "the series goes on without its first run");
+}
+
+#[testing::test]
+async fn a_cancelled_series_is_over_between_two_runs_and_in_one() {
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg"]).await;
+    let id = create(&app, site.page()).await;
+    runs(&app, &id, 1).await;
+    let cancelled = app.post_ok(&format!("/crawls/{id}/cancel"), &json!({})).await;
+    assert_eq!((&cancelled["state"], &cancelled["next_run_at"]), (&json!("completed"), &Value::Null));
+    problem(app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await, 409, "conflict").await;
+    an_hour_later(&app).await;
+    app.until("/jobs?kind=start_crawl&state=any", |answer| {
+        answer.list("jobs").iter().all(|job| job["state"] == "completed")
+    })
+    .await;
+    assert_eq!(runs(&app, &id, 1).await.len(), 1, "no run starts after the cancellation");
+
+    // The caller cancels with the id of the first run, regardless of which run is active.
+    let id = create(&app, format!("{}/held.jpg", site.url)).await;
+    site.asked.notified().await;
+    site.release.notify_one();
+    runs(&app, &id, 1).await;
+    an_hour_later(&app).await;
+    site.asked.notified().await;
+    app.post_ok(&format!("/crawls/{id}/cancel"), &json!({})).await;
+    let both = runs(&app, &id, 2).await;
+    assert_eq!((&both[0]["state"], &both[0]["next_run_at"]), (&json!("cancelled"), &Value::Null));
+}
+
+#[testing::test]
+async fn a_run_that_takes_longer_is_followed_at_once() {
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
+    let id = create(&app, "http://127.0.0.1:9/".into()).await;
+    app.database.execute("update crawls set created_at = now() - interval '3 hours'").await;
+    app.database.execute("update pages set state = 'failed', reason = 'connect_failure'").await;
+    let ended = app.state.services.crawls.reconcile().await.unwrap();
+    assert_eq!(ended.crawls, 1);
+    let run = app.get_ok(&format!("/crawls/{id}")).await;
+    assert_eq!(run["state"], "failed", "the next run follows a failed one too");
+    assert!(time(&run["next_run_at"]) <= OffsetDateTime::now_utc());
+}
+
+fn addresses(page: &Value) -> Vec<&str> {
+    page.list("images").iter().map(|image| image.text("url")).collect()
+}
+
+#[testing::test]
+async fn images_that_were_not_processed_are_listed_with_their_reasons() {
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg"]).await;
+    let missing = ["first.jpg", "second.jpg", "third.jpg"].map(|name| site.picture(name));
+    let mut seeds = vec![site.picture("ada_small.jpg")];
+    seeds.extend(missing.clone());
+    let crawl = app.crawl(&seeds).await;
+    assert_eq!(crawl["reasons"], json!({"http_404": 3}), "{crawl}");
+    let path = format!("/crawls/{}/unprocessed-images", crawl.text("id"));
+
+    let all = app.get_ok(&path).await;
+    assert_eq!(
+        (addresses(&all), &all["next_cursor"]),
+        (missing.iter().map(String::as_str).collect(), &Value::Null)
+    );
+    let first = &all["images"][0];
+    assert_eq!((&first["state"], &first["reason"]), (&json!("failed"), &json!("http_404")));
+    assert_eq!(first["explanation"], "The server responded with HTTP 404");
+    assert_eq!(first["page_url"], Value::Null);
+    assert!(first["finished_at"].is_string());
+
+    let page = app.get_ok(&format!("{path}?limit=2")).await;
+    let rest = app.get_ok(&format!("{path}?limit=2&cursor={}", page.text("next_cursor"))).await;
+    assert_eq!([addresses(&page), addresses(&rest)].concat(), addresses(&all));
+    assert_eq!(app.get_ok(&format!("{path}?reason=http_404")).await, all);
+    assert_eq!(app.get_ok(&format!("{path}?reason=timeout")).await["images"], json!([]));
+    let wrong = problem(app.get(&format!("{path}?state=failed")).await, 400, "bad_query").await;
+    assert_eq!(field(&wrong), "state");
+    let nobody = "/crawls/00000000-0000-7000-8000-000000000000/unprocessed-images";
+    problem(app.get(nobody).await, 404, "not_found").await;
+
+    // An erased address is not shown.
+    erase(&app, &json!({"url": missing[1]})).await;
+    assert_eq!(addresses(&app.get_ok(&path).await), [&missing[0], &missing[2]]);
+}
+
+#[testing::test]
+async fn an_image_that_was_not_processed_is_listed_with_its_page() {
+    let app = App::spawn().await;
+    let page = Html("<!doctype html><title>Pictures</title><img src=/pictures/missing.jpg>");
+    let site = Site::of(Router::new().route("/", get(move || async move { page }))).await;
+    let crawl = app.crawl(&[site.page()]).await;
+    let path = format!("/crawls/{}/unprocessed-images", crawl.text("id"));
+    let all = app.get_ok(&path).await;
+    assert_eq!(addresses(&all), [site.picture("missing.jpg")]);
+    assert_eq!(all["images"][0]["page_url"], site.page());
 }

@@ -1,24 +1,105 @@
+//! Tests the event streams and the exports of crawls.
 use crate::support::site::Site;
-use crate::support::{App, Options, field, json_of, problem};
-use domain::ImageState;
-use reqwest::StatusCode;
+use crate::support::{App, Events, Json, Options, export, field, image_urls, lines, problem};
+use domain::{ImageState, Reason};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use store::crawls::pages::{ImageUrlResult, NewImageUrl};
+use store::crawls::pages::ImageUrlResult;
 use store::images::NewImage;
 use uuid::Uuid;
 
-async fn text(app: &App, path: &str, content_type: &str) -> String {
-    let response = app.get(path).await;
-    assert_eq!(response.status(), StatusCode::OK);
-    assert!(response.headers()["content-type"].to_str().unwrap().starts_with(content_type));
-    let file = response.headers()["content-disposition"].to_str().unwrap().to_owned();
-    assert!(file.starts_with("attachment; filename=\"crawl-"), "{file}");
-    response.text().await.unwrap()
+#[testing::test]
+async fn progress_is_told_until_the_crawl_is_done() {
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg"]).await;
+    let body = json!({"seeds": [site.page(), format!("{}/held", site.url)], "delay_ms": 0});
+    let created = app.create("/crawls", &body).await;
+    let id = created.text("id");
+    let mut events = Events::of(&app, &format!("/crawls/{id}")).await;
+    let mut seen: Vec<Value> = Vec::new();
+    let last = loop {
+        let (name, data) = events.next().await.expect("the stream ends with `done`");
+        assert_eq!(data["id"], id);
+        if name == "done" {
+            break data;
+        }
+        assert_eq!((name.as_str(), &data["state"]), ("progress", &json!("running")));
+        assert_ne!(seen.last(), Some(&data), "an event is sent only after a change");
+        // The held image keeps the crawl running until this test has seen the progress.
+        if data["counts"]["images"]["processed"] == 1 {
+            site.release.notify_one();
+        }
+        seen.push(data);
+    };
+    assert!(!seen.is_empty());
+    assert_eq!(last, app.get_ok(&format!("/crawls/{id}")).await, "the same JSON as the crawl itself");
+    assert_eq!((&last["state"], &last["counts"]["images"]["failed"]), (&json!("completed"), &json!(1)));
+    assert_eq!(events.next().await, None);
+
+    // The stream of a crawl that has ended has one event.
+    let mut again = Events::of(&app, &format!("/crawls/{id}")).await;
+    assert_eq!(again.next().await, Some(("done".to_owned(), last)));
+    assert_eq!(again.next().await, None);
 }
 
-fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+#[testing::test]
+async fn many_changes_are_told_in_order_without_repetition() {
+    const IMAGES: i64 = 400;
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
+    let created = app.create("/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
+    let id = created.text("id").to_owned();
+    let store = app.state.services.store.clone();
+    let crawl = id.parse().unwrap();
+    let urls = image_urls(IMAGES as usize);
+    let rows =
+        app.commit(async |tx| store.ledger().admit_images(tx.conn(), crawl, IMAGES, &urls).await).await;
+
+    let mut watched =
+        [Events::of(&app, &format!("/crawls/{id}")).await, Events::of(&app, &format!("/crawls/{id}")).await];
+    let settling = tokio::spawn(async move {
+        for row in rows {
+            let mut tx = store.begin().await.unwrap();
+            let (state, reason) = (ImageState::Failed, Some(Reason::Http(404)));
+            let result = ImageUrlResult { state, reason, detail: None, image: None };
+            store.ledger().settle_image_url(tx.conn(), row.id, result).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+    });
+    for events in &mut watched {
+        let mut failed = -1;
+        while failed < IMAGES {
+            let (name, data) = events.next().await.unwrap();
+            let images = &data["counts"]["images"];
+            let (now, queued) = (images["failed"].as_i64().unwrap(), images["queued"].as_i64().unwrap());
+            assert_eq!((name.as_str(), now + queued), ("progress", IMAGES));
+            assert!(now > failed, "events are sent after changes and in order: {failed}, then {now}");
+            failed = now;
+        }
+    }
+    settling.await.unwrap();
+    app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await;
+    for mut events in watched {
+        let (name, data) = events.next().await.unwrap();
+        assert_eq!((name.as_str(), &data["state"]), ("done", &json!("cancelled")));
+        assert_eq!(events.next().await, None);
+    }
+}
+
+#[testing::test]
+async fn a_stream_ends_when_the_service_stops() {
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
+    let mut events = Events::of(&app, &app.idle_crawl().await).await;
+    assert_eq!(events.next().await.unwrap().0, "progress");
+    app.shutdown.cancel();
+    assert_eq!(events.next().await, None);
+    app.stop().await.unwrap();
+}
+
+#[testing::test]
+async fn there_are_no_events_of_an_unknown_crawl() {
+    let app = App::spawn().await;
+    let response = app.get("/crawls/00000000-0000-7000-8000-000000000000/events").await;
+    problem(response, 404, "not_found").await;
 }
 
 #[testing::test]
@@ -28,25 +109,25 @@ async fn a_crawl_is_exported_with_its_faces_and_its_own_sources() {
     // Another crawl found one of the images before. Its source must not appear in this export.
     app.crawl(&[site.picture("ada_small.jpg")]).await;
     let crawl = app.crawl(&[site.page()]).await;
-    let path = format!("/crawls/{}/export", crawl["id"].as_str().unwrap());
+    let path = format!("/crawls/{}/export", crawl.text("id"));
 
-    let exported = lines(&text(&app, &path, "application/x-ndjson").await);
+    let exported = lines(&export(&app, &path, "application/x-ndjson").await);
     assert_eq!(exported.len(), 2);
     let faces = app.get_ok("/faces?limit=1000").await;
     let known = |face: &Value| {
-        let mut faces = faces["faces"].as_array().unwrap().iter();
+        let mut faces = faces.list("faces").iter();
         faces.find(|known| known["id"] == face["face_id"]).cloned().expect("every exported face is stored")
     };
     let mut seen = 0;
     for image in &exported {
-        let stored = app.get_ok(&format!("/images/{}", image["image_id"].as_str().unwrap())).await;
+        let stored = app.get_ok(&format!("/images/{}", image.text("image_id"))).await;
         for key in ["sha256", "phash", "width", "height", "format", "bytes", "rotation", "created_at"] {
             assert_eq!(image[key], stored[key], "{key}");
         }
-        let sources = image["sources"].as_array().unwrap();
+        let sources = image.list("sources");
         assert_eq!((sources.len(), &sources[0]["page_url"]), (1, &json!(site.page())));
-        assert!(image["faces"].as_array().unwrap().len() as u64 == stored["face_count"].as_u64().unwrap());
-        for face in image["faces"].as_array().unwrap() {
+        assert!(image.list("faces").len() as u64 == stored["face_count"].as_u64().unwrap());
+        for face in image.list("faces") {
             let stored = known(face);
             for key in ["bbox", "det_score", "landmarks", "quality", "embedding_model"] {
                 assert_eq!(face[key], stored[key], "{key}");
@@ -57,14 +138,14 @@ async fn a_crawl_is_exported_with_its_faces_and_its_own_sources() {
     }
     assert_eq!(seen as u64, crawl["counts"]["faces"].as_u64().unwrap());
 
-    let exported = lines(&text(&app, &format!("{path}?embeddings=true"), "application/x-ndjson").await);
-    for face in exported.iter().flat_map(|image| image["faces"].as_array().unwrap()) {
-        let embedding = face["embedding"].as_array().unwrap();
+    let exported = lines(&export(&app, &format!("{path}?embeddings=true"), "application/x-ndjson").await);
+    for face in exported.iter().flat_map(|image| image.list("faces")) {
+        let embedding = face.list("embedding");
         let length: f64 = embedding.iter().map(|v| v.as_f64().unwrap().powi(2)).sum();
         assert!(embedding.len() == 128 && (length - 1.0).abs() < 0.01, "{length}");
     }
 
-    let table = text(&app, &format!("{path}?format=csv&embeddings=true"), "text/csv").await;
+    let table = export(&app, &format!("{path}?format=csv&embeddings=true"), "text/csv").await;
     let rows: Vec<Vec<&str>> = table.split_terminator("\r\n").map(|row| row.split(',').collect()).collect();
     assert_eq!(rows.len(), 1 + seen);
     assert!(rows.iter().all(|row| row.len() == rows[0].len()));
@@ -80,22 +161,14 @@ async fn a_crawl_is_exported_with_its_faces_and_its_own_sources() {
 async fn a_long_export_comes_in_pages_and_misses_nothing() {
     const IMAGES: usize = 250;
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
-    let body = json!({"seeds": ["http://127.0.0.1:9/"]});
-    let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
-    let crawl: Uuid = created["id"].as_str().unwrap().parse().unwrap();
+    let created = app.create("/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
+    let crawl: Uuid = created.text("id").parse().unwrap();
     let store = &app.state.services.store;
-    let collection = store.collection("default").await.unwrap().id;
+    let collection = store.collections().get("default").await.unwrap().id;
     // An image with two URLs still has one line.
-    let urls: Vec<NewImageUrl> = (0..2 * IMAGES)
-        .map(|n| NewImageUrl {
-            url: format!("http://127.0.0.1:9/{n}.jpg"),
-            page_url: None,
-            asked_url: None,
-            alt: None,
-        })
-        .collect();
+    let urls = image_urls(2 * IMAGES);
     let mut tx = store.begin().await.unwrap();
-    let rows = store.admit_images(tx.conn(), crawl, 10_000, &urls).await.unwrap();
+    let rows = store.ledger().admit_images(tx.conn(), crawl, 10_000, &urls).await.unwrap();
     let mut expected = BTreeSet::new();
     for (number, rows) in rows.chunks(2).enumerate() {
         let mut sha256 = [0; 32];
@@ -113,33 +186,31 @@ async fn a_long_export_comes_in_pages_and_misses_nothing() {
             rotation: 0,
             thumbnail_key: None,
         };
-        store.insert_image(tx.conn(), collection, &image).await.unwrap().unwrap();
+        store.images().insert(tx.conn(), collection, &image).await.unwrap().unwrap();
         expected.insert(image.id.to_string());
         for row in rows {
             let (state, image) = (ImageState::Processed, Some(image.id));
             let result = ImageUrlResult { state, reason: None, detail: None, image };
-            store.settle_image_url(tx.conn(), row.id, result).await.unwrap();
+            store.ledger().settle_image_url(tx.conn(), row.id, result).await.unwrap();
         }
     }
     tx.commit().await.unwrap();
     let path = format!("/crawls/{crawl}/export");
-    let exported = lines(&text(&app, &path, "application/x-ndjson").await);
-    let ids: Vec<&str> = exported.iter().map(|image| image["image_id"].as_str().unwrap()).collect();
+    let exported = lines(&export(&app, &path, "application/x-ndjson").await);
+    let ids: Vec<&str> = exported.iter().map(|image| image.text("image_id")).collect();
     assert!(ids.iter().copied().eq(expected.iter().map(String::as_str)), "each image once, the oldest first");
-    assert_eq!(exported[0]["sources"].as_array().unwrap().len(), 2);
-    let table = text(&app, &format!("{path}?format=csv"), "text/csv").await;
+    assert_eq!(exported[0].list("sources").len(), 2);
+    let table = export(&app, &format!("{path}?format=csv"), "text/csv").await;
     assert_eq!(table.split_terminator("\r\n").count(), 1 + IMAGES);
 }
 
 #[testing::test]
 async fn what_cannot_be_exported_is_said() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
-    let body = json!({"seeds": ["http://127.0.0.1:9/"]});
-    let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
-    let path = format!("/crawls/{}/export", created["id"].as_str().unwrap());
+    let path = format!("{}/export", app.idle_crawl().await);
     let wrong = problem(app.get(&format!("{path}?format=xml")).await, 400, "bad_query").await;
     assert_eq!((field(&wrong), &wrong["allowed"]), ("format", &json!(["jsonl", "csv"])));
     problem(app.get("/crawls/00000000-0000-7000-8000-000000000000/export").await, 404, "not_found").await;
-    assert_eq!(text(&app, &path, "application/x-ndjson").await, "");
-    assert!(text(&app, &format!("{path}?format=csv"), "text/csv").await.starts_with("image_id,"));
+    assert_eq!(export(&app, &path, "application/x-ndjson").await, "");
+    assert!(export(&app, &format!("{path}?format=csv"), "text/csv").await.starts_with("image_id,"));
 }

@@ -1,5 +1,7 @@
-use crate::support::pictures::{drawn, picture};
-use crate::support::{App, ok, problem};
+//! Tests the detection of faces in one image and in a batch, and the comparison of two images.
+use crate::support::images::{drawn, picture, truncated};
+use crate::support::site::Site;
+use crate::support::{App, Json, field, ok, problem};
 use serde_json::{Value, json};
 
 /// Returns the response for an image that must have one face. The face must be within 20 pixels of
@@ -7,7 +9,7 @@ use serde_json::{Value, json};
 async fn one_face(picture: Vec<u8>, wanted: [f64; 4]) -> Value {
     let app = App::spawn().await;
     let answer = ok(app.post_parts("/faces/detect", &[("image", picture)]).await).await;
-    let faces = answer["faces"].as_array().unwrap();
+    let faces = answer.list("faces");
     assert_eq!(faces.len(), 1);
     for (side, wanted) in ["x", "y", "width", "height"].into_iter().zip(wanted) {
         let got = faces[0]["bbox"][side].as_f64().unwrap();
@@ -30,14 +32,14 @@ async fn a_photograph_answers_one_face_where_the_reference_has_it() {
 async fn a_portrait_answers_one_face_where_it_was_drawn() {
     let [left, top, width, height] = testing::gallery::face("ada.jpg").map(f64::from);
     let answer = one_face(picture("ada.jpg"), [left, top, width, height]).await;
-    let faces = answer["faces"].as_array().unwrap();
-    let embedding = faces[0]["embedding"].as_array().unwrap();
+    let faces = answer.list("faces");
+    let embedding = faces[0].list("embedding");
     let length: f64 = embedding.iter().map(|x| x.as_f64().unwrap().powi(2)).sum();
     assert_eq!(embedding.len(), 128);
     assert!((length - 1.0).abs() < 1e-3, "{length}");
     assert!(answer["timings_ms"]["total"].as_f64().unwrap() > 0.0);
     // Bits of the hash may differ between machines because of rounding.
-    let phash = answer["image"]["phash"].as_str().unwrap();
+    let phash = answer["image"].text("phash");
     assert!(phash.len() == 16 && phash.bytes().all(|b| b.is_ascii_hexdigit()), "{phash}");
     insta::assert_json_snapshot!("ada", shape(&answer), {".image.phash" => "[16 hex digits]"});
 }
@@ -72,19 +74,19 @@ async fn parameters_choose_what_is_answered() {
         ok(app.post_raw(&format!("/faces/detect?{query}"), "image/jpeg", picture.clone()).await).await
     };
     let all = ask("").await;
-    assert_eq!(all["faces"].as_array().unwrap().len(), 2);
+    assert_eq!(all.list("faces").len(), 2);
     assert!(all["faces"][0]["det_score"].as_f64() >= all["faces"][1]["det_score"].as_f64());
 
     let lean = ask("embeddings=false&quality=false").await;
-    for face in lean["faces"].as_array().unwrap() {
+    for face in lean.list("faces") {
         assert!(face.get("embedding").is_none() && face.get("quality").is_none(), "{face}");
     }
     let best = ask("max_faces=1").await;
-    assert_eq!(best["faces"].as_array().unwrap().len(), 1);
+    assert_eq!(best.list("faces").len(), 1);
     assert_eq!(best["faces"][0]["bbox"], all["faces"][0]["bbox"]);
     assert_eq!(ask("min_score=1").await["faces"], json!([]));
     assert_eq!(ask("quality_profile=off").await["faces"][0]["quality"]["passed"], true);
-    assert_eq!(ask("det_size=320").await["faces"].as_array().unwrap().len(), 2);
+    assert_eq!(ask("det_size=320").await.list("faces").len(), 2);
 }
 
 #[testing::test]
@@ -92,10 +94,10 @@ async fn turned_faces_are_found_when_asked_for() {
     let app = App::spawn().await;
     let upright = ok(app.post_raw("/faces/detect", "image/jpeg", picture("turned_0.jpg")).await).await;
     assert_eq!(upright["image"]["rotation"], 0);
-    let turned = app.post_raw("/faces/detect?rotate=auto", "image/jpeg", picture("turned_180.jpg")).await;
-    let turned = ok(turned).await;
+    let turned =
+        ok(app.post_raw("/faces/detect?rotate=auto", "image/jpeg", picture("turned_180.jpg")).await).await;
     assert_eq!(turned["image"]["rotation"], 180);
-    assert_eq!(turned["faces"].as_array().unwrap().len(), upright["faces"].as_array().unwrap().len());
+    assert_eq!(turned.list("faces").len(), upright.list("faces").len());
 }
 
 #[testing::test]
@@ -116,4 +118,127 @@ async fn wrong_parameters_are_named() {
         assert_eq!(problem["value"], value, "{problem}");
         assert_eq!(problem["allowed"][0], allowed, "{problem}");
     }
+}
+
+#[testing::test]
+async fn every_picture_has_its_own_answer_in_order() {
+    let app = App::spawn().await;
+    let parts = [
+        ("image", picture("ada_small.jpg")),
+        ("image", b"no picture".to_vec()),
+        ("image", picture("two_people.jpg")),
+        ("image", truncated(&drawn(200, 200))),
+        ("image", drawn(40, 40)),
+        ("image", Vec::new()),
+    ];
+    let response = app.post_parts("/faces/detect/batch?embeddings=false", &parts).await;
+    let id = response.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let answer = ok(response).await;
+    let results = answer.list("results");
+    assert_eq!(results.len(), 6);
+    for (index, faces) in [(0, 1), (2, 2), (4, 0)] {
+        assert_eq!(results[index].list("faces").len(), faces, "{}", results[index]);
+    }
+    assert!(results[0]["faces"][0].get("embedding").is_none());
+    for (index, code) in [(1, "not_an_image"), (3, "corrupt_image"), (5, "missing_image")] {
+        let problem = &results[index]["problem"];
+        assert_eq!(problem["code"], code);
+        assert_eq!(problem["request_id"], id);
+        assert!(field(problem).starts_with(&format!("images[{index}]")), "{problem}");
+    }
+}
+
+#[testing::test]
+async fn a_batch_may_come_as_json() {
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg"]).await;
+    let body = json!({"images": [
+        {"url": site.picture("ada_small.jpg")}, {"url": format!("{}/nowhere", site.url)}, {"image_base64": "AAAA"}
+    ]});
+    let answer = app.post_ok("/faces/detect/batch", &body).await;
+    assert_eq!(answer["results"][0].list("faces").len(), 1);
+    assert_eq!(answer["results"][1]["problem"]["code"], "url_unreachable");
+    assert_eq!(answer["results"][1]["problem"]["field"], "images[1].url");
+    assert_eq!(answer["results"][2]["problem"]["code"], "not_an_image");
+}
+
+#[testing::test]
+async fn batches_that_are_none_are_refused() {
+    let app = App::spawn().await;
+    let path = "/faces/detect/batch";
+    problem(app.post_json(path, &json!({"images": []})).await, 400, "missing_image").await;
+    let many: Vec<_> = (0..65).map(|_| json!({"image_base64": "AAAA"})).collect();
+    let problem_many =
+        problem(app.post_json(path, &json!({"images": many})).await, 413, "too_many_images").await;
+    assert_eq!(problem_many["allowed"], json!(["1 to 64 images"]));
+    let parts: Vec<_> = (0..65).map(|_| ("image", drawn(8, 8))).collect();
+    problem(app.post_parts(path, &parts).await, 413, "too_many_images").await;
+    problem(app.post_raw(path, "image/png", drawn(8, 8)).await, 415, "unsupported_media_type").await;
+    let wrong =
+        problem(app.post_json(path, &json!({"images": [{"path": "x"}]})).await, 422, "invalid_field").await;
+    assert!(field(&wrong).starts_with("images[0]"), "{wrong}");
+}
+
+#[testing::test]
+async fn one_person_matches_and_two_do_not() {
+    let app = App::spawn().await;
+    let path = "/faces/compare";
+    let same =
+        ok(app.post_parts(path, &[("image", picture("ada.jpg")), ("image", picture("ada_2.jpg"))]).await)
+            .await;
+    let different =
+        ok(app.post_parts(path, &[("image_b", picture("ben.jpg")), ("image_a", picture("ada.jpg"))]).await)
+            .await;
+    assert_eq!((&same["match"], &different["match"]), (&json!(true), &json!(false)));
+    // The similarities of drawn people are similar to those of people in photographs.
+    assert!(same["similarity"].as_f64().unwrap() > 0.5, "{}", same["similarity"]);
+    assert!(different["similarity"].as_f64().unwrap() < 0.3, "{}", different["similarity"]);
+    // The parts may be in any order, because their names identify them.
+    assert_eq!(different["a"]["image"]["sha256"], same["a"]["image"]["sha256"]);
+    assert_eq!(different["b"]["image"]["width"], 640);
+    assert!(same["a"]["face"].get("embedding").is_none());
+}
+
+#[testing::test]
+async fn json_names_the_two_and_parameters_choose_faces_and_threshold() {
+    let app = App::spawn().await;
+    let site = Site::with(&["ada_small.jpg", "ada_and_ben.jpg"]).await;
+    let body =
+        json!({"a": {"url": site.picture("ada_small.jpg")}, "b": {"url": site.picture("ada_and_ben.jpg")}});
+    let of = async |query: &str| app.post_ok(&format!("/faces/compare{query}"), &body).await;
+    let first = of("").await["similarity"].as_f64().unwrap();
+    let second = of("?face_b=1").await["similarity"].as_f64().unwrap();
+    // One of the two people is also the person in the other image.
+    assert!(first.max(second) > 0.5 && first.min(second) < 0.3, "{first} and {second}");
+    let strict = of("?threshold=1").await;
+    assert_eq!((&strict["match"], &strict["threshold"]), (&json!(false), &json!(1.0)));
+    assert_eq!(of("?threshold=-1").await["match"], true);
+
+    let beyond = app.post_json("/faces/compare?face_a=3", &body).await;
+    let beyond = problem(beyond, 422, "no_such_face").await;
+    assert_eq!((field(&beyond), &beyond["allowed"]), ("a", &json!(["0 to 0"])));
+}
+
+#[testing::test]
+async fn the_picture_that_is_wrong_is_named() {
+    let app = App::spawn().await;
+    let path = "/faces/compare";
+    let face = picture("ada_small.jpg");
+    let empty = app.post_parts(path, &[("image_a", face.clone()), ("image_b", drawn(64, 64))]).await;
+    assert_eq!(field(&problem(empty, 422, "no_face").await), "b");
+    let text = app.post_parts(path, &[("image_a", b"text".to_vec()), ("image_b", face.clone())]).await;
+    assert_eq!(field(&problem(text, 415, "not_an_image").await), "a");
+    let one = app.post_parts(path, &[("image", face.clone())]).await;
+    assert_eq!(field(&problem(one, 400, "missing_image").await), "image_b");
+    let twice = app.post_parts(path, &[("image_a", face.clone()), ("image_a", face.clone())]).await;
+    problem(twice, 400, "unknown_part").await;
+    let mixed = app.post_parts(path, &[("image_a", face.clone()), ("image", face.clone())]).await;
+    assert_eq!(field(&problem(mixed, 400, "unknown_part").await), "image");
+    problem(app.post_raw(path, "image/jpeg", face).await, 415, "unsupported_media_type").await;
+    let half =
+        problem(app.post_json(path, &json!({"a": {"url": "http://127.0.0.1/"}})).await, 422, "invalid_field")
+            .await;
+    assert_eq!(field(&half), "b");
+    let url = json!({"a": {"image_base64": "?"}, "b": {"image_base64": "?"}});
+    assert_eq!(field(&problem(app.post_json(path, &url).await, 422, "bad_base64").await), "a.image_base64");
 }

@@ -1,9 +1,13 @@
-//! Tests all ways to pass an image, and all errors that concern an image.
-use crate::support::pictures::{arithmetic, avif, drawn, enormous, picture, tiff, truncated};
+//! Tests all ways to pass an image, all errors that concern an image, and damaged files.
+use crate::support::images::{arithmetic, avif, drawn, enormous, picture, tiff, truncated};
 use crate::support::site::Site;
-use crate::support::{App, Options, field, ok, problem};
+use crate::support::{App, Json, Models, Options, field, ok, problem};
+use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use server::Config;
+use std::collections::BTreeMap;
+use std::path::Path;
+use testing::damage::{Random, damage};
 
 /// Encodes base64 without the library that the service uses.
 fn base64(bytes: &[u8]) -> String {
@@ -39,7 +43,7 @@ async fn every_way_to_pass_a_picture_gives_the_same_answer() {
     let mut first: Option<Value> = None;
     for answer in answers {
         let answer = ok(answer).await;
-        assert_eq!(answer["faces"].as_array().unwrap().len(), 1);
+        assert_eq!(answer.list("faces").len(), 1);
         let described = json!([answer["image"], answer["faces"]]);
         assert_eq!(*first.get_or_insert(described.clone()), described);
     }
@@ -113,7 +117,7 @@ async fn content_types_that_carry_no_image_are_refused() {
         let answer = app.post_raw("/faces/detect", media, drawn(32, 32)).await;
         let problem = problem(answer, 415, "unsupported_media_type").await;
         assert_eq!(problem["value"], media);
-        assert_eq!(problem["allowed"].as_array().unwrap().len(), 4);
+        assert_eq!(problem.list("allowed").len(), 4);
     }
 }
 
@@ -194,7 +198,7 @@ async fn too_many_bytes_are_refused_however_they_come() {
     let fetched = app.post_json(path, &json!({"url": site.picture("group.jpg")})).await;
     assert_eq!(field(&problem(fetched, 413, "too_many_bytes").await), "url");
     ok(app.post_raw(path, "image/jpeg", fits.clone()).await).await;
-    ok(app.post_json(path, &json!({"image_base64": base64(&fits)})).await).await;
+    app.post_ok(path, &json!({"image_base64": base64(&fits)})).await;
 
     // A batch reports one image that is too large in its own result. The whole batch is rejected if
     // its total size is too large.
@@ -204,4 +208,46 @@ async fn too_many_bytes_are_refused_however_they_come() {
     assert_eq!(mixed["results"][1]["faces"], json!([]));
     let all: Vec<(&str, Vec<u8>)> = (0..8).map(|_| ("image", fits.clone())).collect();
     problem(app.post_parts("/faces/detect/batch", &all).await, 413, "too_many_bytes").await;
+}
+
+const FILES: u64 = 2000;
+
+#[testing::test]
+async fn two_thousand_damaged_files_give_only_answers_and_problems_of_the_caller() {
+    let options = Options { models: Models::Fixture, worker: false, ..Options::default() };
+    let app = App::spawn_with(options).await;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vision/tests/fixtures");
+    let mut seeds: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    seeds.retain(|path| path.extension().is_some_and(|extension| extension != "py"));
+    seeds.sort();
+    let seeds: Vec<Vec<u8>> = seeds.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    assert!(seeds.len() >= 20);
+
+    let app = &app;
+    let statuses: Vec<(u64, u16)> = stream::iter(0..FILES)
+        .map(|number| {
+            let file = damage(&seeds[number as usize % seeds.len()], &mut Random::new(number));
+            async move {
+                // Files are sent alternately as a part and as a raw body.
+                let answer = if number % 2 == 0 {
+                    app.post_parts("/faces/detect?rotate=auto", &[("image", file)]).await
+                } else {
+                    app.post_raw("/faces/detect", "application/octet-stream", file).await
+                };
+                (number, answer.status().as_u16())
+            }
+        })
+        .buffer_unordered(8)
+        .collect()
+        .await;
+
+    let mut counts = BTreeMap::<u16, usize>::new();
+    for (number, status) in statuses {
+        assert!(matches!(status, 200 | 413 | 415 | 422), "file {number} gives {status}");
+        *counts.entry(status).or_default() += 1;
+    }
+    // The damage must cause all of these statuses. Otherwise the test covers too little.
+    assert_eq!(counts.keys().copied().collect::<Vec<_>>(), [200, 413, 415, 422], "{counts:?}");
+    println!("{counts:?}");
+    assert_eq!(app.get("/health/ready").await.status(), 200);
 }

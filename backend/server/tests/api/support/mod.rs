@@ -1,10 +1,12 @@
-//! Starts a service for a test and provides functions to send requests to it.
-pub(crate) mod events;
-pub(crate) mod keys;
-pub(crate) mod pages;
-pub(crate) mod pictures;
+//! Starts a service for a test.
+pub(crate) mod images;
+mod requests;
 pub(crate) mod site;
-pub(crate) mod videos;
+
+pub(crate) use requests::{
+    ABSENT, Events, Json, add_video, and, document, erase, erase_confirmed, export, field, image_urls,
+    json_of, lines, new_video, ok, operations, problem, tenant_scopes, time,
+};
 
 use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
@@ -12,16 +14,13 @@ use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 use pipeline::worker::VideoTools;
 use pipeline::{Analyzer, Crawls, Ingest, Passes, Secret, VideoLimits, Videos, crawls};
 use queue::{Queue, Runner, RunnerConfig};
-use reqwest::{Client, Response, StatusCode, multipart};
-use serde_json::{Value, json};
-use server::{AppState, Config, Services};
+use reqwest::Client;
+use server::{AppState, Auth, Config, Services};
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
-use store::Blobs;
+use std::time::Duration;
+use store::{Blobs, Tx};
 use testing::TestDatabase;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum wait for an event that should happen soon. A passing test never waits that long.
@@ -248,62 +247,15 @@ impl App {
         ended
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Response {
-        self.client.get(format!("{}{path}", self.url)).send().await.unwrap()
-    }
-
-    pub(crate) async fn delete(&self, path: &str) -> Response {
-        self.client.delete(format!("{}{path}", self.url)).send().await.unwrap()
-    }
-
-    pub(crate) async fn post_json(&self, path: &str, body: &Value) -> Response {
-        self.client.post(format!("{}{path}", self.url)).json(body).send().await.unwrap()
-    }
-
-    pub(crate) async fn post_raw(&self, path: &str, content_type: &str, body: Vec<u8>) -> Response {
-        let request = self.client.post(format!("{}{path}", self.url));
-        request.header("content-type", content_type).body(body).send().await.unwrap()
-    }
-
-    /// Sends multipart parts with file names, as a browser does.
-    pub(crate) async fn post_parts(&self, path: &str, parts: &[(&str, Vec<u8>)]) -> Response {
-        let mut form = multipart::Form::new();
-        for (name, bytes) in parts {
-            let part = multipart::Part::bytes(bytes.clone()).file_name("picture");
-            form = form.part((*name).to_owned(), part);
-        }
-        self.client.post(format!("{}{path}", self.url)).multipart(form).send().await.unwrap()
-    }
-
-    pub(crate) async fn get_ok(&self, path: &str) -> Value {
-        ok(self.get(path).await).await
-    }
-
-    /// Crawls `seeds` without delays to the end and returns the crawl.
-    pub(crate) async fn crawl(&self, seeds: &[String]) -> Value {
-        let body = json!({"seeds": seeds, "delay_ms": 0});
-        let created = json_of(self.post_json("/crawls", &body).await, StatusCode::CREATED).await;
-        self.crawl_end(created["id"].as_str().unwrap()).await
-    }
-
-    pub(crate) async fn crawl_end(&self, id: &str) -> Value {
-        self.until(&format!("/crawls/{id}"), |crawl| {
-            matches!(crawl["state"].as_str(), Some("completed" | "cancelled" | "failed"))
-        })
-        .await
-    }
-
-    /// Repeats a request until its JSON satisfies `wanted`.
-    pub(crate) async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let start = Instant::now();
-        loop {
-            let answer = self.get_ok(path).await;
-            if wanted(&answer) {
-                return answer;
-            }
-            assert!(start.elapsed() < DEADLINE, "{path} stays {answer:#}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+    /// Runs `work` in a transaction and commits it.
+    pub(crate) async fn commit<T, E: std::fmt::Debug>(
+        &self,
+        work: impl AsyncFnOnce(&mut Tx) -> Result<T, E>,
+    ) -> T {
+        let mut tx = self.state.services.store.begin().await.unwrap();
+        let result = work(&mut tx).await.unwrap();
+        tx.commit().await.unwrap();
+        result
     }
 }
 
@@ -339,51 +291,8 @@ fn own_client() -> reqwest::ClientBuilder {
     Client::builder().read_timeout(DEADLINE).redirect(reqwest::redirect::Policy::none())
 }
 
-/// Returns the JSON of a response that must have `status`.
-pub(crate) async fn json_of(response: Response, status: StatusCode) -> Value {
-    let got = response.status();
-    let text = response.text().await.unwrap();
-    assert_eq!(got, status, "{text}");
-    serde_json::from_str(&text).unwrap()
-}
-
-pub(crate) async fn erase(app: &App, body: &Value) -> Value {
-    json_of(app.post_json("/erasures", body).await, StatusCode::CREATED).await
-}
-
-/// Returns the body with additional fields.
-pub(crate) fn and(mut body: Value, more: Value) -> Value {
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
-}
-
-pub(crate) async fn ok(response: Response) -> Value {
-    json_of(response, StatusCode::OK).await
-}
-
-/// Checks the properties that all problem documents share, and returns the document.
-pub(crate) async fn problem(response: Response, status: u16, code: &str) -> Value {
-    let (got, headers) = (response.status().as_u16(), response.headers().clone());
-    let text = response.text().await.unwrap();
-    assert_eq!(got, status, "{text}");
-    assert_eq!(headers["content-type"], "application/problem+json", "{text}");
-    let problem: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(problem["code"], code, "{text}");
-    assert_eq!(problem["status"], status, "{text}");
-    assert_eq!(problem["type"], format!("urn:facecrawl:problem:{code}"));
-    assert_eq!(problem["request_id"], headers["x-request-id"].to_str().unwrap());
-    assert!(
-        !problem["title"].as_str().unwrap().is_empty() && !problem["detail"].as_str().unwrap().is_empty()
-    );
-    problem
-}
-
-/// Returns the time that a field of a response contains. The texts of two times may differ in
-/// length, so their order is not that of the times.
-pub(crate) fn time(value: &Value) -> OffsetDateTime {
-    OffsetDateTime::parse(value.as_str().unwrap(), &Rfc3339).unwrap()
-}
-
-pub(crate) fn field(problem: &Value) -> &str {
-    problem["field"].as_str().unwrap_or_default()
+/// Returns the options of a service that requires keys.
+pub(crate) fn guarded() -> Options {
+    let options = Options::default();
+    Options { config: Config { auth: Auth::Keys, ..options.config }, ..options }
 }

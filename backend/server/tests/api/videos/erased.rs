@@ -1,23 +1,15 @@
 //! Tests erasures of videos: what they delete, and that the file does not return.
-use super::{film, id, list, read, with_videos};
-use crate::erased::dump;
+use super::{film, read, with_videos};
+use crate::erasures::dump;
 use crate::support::site::Site;
-use crate::support::{App, field, json_of, ok, problem};
+use crate::support::{Json, erase_confirmed, field, ok, problem};
 use axum::Router;
 use axum::http::header;
 use axum::response::Html;
 use axum::routing::get;
-use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::Notify;
-
-/// Erases after a dry run, and returns both answers.
-async fn erase(app: &App, body: &Value) -> (Value, Value) {
-    let look = ok(app.post_json("/erasures?dry_run=true", body).await).await;
-    let path = format!("/erasures?confirm={}", id(&look["confirm"]));
-    (look, json_of(app.post_json(&path, body).await, StatusCode::CREATED).await)
-}
 
 #[testing::needs(video)]
 #[testing::test]
@@ -25,7 +17,7 @@ async fn an_erased_video_is_gone_and_its_file_is_refused() {
     let app = with_videos().await;
     let film = film();
     let video = read(&app, "", film.clone()).await;
-    let faces = list(&app.get_ok("/faces?limit=1000").await, "faces").len();
+    let faces = app.get_ok("/faces?limit=1000").await.list("faces").len();
     let body = json!({"video_id": video["id"]});
     let refused = json!({"video_id": video["id"], "suppress_person": true});
     let refused = problem(app.post_json("/erasures", &refused).await, 422, "invalid_field").await;
@@ -33,7 +25,7 @@ async fn an_erased_video_is_gone_and_its_file_is_refused() {
     let both = json!({"video_id": video["id"], "url": "http://127.0.0.1/"});
     problem(app.post_json("/erasures", &both).await, 422, "invalid_field").await;
 
-    let (look, done) = erase(&app, &body).await;
+    let (look, done) = erase_confirmed(&app, &body).await;
     for answer in [&look, &done] {
         assert_eq!(
             (&answer["videos"], answer["faces"].as_u64()),
@@ -46,19 +38,19 @@ async fn an_erased_video_is_gone_and_its_file_is_refused() {
         (&erasure["kind"], &erasure["videos"], &erasure["suppressions"]),
         (&json!("video"), &json!(1), &json!(1))
     );
-    problem(app.get(&format!("/videos/{}", id(&video["id"]))).await, 404, "not_found").await;
+    problem(app.get(&format!("/videos/{}", video.text("id"))).await, 404, "not_found").await;
     problem(app.post_json("/erasures", &body).await, 404, "not_found").await;
     for path in ["/faces", "/images", "/videos"] {
-        assert!(list(&app.get_ok(path).await, &path[1..]).is_empty(), "{path}");
+        assert!(app.get_ok(path).await.list(&path[1..]).is_empty(), "{path}");
     }
     assert!(testing::files_below(app.blob_folder.path()).is_empty());
     let audit = app.get_ok("/audit?action=erasure.create").await;
-    assert_eq!(list(&audit, "records")[0]["detail"]["videos"], 1);
-    assert_eq!(list(&app.get_ok("/erasures").await, "erasures")[0]["videos"], 1);
+    assert_eq!(audit.list("records")[0]["detail"]["videos"], 1);
+    assert_eq!(app.get_ok("/erasures").await.list("erasures")[0]["videos"], 1);
 
     problem(app.post_raw("/videos", "video/mp4", film.clone()).await, 409, "conflict").await;
     assert!(testing::files_below(app.blob_folder.path()).is_empty(), "the refused upload is not kept");
-    let lift = format!("/erasures/{}/suppressions", id(&erasure["id"]));
+    let lift = format!("/erasures/{}/suppressions", erasure.text("id"));
     ok(app.delete(&lift).await).await;
     assert_eq!(read(&app, "", film).await["state"], "completed");
 }
@@ -95,27 +87,27 @@ async fn an_erased_video_does_not_return_with_a_later_page_of_its_crawl() {
     let (asked, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let site = site(film(), asked.clone(), release.clone()).await;
     let body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true});
-    let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
-    let of_crawl = format!("/videos?crawl_id={}", id(&created["id"]));
+    let created = app.create("/crawls", &body).await;
+    let of_crawl = format!("/videos?crawl_id={}", created.text("id"));
     asked.notified().await;
-    let read = |found: &Value| list(found, "videos").iter().any(|video| video["state"] == "completed");
+    let read = |found: &Value| found.list("videos").iter().any(|video| video["state"] == "completed");
     let found = app.until(&of_crawl, read).await;
-    let (_, done) = erase(&app, &json!({"video_id": found["videos"][0]["id"]})).await;
+    let (_, done) = erase_confirmed(&app, &json!({"video_id": found["videos"][0]["id"]})).await;
     // The file and its address.
     assert_eq!(done["erasure"]["suppressions"], 2, "{done:#}");
-    assert!(list(&app.get_ok("/faces").await, "faces").is_empty());
+    assert!(app.get_ok("/faces").await.list("faces").is_empty());
 
     release.notify_one();
-    let crawled = app.crawl_end(id(&created["id"])).await;
+    let crawled = app.crawl_end(created.text("id")).await;
     let videos = app.get_ok(&of_crawl).await;
-    let [copy] = list(&videos, "videos").as_slice() else { panic!("{videos:#}") };
+    let [copy] = videos.list("videos").as_slice() else { panic!("{videos:#}") };
     assert_eq!(
         (&copy["state"], &copy["reason"]),
         (&json!("failed"), &json!("suppressed_video")),
         "{crawled:#}"
     );
     assert_eq!((&copy["source_url"], &copy["page_url"]), (&Value::Null, &Value::Null));
-    assert!(list(&app.get_ok("/faces").await, "faces").is_empty());
+    assert!(app.get_ok("/faces").await.list("faces").is_empty());
     let rows = dump(&app);
     for erased in ["secret.mp4", "copy.mp4", "First page", "Late page"] {
         assert!(!rows.contains(erased), "{erased}");
@@ -128,11 +120,11 @@ async fn a_page_with_nothing_but_a_suppressed_video_keeps_no_title() {
     let app = with_videos().await;
     let page = "<title>Portrait of a person</title><video src=/secret.mp4></video>";
     let site = Site::of(Router::new().route("/", get(move || async move { Html(page) }))).await;
-    erase(&app, &json!({"url": format!("{}/secret.mp4", site.url)})).await;
+    erase_confirmed(&app, &json!({"url": format!("{}/secret.mp4", site.url)})).await;
     for videos in [true, false] {
         let body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": videos});
-        let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
-        assert_eq!(app.crawl_end(id(&created["id"])).await["state"], "completed");
+        let created = app.create("/crawls", &body).await;
+        assert_eq!(app.crawl_end(created.text("id")).await["state"], "completed");
         let rows = dump(&app);
         assert!(!rows.contains("Portrait of a person") && !rows.contains("secret.mp4"), "videos: {videos}");
     }
@@ -147,9 +139,8 @@ async fn the_file_of_erased_faces_leaves_no_address_when_it_is_found_again() {
     let site = Site::of(Router::new().route("/quaxpage", page()).route("/quaxfilm.mp4", video)).await;
     let crawl = async || {
         let body = json!({"seeds": [format!("{}quaxpage", site.page())], "delay_ms": 0, "videos": true});
-        let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
-        app.crawl_end(id(&created["id"])).await;
-        app.get_ok(&format!("/videos?crawl_id={}", id(&created["id"]))).await["videos"][0].clone()
+        let crawled = app.crawl_with(body).await;
+        app.get_ok(&format!("/videos?crawl_id={}", crawled.text("id"))).await["videos"][0].clone()
     };
     let first = crawl().await;
     assert_eq!(first["state"], "completed", "{first:#}");
@@ -160,20 +151,19 @@ async fn the_file_of_erased_faces_leaves_no_address_when_it_is_found_again() {
     assert_eq!(words(), ["quaxtitle", "quaxfilm"]);
     // The erasure of a face erases its whole track.
     loop {
-        let tracks = app.get_ok(&format!("/videos/{}/tracks", id(&first["id"]))).await;
-        let Some(face) =
-            list(&tracks, "tracks").iter().find_map(|track| track["faces"][0]["face_id"].as_str())
+        let tracks = app.get_ok(&format!("/videos/{}/tracks", first.text("id"))).await;
+        let Some(face) = tracks.list("tracks").iter().find_map(|track| track["faces"][0]["face_id"].as_str())
         else {
             break;
         };
-        erase(&app, &json!({"face_id": face})).await;
+        erase_confirmed(&app, &json!({"face_id": face})).await;
     }
     assert_eq!(words(), [] as [&str; 0]);
 
     let second = crawl().await;
     assert_eq!((&second["source_url"], &second["page_url"]), (&Value::Null, &Value::Null), "{second:#}");
     assert_eq!(words(), [] as [&str; 0]);
-    assert!(list(&app.get_ok("/faces").await, "faces").is_empty());
+    assert!(app.get_ok("/faces").await.list("faces").is_empty());
 }
 
 #[testing::needs(video)]
@@ -185,13 +175,13 @@ async fn the_host_of_an_erased_video_is_not_kept_in_the_records_of_its_job() {
     )
     .await;
     let body = json!({"seeds": [site.page()], "delay_ms": 0, "videos": true, "respect_robots": false});
-    json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    app.create("/crawls", &body).await;
     let named = |jobs: &Value| {
-        let errors = list(jobs, "jobs").iter().filter_map(|job| job["last_error"].as_str());
+        let errors = jobs.list("jobs").iter().filter_map(|job| job["last_error"].as_str());
         errors.filter(|error| error.contains("quaxhost")).count()
     };
     app.until("/jobs?kind=fetch_video", |jobs| named(jobs) > 0).await;
-    erase(&app, &json!({"url": "http://quaxhost.invalid/a.mp4"})).await;
-    let jobs = app.until("/jobs?kind=fetch_video", |jobs| list(jobs, "jobs")[0]["state"] != "running").await;
+    erase_confirmed(&app, &json!({"url": "http://quaxhost.invalid/a.mp4"})).await;
+    let jobs = app.until("/jobs?kind=fetch_video", |jobs| jobs.list("jobs")[0]["state"] != "running").await;
     assert_eq!(named(&jobs), 0, "{jobs:#}");
 }

@@ -1,35 +1,20 @@
 //! Tests `GET /videos/{id}/export`, and the videos in `GET /crawls/{id}/export`.
-use super::{film, id, list, read, with_videos};
+use super::{film, read, with_videos};
 use crate::support::site::Site;
-use crate::support::{App, Options, erase, field, json_of, problem};
+use crate::support::{App, Json, Options, erase, export, field, lines, new_video, problem};
 use axum::Router;
 use axum::http::header;
 use axum::response::{Html, Redirect};
 use axum::routing::get;
-use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use store::faces::NewFace;
-use store::videos::NewVideo;
 use store::videos::tracks::{NewTrack, ShotFace};
 use uuid::Uuid;
 
-async fn text(app: &App, path: &str, content_type: &str) -> String {
-    let response = app.get(path).await;
-    assert_eq!(response.status(), StatusCode::OK);
-    assert!(response.headers()["content-type"].to_str().unwrap().starts_with(content_type));
-    assert!(response.headers()["content-disposition"].to_str().unwrap().starts_with("attachment; filename="));
-    response.text().await.unwrap()
-}
-
-async fn lines(app: &App, path: &str) -> Vec<Value> {
-    let text = text(app, path, "application/x-ndjson").await;
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 /// Returns the rows of CSV by the names of their columns.
 async fn rows(app: &App, path: &str) -> Vec<BTreeMap<String, String>> {
-    let table = text(app, path, "text/csv").await;
+    let table = export(app, path, "text/csv").await;
     let mut rows = table.split_terminator("\r\n").map(|row| row.split(',').map(str::to_owned));
     let head: Vec<String> = rows.next().unwrap().collect();
     rows.map(|row| {
@@ -42,9 +27,9 @@ async fn rows(app: &App, path: &str) -> Vec<BTreeMap<String, String>> {
 
 /// Asserts that `lines` describes the tracks that the API lists, with all their faces.
 async fn check_tracks(app: &App, video: &Value, lines: &[Value]) {
-    let path = format!("/videos/{}/tracks?limit=1000", id(video));
+    let path = format!("/videos/{}/tracks?limit=1000", video.as_str().unwrap());
     let listed = app.get_ok(&path).await;
-    let listed = list(&listed, "tracks");
+    let listed = listed.list("tracks");
     assert!(listed.len() > 1 && lines.len() == listed.len(), "{} {}", lines.len(), listed.len());
     for (line, track) in lines.iter().zip(listed) {
         assert_eq!(
@@ -54,9 +39,9 @@ async fn check_tracks(app: &App, video: &Value, lines: &[Value]) {
         for key in ["person", "start_ms", "end_ms", "samples", "boxes"] {
             assert_eq!(line[key], track[key], "{key}");
         }
-        for (face, shot) in list(line, "faces").iter().zip(list(track, "faces")) {
+        for (face, shot) in line.list("faces").iter().zip(track.list("faces")) {
             assert_eq!((&face["face_id"], &face["at_ms"]), (&shot["face_id"], &shot["at_ms"]));
-            let stored = app.get_ok(&format!("/faces/{}", id(&face["face_id"]))).await;
+            let stored = app.get_ok(&format!("/faces/{}", face.text("face_id"))).await;
             for key in ["bbox", "det_score", "landmarks", "quality", "embedding_model", "image_id"] {
                 assert_eq!(face[key], stored[key], "{key}");
             }
@@ -70,8 +55,8 @@ async fn check_tracks(app: &App, video: &Value, lines: &[Value]) {
 async fn a_video_is_exported_with_its_tracks() {
     let app = with_videos().await;
     let video = read(&app, "?sampling=fps=5", film()).await;
-    let path = format!("/videos/{}/export", id(&video["id"]));
-    let exported = lines(&app, &path).await;
+    let path = format!("/videos/{}/export", video.text("id"));
+    let exported = lines(&export(&app, &path, "application/x-ndjson").await);
     let first = &exported[0];
     assert_eq!(
         (&first["kind"], &first["video_id"], &first["people"]),
@@ -98,9 +83,9 @@ async fn a_video_is_exported_with_its_tracks() {
     );
     check_tracks(&app, &video["id"], &exported[1..]).await;
 
-    let with = lines(&app, &format!("{path}?embeddings=true")).await;
-    for face in with[1..].iter().flat_map(|track| list(track, "faces")) {
-        assert_eq!(list(face, "embedding").len(), 128);
+    let with = lines(&export(&app, &format!("{path}?embeddings=true"), "application/x-ndjson").await);
+    for face in with[1..].iter().flat_map(|track| track.list("faces")) {
+        assert_eq!(face.list("embedding").len(), 128);
     }
     let table = rows(&app, &format!("{path}?format=csv&embeddings=true")).await;
     assert_eq!(table.len(), exported.len() - 1);
@@ -113,13 +98,13 @@ async fn a_video_is_exported_with_its_tracks() {
         assert_eq!(row["start_ms"], track["start_ms"].to_string());
         assert_eq!(
             (row["faces"].parse().unwrap(), row["embedding"].split(' ').count()),
-            (list(track, "faces").len(), 128)
+            (track.list("faces").len(), 128)
         );
     }
     // An erased track is not exported.
     let face = &exported[1]["faces"][0]["face_id"];
     erase(&app, &json!({"face_id": face})).await;
-    let left = lines(&app, &path).await;
+    let left = lines(&export(&app, &path, "application/x-ndjson").await);
     assert_eq!(left.len(), exported.len() - 1);
     assert!(left.iter().all(|line| line["track_id"] != exported[1]["track_id"]));
 }
@@ -128,18 +113,10 @@ async fn a_video_is_exported_with_its_tracks() {
 /// faces.
 async fn long_video(app: &App, tracks: usize) -> (Uuid, Vec<Uuid>) {
     let store = &app.state.services.store;
-    let collection = store.collection("default").await.unwrap().id;
-    let new = NewVideo {
-        collection,
-        sha256: Some([7; 32]),
-        bytes: Some(1),
-        source_url: None,
-        source_key: None,
-        scan: None,
-        options: json!({}),
-    };
+    let collection = store.collections().get("default").await.unwrap().id;
+    let new = new_video(collection, 7);
     let mut tx = store.begin().await.unwrap();
-    let video = store.insert_video(tx.conn(), &new).await.unwrap().unwrap();
+    let video = store.videos().insert(tx.conn(), &new).await.unwrap().unwrap();
     let mut faces = Vec::new();
     for second in 0..tracks {
         let at_us = second as i64 * 1_000_000;
@@ -158,8 +135,8 @@ async fn long_video(app: &App, tracks: usize) -> (Uuid, Vec<Uuid>) {
         };
         faces.push(face.id);
         let owner = (collection, video);
-        let image = store.insert_video_frame(tx.conn(), owner, at_us, (640, 360)).await.unwrap();
-        store.insert_faces(tx.conn(), collection, image, std::slice::from_ref(&face)).await.unwrap();
+        let image = store.tracks().insert_frame(tx.conn(), owner, at_us, (640, 360)).await.unwrap();
+        store.faces().insert(tx.conn(), collection, image, std::slice::from_ref(&face)).await.unwrap();
         let track = NewTrack {
             number: second as i32 + 1,
             started_us: at_us,
@@ -169,7 +146,7 @@ async fn long_video(app: &App, tracks: usize) -> (Uuid, Vec<Uuid>) {
             boxes: vec![1, 0],
             faces: vec![ShotFace { at_us, face }],
         };
-        store.insert_tracks(tx.conn(), owner, &[track]).await.unwrap();
+        store.tracks().insert(tx.conn(), owner, &[track]).await.unwrap();
     }
     tx.commit().await.unwrap();
     (video, faces)
@@ -187,7 +164,7 @@ async fn a_long_export_comes_in_pieces_and_may_be_cancelled() {
         assert!(response.chunk().await.unwrap().is_some());
         drop(response);
     }
-    let exported = lines(&app, &path).await;
+    let exported = lines(&export(&app, &path, "application/x-ndjson").await);
     let ids: Vec<Value> = exported[1..].iter().map(|track| track["faces"][0]["face_id"].clone()).collect();
     assert_eq!(ids, faces.iter().map(|id| json!(id)).collect::<Vec<_>>(), "each track once, in order");
     assert_eq!(rows(&app, &format!("/videos/{video}/export?format=csv")).await.len(), TRACKS);
@@ -229,17 +206,14 @@ async fn a_crawl_is_exported_with_each_video_once_and_all_its_places() {
     let app = with_videos().await;
     let site = site().await;
     let body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true});
-    let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
-    app.crawl_end(id(&created["id"])).await;
-    let path = format!("/crawls/{}/export", id(&created["id"]));
-    let exported = lines(&app, &path).await;
-    let kinds: Vec<&str> = exported.iter().map(|line| id(&line["kind"])).collect();
+    let crawled = app.crawl_with(body.clone()).await;
+    let path = format!("/crawls/{}/export", crawled.text("id"));
+    let exported = lines(&export(&app, &path, "application/x-ndjson").await);
+    let kinds: Vec<&str> = exported.iter().map(|line| line.text("kind")).collect();
     assert_eq!((kinds[0], kinds[1]), ("image", "video"), "{kinds:?}");
     let video = &exported[1];
-    let mut places: Vec<(&str, &str)> = list(video, "sources")
-        .iter()
-        .map(|place| (id(&place["page_url"]), id(&place["video_url"])))
-        .collect();
+    let mut places: Vec<(&str, &str)> =
+        video.list("sources").iter().map(|place| (place.text("page_url"), place.text("video_url"))).collect();
     places.sort_unstable();
     let page = format!("{}/", site.url);
     let [film, moved] = ["film", "moved"].map(|name| format!("{}/{name}.mp4", site.url));
@@ -247,9 +221,9 @@ async fn a_crawl_is_exported_with_each_video_once_and_all_its_places() {
     assert_eq!((&video["sources_total"], &video["state"]), (&json!(2), &json!("completed")));
     check_tracks(&app, &video["video_id"], &exported[2..]).await;
 
-    let faces: usize = exported[2..].iter().map(|track| list(track, "faces").len()).sum();
+    let faces: usize = exported[2..].iter().map(|track| track.list("faces").len()).sum();
     let table = rows(&app, &format!("{path}?format=csv")).await;
-    assert_eq!(table.len(), list(&exported[0], "faces").len() + faces);
+    assert_eq!(table.len(), exported[0].list("faces").len() + faces);
     let of_video: Vec<_> = table.iter().filter(|row| !row["video_id"].is_empty()).collect();
     assert_eq!(of_video.len(), faces);
     for row in of_video {
@@ -261,9 +235,9 @@ async fn a_crawl_is_exported_with_each_video_once_and_all_its_places() {
         assert!(row["at_ms"].parse::<i64>().is_ok() && !row["face_id"].is_empty());
     }
     // Another crawl finds the file unchanged. Its export contains the video too, from its own page.
-    let again = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
-    app.crawl_end(id(&again["id"])).await;
-    let second = lines(&app, &format!("/crawls/{}/export", id(&again["id"]))).await;
+    let again = app.crawl_with(body).await;
+    let second =
+        lines(&export(&app, &format!("/crawls/{}/export", again.text("id")), "application/x-ndjson").await);
     assert_eq!(
         second.iter().filter(|line| line["video_id"] == video["video_id"]).count(),
         exported.len() - 1

@@ -1,15 +1,107 @@
-//! Tests the limits on videos that wait, and on the space of the disk.
-use super::{film, id, with_videos};
-use crate::support::{App, Options, json_of, ok, problem};
+//! Tests clips (`POST /videos/detect`), the limits on videos that wait and on the space of the
+//! disk, and uploads that are refused.
+use super::{film, with_videos};
+use crate::support::{App, Json, Options, field, json_of, ok, problem};
 use pipeline::VideoLimits;
 use reqwest::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
+use server::Config;
+use testing::film::{Codec, Container, Encoding, repeat};
+
+async fn lines(app: &App, query: &str, film: Vec<u8>) -> Vec<Value> {
+    let response = app.post_raw(&format!("/videos/detect{query}"), "video/mp4", film).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()["content-type"], "application/x-ndjson");
+    let text = response.text().await.unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn a_clip_gives_a_line_for_each_frame_and_one_for_the_tracks() {
+    let app = with_videos().await;
+    let lines = lines(&app, "?sampling=fps=5&embeddings=true", film()).await;
+    let (last, frames) = lines.split_last().unwrap();
+    assert_eq!(frames.len(), 126);
+    let times: Vec<i64> = frames.iter().map(|frame| frame["at_ms"].as_i64().unwrap()).collect();
+    // Five frames a second, and the last one.
+    let expected: Vec<i64> = (0..125).map(|at| 200 * at).chain([24_960]).collect();
+    assert_eq!(times, expected);
+    assert!(
+        frames
+            .iter()
+            .flat_map(|frame| frame.list("faces"))
+            .all(|face| face["det_score"].as_f64() > Some(0.5))
+    );
+    assert_eq!(last["people"], 7);
+    let video = &last["video"];
+    assert_eq!((video["codec"].as_str(), video["frames"].as_u64()), (Some("h264"), Some(126)));
+    for track in last.list("tracks") {
+        let shot = &track.list("faces")[0];
+        assert_eq!(shot["embedding"].as_array().map(Vec::len), Some(128), "{track}");
+        // The boxes of a track are those of the frames.
+        let first = &track.list("boxes")[0];
+        let frame = frames.iter().find(|frame| frame["at_ms"] == first[0]).unwrap();
+        assert!(frame.list("faces").iter().any(|face| {
+            let near =
+                |at: usize| (face["box"][at].as_f64().unwrap() - first[at + 1].as_f64().unwrap()).abs() < 1.0;
+            (0..4).all(near)
+        }));
+    }
+    // Nothing is stored.
+    assert!(app.get_ok("/videos").await.list("videos").is_empty());
+    assert!(app.get_ok("/faces").await.list("faces").is_empty());
+    assert!(testing::files_below(app.blob_folder.path()).is_empty());
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn closer_looks_add_lines_where_faces_are() {
+    let app = with_videos().await;
+    let auto = lines(&app, "", film()).await;
+    let closer = lines(&app, "?refine=true", film()).await;
+    let times =
+        |lines: &[Value]| -> Vec<i64> { lines.iter().filter_map(|line| line["at_ms"].as_i64()).collect() };
+    let (auto, closer_times) = (times(&auto), times(&closer));
+    assert!(closer_times.is_sorted_by(|a, b| a < b));
+    assert!(auto.iter().all(|at| closer_times.contains(at)), "{auto:?} {closer_times:?}");
+    assert!(closer_times.len() > 3 * auto.len(), "{auto:?} {closer_times:?}");
+    assert_eq!(closer.last().unwrap()["people"], 7);
+    let refused = app.post_raw("/videos/detect?refine=true&sampling=fps=5", "video/mp4", film()).await;
+    let error = problem(refused, 400, "bad_query").await;
+    assert_eq!(crate::support::field(&error), "refine", "{error}");
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn clips_that_cannot_be_analysed_are_refused_with_the_reason() {
+    let app = with_videos().await;
+    let send = async |query: &str, body: Vec<u8>| {
+        app.post_raw(&format!("/videos/detect{query}"), "video/mp4", body).await
+    };
+    problem(send("", b"not a video".to_vec()).await, 415, "not_a_video").await;
+    let mut cut = film();
+    // The index of an MP4 of the tests is at its end.
+    cut.truncate(cut.len() / 2);
+    let error = problem(send("", cut).await, 422, "corrupt_video").await;
+    assert!(error.text("detail").len() > 10, "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let (one, path) = (folder.path().join("film.mp4"), folder.path().join("long.mp4"));
+    std::fs::write(&one, film()).unwrap();
+    repeat(&one, 3, &Encoding::new(Codec::H264, Container::Mp4), &path).unwrap();
+    let error = problem(send("", std::fs::read(&path).unwrap()).await, 413, "video_too_large").await;
+    assert!(error.text("detail").contains("60"), "{error}");
+    problem(send("?sampling=all", Vec::new()).await, 400, "bad_query").await;
+    let app = App::spawn().await;
+    let refused = app.post_raw("/videos/detect", "video/mp4", film()).await;
+    problem(refused, 503, "video_unavailable").await;
+}
 
 /// Returns a service without a worker.
 async fn with_limits(video_limits: VideoLimits) -> App {
     let app = App::spawn_with(Options { videos: true, worker: false, video_limits, ..Options::default() });
     let app = app.await;
-    json_of(app.post_json("/collections", &json!({"name": "other"})).await, StatusCode::CREATED).await;
+    app.create("/collections", &json!({"name": "other"})).await;
     app
 }
 
@@ -35,7 +127,7 @@ async fn a_collection_has_a_limit_of_videos_that_wait() {
     problem(app.post_json("/videos", &json!({"url": "http://127.0.0.1:9/a.mp4"})).await, 429, "overloaded")
         .await;
     json_of(send("?collection=other", 3).await, StatusCode::ACCEPTED).await;
-    ok(app.post_json(&format!("/videos/{}/cancel", id(&first["id"])), &json!({})).await).await;
+    app.post_ok(&format!("/videos/{}/cancel", first.text("id")), &json!({})).await;
     json_of(send("", 3).await, StatusCode::ACCEPTED).await;
 }
 
@@ -48,7 +140,7 @@ async fn a_collection_has_a_limit_of_bytes_that_wait() {
     let send = async |last: u8| app.post_raw("/videos", "video/mp4", variant(&film, last)).await;
     json_of(send(1).await, StatusCode::ACCEPTED).await;
     let error = problem(send(2).await, 429, "overloaded").await;
-    assert!(error["detail"].as_str().unwrap().contains("MiB"), "{error}");
+    assert!(error.text("detail").contains("MiB"), "{error}");
     // The same file needs no more space, but the caller has not sent it yet.
     assert_eq!(testing::files_below(app.blob_folder.path()).len(), 1);
 }
@@ -60,15 +152,14 @@ async fn uploads_fail_on_a_full_disk() {
     for path in ["/videos", "/videos/detect"] {
         problem(app.post_raw(path, "video/mp4", film()).await, 507, "disk_full").await;
     }
-    let person = app.post_json("/subjects", &json!({"name": "Ada"})).await;
-    let person = json_of(person, StatusCode::CREATED).await;
-    let path = format!("/subjects/{}/faces?force=true", id(&person["id"]));
+    let person = app.create("/subjects", &json!({"name": "Ada"})).await;
+    let path = format!("/subjects/{}/faces?force=true", person.text("id"));
     let refused = app.post_raw(&path, "image/jpeg", testing::picture("ada_small.jpg")).await;
     problem(refused, 507, "disk_full").await;
     assert!(testing::files_below(app.blob_folder.path()).is_empty());
-    assert!(app.get_ok("/images").await["images"].as_array().unwrap().is_empty());
+    assert!(app.get_ok("/images").await.list("images").is_empty());
     // Searches and deletions still work.
-    ok(app.get("/health/ready").await).await;
+    app.get_ok("/health/ready").await;
 }
 
 #[testing::needs(video)]
@@ -79,8 +170,8 @@ async fn a_failed_video_can_be_retried() {
     problem(app.post_json(path, &json!({})).await, 404, "not_found").await;
     let url = json!({"url": "http://127.0.0.1:9/a.mp4"});
     let video = json_of(app.post_json("/videos", &url).await, StatusCode::ACCEPTED).await;
-    let path = format!("/videos/{}", id(&video["id"]));
-    ok(app.post_json(&format!("{path}/pause"), &json!({})).await).await;
+    let path = format!("/videos/{}", video.text("id"));
+    app.post_ok(&format!("{path}/pause"), &json!({})).await;
     let retry = async || app.post_json(&format!("{path}/retry"), &json!({})).await;
     assert_eq!(app.get_ok(&path).await["retryable"], false, "it is paused");
     problem(retry().await, 409, "conflict").await;
@@ -90,6 +181,54 @@ async fn a_failed_video_can_be_retried() {
     app.database.execute("update videos set source_url = 'http://127.0.0.1:9/a.mp4'").await;
     assert_eq!(app.get_ok(&path).await["retryable"], true);
     let retried = ok(retry().await).await;
-    assert_eq!((id(&retried["state"]), &retried["finished_at"]), ("queued", &json!(null)));
+    assert_eq!((retried.text("state"), &retried["finished_at"]), ("queued", &json!(null)));
     assert_eq!(retried["retryable"], false);
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn bad_options_and_files_are_refused_with_the_reason() {
+    let app = with_videos().await;
+    let send = async |query: &str, content_type: &str, body: &[u8]| {
+        app.post_raw(&format!("/videos{query}"), content_type, body.to_vec()).await
+    };
+    let error = problem(send("", "text/plain", b"film").await, 415, "unsupported_media_type").await;
+    assert!(error["allowed"].to_string().contains("video/*"), "{error}");
+    let picture = testing::picture("ada_small.jpg");
+    for content in [&b"not a video"[..], b"", &picture] {
+        let error = problem(send("", "video/mp4", content).await, 415, "not_a_video").await;
+        assert!(error["allowed"].to_string().contains("Matroska"), "{error}");
+    }
+    for (query, wrong) in [
+        ("?sampling=all", "sampling"),
+        ("?sampling=fps=99", "sampling"),
+        ("?max_gap_ms=5", "max_gap_ms"),
+        ("?fps=5", "fps"),
+        ("?refine=true&sampling=fps=5", "refine"),
+        ("?refine=true&sampling=keyframes", "refine"),
+        ("?refine=perhaps", "refine"),
+    ] {
+        let error = problem(send(query, "video/mp4", b"").await, 400, "bad_query").await;
+        assert_eq!(field(&error), wrong, "{error}");
+    }
+    problem(send("?collection=none", "video/mp4", b"").await, 404, "not_found").await;
+    problem(app.get("/videos/5").await, 400, "bad_id").await;
+    assert!(app.get_ok("/videos").await.list("videos").is_empty());
+    assert!(testing::files_below(app.blob_folder.path()).is_empty());
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn a_large_video_is_refused_and_a_service_without_a_decoder_says_so() {
+    let config = Config { max_video_bytes: 100_000, ..Config::default() };
+    let app = App::spawn_with(Options { videos: true, config, ..Options::default() }).await;
+    let film = film();
+    assert!(film.len() > 100_000);
+    let error =
+        problem(app.post_raw("/videos", "video/mp4", film.clone()).await, 413, "too_many_bytes").await;
+    assert!(error.text("detail").contains("100000"), "{error}");
+    assert!(testing::files_below(app.blob_folder.path()).is_empty());
+    let app = App::spawn().await;
+    let error = problem(app.post_raw("/videos", "video/mp4", film).await, 503, "video_unavailable").await;
+    assert_eq!(error["detail"], "this test has no ffmpeg");
 }

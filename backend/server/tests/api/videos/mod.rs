@@ -1,15 +1,11 @@
 //! Tests the operations for videos with the standard film, whose people are known.
-mod by_url;
-mod detect;
+mod crawled;
 mod erased;
 mod export;
 mod limits;
-mod of_crawls;
-mod refused;
 
-use crate::erased::dump;
-use crate::support::events::Events;
-use crate::support::{App, Options, erase, json_of, ok, problem};
+use crate::erasures::dump;
+use crate::support::{App, Events, Json, Options, erase, json_of, ok, problem};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -33,19 +29,11 @@ async fn read(app: &App, query: &str, film: Vec<u8>) -> Value {
     let sent = app.post_raw(&format!("/videos{query}"), "video/mp4", film).await;
     let location = sent.headers()["location"].to_str().unwrap().to_owned();
     let video = json_of(sent, StatusCode::ACCEPTED).await;
-    assert_eq!(location, format!("/videos/{}", video["id"].as_str().unwrap()));
+    assert_eq!(location, format!("/videos/{}", video.text("id")));
     // The worker may have begun before the response was written.
-    assert!(["queued", "running"].contains(&id(&video["state"])), "{video}");
+    assert!(["queued", "running"].contains(&video.text("state")), "{video}");
     let ended = |video: &Value| video["finished_at"].is_string();
     app.until(&location, ended).await
-}
-
-fn list<'a>(answer: &'a Value, field: &str) -> &'a Vec<Value> {
-    answer[field].as_array().unwrap()
-}
-
-fn id(value: &Value) -> &str {
-    value.as_str().unwrap()
 }
 
 #[testing::needs(video)]
@@ -58,9 +46,9 @@ async fn people_of_a_video_are_found_by_time_person_and_face() {
     assert_eq!((video["people"].as_i64(), video["width"].as_i64()), (Some(7), Some(640)));
     assert_eq!(video["options"]["sampling"], "fps=5");
     assert_eq!(video["read_ms"], 24_960);
-    let path = format!("/videos/{}", id(&video["id"]));
+    let path = format!("/videos/{}", video.text("id"));
     let all = app.get_ok(&format!("{path}/tracks")).await;
-    let tracks = list(&all, "tracks");
+    let tracks = all.list("tracks");
     assert_eq!(video["tolerance_ms"], 200);
     let is_last = |track: &Value| track["end_ms"] == 24_960;
     assert!(tracks.iter().all(|track| track["to_end"] == is_last(track)), "{all}");
@@ -70,7 +58,7 @@ async fn people_of_a_video_are_found_by_time_person_and_face() {
     let mut paged = Vec::new();
     let mut page = app.get_ok(&format!("{path}/tracks?limit=3")).await;
     loop {
-        paged.extend(list(&page, "tracks").clone());
+        paged.extend(page.list("tracks").clone());
         let Some(cursor) = page["next_cursor"].as_str() else { break };
         page = app.get_ok(&format!("{path}/tracks?limit=3&cursor={cursor}")).await;
     }
@@ -81,42 +69,42 @@ async fn people_of_a_video_are_found_by_time_person_and_face() {
         .filter(|track| track["end_ms"].as_i64() >= Some(5_000) && track["start_ms"].as_i64() < Some(9_000))
         .cloned()
         .collect();
-    assert_eq!(list(&between, "tracks"), &expected);
+    assert_eq!(between.list("tracks"), &expected);
     let person = app.get_ok(&format!("{path}/tracks?person=2")).await;
-    assert!(!list(&person, "tracks").is_empty());
-    assert!(list(&person, "tracks").iter().all(|track| track["person"] == 2));
+    assert!(!person.list("tracks").is_empty());
+    assert!(person.list("tracks").iter().all(|track| track["person"] == 2));
     // A search by a stored face finds the other shots of the person, with their times.
-    let track = &list(&person, "tracks")[0];
+    let track = &person.list("tracks")[0];
     let shot = &track["faces"][0];
-    let found = ok(app.post_json("/faces/search", &json!({"face_id": shot["face_id"]})).await).await;
+    let found = app.post_ok("/faces/search", &json!({"face_id": shot["face_id"]})).await;
     let appearance = &found["matches"][0]["appearances"][0];
     assert_eq!((&appearance["video_id"], &appearance["person"]), (&video["id"], &json!(2)));
     let times = [&appearance["start_ms"], &appearance["at_ms"], &appearance["end_ms"]];
     assert!(times.is_sorted_by_key(|time| time.as_i64()), "{times:?}");
     // A best shot has a crop, a chip and an image, but no thumbnail of the whole frame.
-    let face = app.get_ok(&format!("/faces/{}", id(&shot["face_id"]))).await;
+    let face = app.get_ok(&format!("/faces/{}", shot.text("face_id"))).await;
     for kind in ["crop", "chip"] {
-        let picture = app.get(&format!("/faces/{}/crop?kind={kind}", id(&shot["face_id"]))).await;
+        let picture = app.get(&format!("/faces/{}/crop?kind={kind}", shot.text("face_id"))).await;
         assert_eq!(picture.status(), StatusCode::OK);
     }
-    let image = format!("/images/{}", id(&face["image_id"]));
+    let image = format!("/images/{}", face.text("image_id"));
     assert_eq!(app.get_ok(&image).await["format"], "video_frame");
     assert_eq!(app.get(&format!("{image}/thumbnail")).await.status(), StatusCode::NOT_FOUND);
     // The same file again is the same video.
     let again = ok(app.post_raw("/videos", "video/mp4", film).await).await;
     assert_eq!(again["id"], video["id"]);
     let listed = app.get_ok("/videos?state=completed").await;
-    assert_eq!(list(&listed, "videos").len(), 1);
-    assert!(list(&app.get_ok("/videos?state=queued").await, "videos").is_empty());
+    assert_eq!(listed.list("videos").len(), 1);
+    assert!(app.get_ok("/videos?state=queued").await.list("videos").is_empty());
     problem(app.post_json(&format!("{path}/pause"), &json!({})).await, 409, "conflict").await;
     // Deleting it deletes everything.
     assert_eq!(app.delete(&path).await.status(), StatusCode::NO_CONTENT);
     problem(app.get(&path).await, 404, "not_found").await;
-    assert!(list(&app.get_ok("/faces").await, "faces").is_empty());
-    assert!(list(&app.get_ok("/images").await, "images").is_empty());
+    assert!(app.get_ok("/faces").await.list("faces").is_empty());
+    assert!(app.get_ok("/images").await.list("images").is_empty());
     assert_eq!(testing::files_below(app.blob_folder.path()), Vec::<std::path::PathBuf>::new());
     let audit = app.get_ok("/audit?action=video.delete").await;
-    assert_eq!(list(&audit, "records")[0]["detail"]["video_id"], video["id"]);
+    assert_eq!(audit.list("records")[0]["detail"]["video_id"], video["id"]);
 }
 
 #[testing::needs(video)]
@@ -136,7 +124,7 @@ async fn progress_is_told_until_the_video_is_read() {
     let app = with_videos().await;
     let sent = app.post_raw("/videos?sampling=fps=5", "video/mp4", film()).await;
     let video = json_of(sent, StatusCode::ACCEPTED).await;
-    let path = format!("/videos/{}", id(&video["id"]));
+    let path = format!("/videos/{}", video.text("id"));
     let mut events = Events::of(&app, &path).await;
     let mut last = Value::Null;
     while let Some((name, data)) = events.next().await {
@@ -168,11 +156,11 @@ async fn no_byte_of_an_erased_person_remains() {
     let app = with_videos().await;
     let film = film();
     let video = read(&app, "?sampling=fps=5", film.clone()).await;
-    let path = format!("/videos/{}", id(&video["id"]));
+    let path = format!("/videos/{}", video.text("id"));
     let before = app.get_ok(&format!("{path}/tracks")).await;
     let of_person = |tracks: &Value, person: i64, is: bool| -> Vec<Value> {
         let is_theirs = |track: &&Value| (track["person"] == person) == is;
-        list(tracks, "tracks").iter().filter(is_theirs).cloned().collect()
+        tracks.list("tracks").iter().filter(is_theirs).cloned().collect()
     };
     let theirs = of_person(&before, 1, true);
     assert!(theirs.len() > 1);
@@ -184,15 +172,15 @@ async fn no_byte_of_an_erased_person_remains() {
     assert!(traces.blobs.iter().all(|blob| blob.exists()));
     // The person is enrolled by the faces of all tracks, and erased with the right not to return.
     let faces: Vec<&Value> =
-        theirs.iter().flat_map(|track| list(track, "faces")).map(|face| &face["face_id"]).collect();
-    let subject = json_of(app.post_json("/subjects", &json!({"name": "A"})).await, StatusCode::CREATED).await;
-    let enrol = format!("/subjects/{}/faces", id(&subject["id"]));
-    ok(app.post_json(&enrol, &json!({"face_ids": faces, "force": true})).await).await;
+        theirs.iter().flat_map(|track| track.list("faces")).map(|face| &face["face_id"]).collect();
+    let subject = app.create("/subjects", &json!({"name": "A"})).await;
+    let enrol = format!("/subjects/{}/faces", subject.text("id"));
+    app.post_ok(&enrol, &json!({"face_ids": faces, "force": true})).await;
     let erasure = json!({"subject_id": subject["id"], "suppress_person": true});
     let erased = erase(&app, &erasure).await;
     assert_eq!(erased["erasure"]["faces"].as_u64(), Some(faces.len() as u64), "{erased:#}");
     let after = app.get_ok(&format!("{path}/tracks")).await;
-    assert_eq!(list(&after, "tracks"), &of_person(&before, 1, false));
+    assert_eq!(after.list("tracks"), &of_person(&before, 1, false));
     let whole = dump(&app);
     for text in &traces.texts {
         assert!(!whole.contains(text.as_str()), "{text}");
@@ -210,24 +198,28 @@ async fn traces(app: &App, tracks: &[Value]) -> Traces {
     let mut traces = Traces { texts: BTreeSet::new(), blobs: BTreeSet::new() };
     let store = &app.state.services.store;
     for track in tracks {
-        traces.texts.insert(id(&track["id"]).into());
-        for shot in list(track, "faces") {
-            let face = store.face(id(&shot["face_id"]).parse().unwrap()).await.unwrap();
+        traces.texts.insert(track.text("id").into());
+        for shot in track.list("faces") {
+            let face = store.faces().get(shot.text("face_id").parse().unwrap()).await.unwrap();
             traces.texts.insert(face.id.to_string());
             for key in [face.crop_key.unwrap(), face.chip_key.unwrap()] {
                 traces.blobs.insert(app.blob_folder.path().join(&key));
             }
             // The beginning of the embedding, as a dump writes it.
-            let (_, embedding) = store.embedding(face.id).await.unwrap();
+            let (_, embedding) = store.faces().embedding(face.id).await.unwrap();
             let start: Vec<String> = embedding.iter().take(4).map(f32::to_string).collect();
             traces.texts.insert(format!("[{},", start.join(",")));
         }
     }
     let filter = store::videos::VideoFilter { collection: "default".into(), state: None, crawl_id: None };
-    let video = store.videos(&filter, None, 1).await.unwrap()[0].id;
-    let ids: BTreeSet<&str> = tracks.iter().map(|track| id(&track["id"])).collect();
-    for track in
-        store.tracks(video, &store::videos::tracks::TrackFilter::default(), None, 1_000).await.unwrap().tracks
+    let video = store.videos().list(&filter, None, 1).await.unwrap()[0].id;
+    let ids: BTreeSet<&str> = tracks.iter().map(|track| track.text("id")).collect();
+    for track in store
+        .tracks()
+        .list(video, &store::videos::tracks::TrackFilter::default(), None, 1_000)
+        .await
+        .unwrap()
+        .tracks
     {
         if ids.contains(track.id.to_string().as_str()) {
             traces.texts.insert(hex::encode(&track.boxes));

@@ -1,9 +1,12 @@
-//! Removes traces of erased videos: their addresses, and where crawls found them.
-use super::{LedgerJobs, Traces};
-use crate::db::transient::{url_hash, without_nul};
+//! Removes traces of erased and suppressed videos and images: their addresses, and where crawls
+//! found them.
+use super::Traces;
+use crate::StoreError;
+use crate::db::deletions::LedgerJobs;
+use crate::db::text::{url_hash, without_nul};
 use crate::erasures::traces::{LedgerRow, erase_cached_pages, erase_titles, pages_that_are_images};
+use crate::store::Erasures;
 use crate::videos::drop_files_of_ended;
-use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -60,12 +63,12 @@ impl Traces {
     }
 }
 
-impl Store {
+impl Erasures<'_> {
     /// Removes the traces of a video whose address or file is suppressed: its address, the pages
     /// that contain it, and their titles and cached content. Returns the jobs of pages that turned
     /// out to be the video; their records contain its address.
     pub async fn erase_suppressed_video(
-        &self,
+        self,
         conn: &mut PgConnection,
         id: Uuid,
     ) -> Result<LedgerJobs, StoreError> {
@@ -81,7 +84,7 @@ impl Store {
     }
 }
 
-impl Store {
+impl Erasures<'_> {
     /// Removes the traces of an ended video, and of its duplicates, if nothing is left of the file:
     /// all tracks in it were erased or suppressed. Does nothing otherwise. If `id` is a duplicate,
     /// the file is that of its original.
@@ -89,7 +92,7 @@ impl Store {
     /// An erasure cannot remove them while the video is live, because it is still read from its
     /// address. Returns the jobs whose records contain the address.
     pub async fn erase_emptied_video(
-        &self,
+        self,
         conn: &mut PgConnection,
         id: Uuid,
     ) -> Result<LedgerJobs, StoreError> {
@@ -141,14 +144,14 @@ pub(crate) async fn emptied(conn: &mut PgConnection, videos: &[Uuid]) -> Result<
     .await?)
 }
 
-impl Store {
+impl Erasures<'_> {
     /// Removes the traces of a suppressed image that was found again. These are its URL, its
     /// sightings, and the cached content and titles of the pages that mention it.
     ///
     /// The ledger row keeps its hash, so that the crawl does not fetch the image again. Returns the
     /// jobs of pages that turned out to be the image; their records contain its URL.
     pub async fn erase_suppressed_image(
-        &self,
+        self,
         conn: &mut PgConnection,
         row: Uuid,
     ) -> Result<LedgerJobs, StoreError> {
@@ -185,7 +188,7 @@ impl Store {
     /// erased while their jobs waited, and these jobs do not run any more. Returns the jobs whose
     /// records contain the addresses.
     pub(crate) async fn erase_skipped(
-        &self,
+        self,
         conn: &mut PgConnection,
         collection: Uuid,
         crawl: Uuid,
@@ -230,7 +233,7 @@ impl Store {
     /// Call it after the image was inserted into the ledger: that statement waits for the
     /// transaction that settles the image.
     pub async fn erase_page_of_suppressed_image(
-        &self,
+        self,
         conn: &mut PgConnection,
         page: Uuid,
         image: &str,
@@ -253,7 +256,7 @@ impl Store {
     /// Works like [`Self::erase_page_of_suppressed_image`] for a page that turned out to be the
     /// video at `video`. Does nothing unless its address is suppressed or this crawl erased it.
     pub async fn erase_page_of_suppressed_video(
-        &self,
+        self,
         conn: &mut PgConnection,
         page: Uuid,
         video: &str,
@@ -281,7 +284,7 @@ impl Store {
     /// Call it after the page's images and videos were inserted into the ledger: that statement
     /// waits for transactions that settle one of them.
     pub async fn clear_page_with_suppressed(
-        &self,
+        self,
         conn: &mut PgConnection,
         page: Uuid,
         mentions: &[String],

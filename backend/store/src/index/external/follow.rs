@@ -5,12 +5,14 @@
 //! therefore has a number, and the engine ignores outdated changes ([`Update::fence`]).
 use super::{Checked, ExternalIndex, floats, microseconds};
 use crate::index::changes;
+use crate::index::changes::IndexLog;
 use crate::index::changes::IndexSet;
 use crate::index::engine::{EngineError, EngineFace, Update};
-use crate::{Store, StoreError, Tx};
+use crate::{StoreError, Tx};
 use domain::IndexSetState;
 use pgvector::HalfVector;
 use sqlx::PgConnection;
+use sqlx::PgPool;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
@@ -70,7 +72,7 @@ impl ExternalIndex {
     /// Starts a transaction in which this process alone may change the engine; `None` if another
     /// process has such a transaction.
     pub(super) async fn exclusive(&self) -> Result<Option<Tx>, StoreError> {
-        let mut tx = self.store.begin().await?;
+        let mut tx = Tx::begin(&self.pool).await?;
         let locked: bool = sqlx::query_scalar("select pg_try_advisory_xact_lock($1)")
             .bind(FOLLOWING)
             .fetch_one(tx.conn())
@@ -81,8 +83,8 @@ impl ExternalIndex {
     /// Records that an index will be deleted. Returns the recorded id of its server; `None` if the
     /// database has no record of the index. Waits until the process that changes the index has
     /// ended its transaction. Afterwards, every step for this index fails with `IndexUnavailable`.
-    pub async fn release(store: &Store, index: &str) -> Result<Option<Uuid>, StoreError> {
-        let mut tx = store.begin().await?;
+    pub async fn release(pool: &PgPool, index: &str) -> Result<Option<Uuid>, StoreError> {
+        let mut tx = Tx::begin(pool).await?;
         // A start need not wait for the process that changes another index.
         if changes::server(tx.conn(), index).await?.is_none() {
             return Ok(None);
@@ -96,7 +98,7 @@ impl ExternalIndex {
     }
 
     pub(super) async fn sets(&self, conn: &mut PgConnection) -> Result<Vec<IndexSet>, StoreError> {
-        let mut sets = self.store.index_sets(conn).await?;
+        let mut sets = IndexLog(&self.pool).sets(conn).await?;
         sets.retain(|set| set.index_name == self.engine.name());
         Ok(sets)
     }
@@ -105,7 +107,7 @@ impl ExternalIndex {
     /// of the changed faces.
     async fn follow(&self, limit: i64) -> Result<Followed, StoreError> {
         let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
-        let changes = self.store.index_changes(tx.conn(), limit).await?;
+        let changes = IndexLog(&self.pool).changes(tx.conn(), limit).await?;
         if changes.is_empty() {
             // Releases the lock before the next step asks for it.
             tx.commit().await?;
@@ -139,7 +141,7 @@ impl ExternalIndex {
             }
         }
         let numbers: Vec<i64> = changes.iter().map(|change| change.change).collect();
-        self.store.settle_index_changes(tx.conn(), &numbers).await?;
+        IndexLog(&self.pool).settle_changes(tx.conn(), &numbers).await?;
         tx.commit().await?;
         Ok(Followed::Applied(numbers.len()))
     }
@@ -242,11 +244,11 @@ impl ExternalIndex {
     /// Fails with `IndexUnavailable` if the engine is not available. Changes are recorded
     /// nevertheless.
     pub async fn take_over(&self) -> Result<(), StoreError> {
-        if !self.store.records_index_changes().await? {
-            self.store.forget_index_sets().await?;
-            self.store.start_index_changes().await?;
+        if !IndexLog(&self.pool).records_changes().await? {
+            IndexLog(&self.pool).forget_sets().await?;
+            IndexLog(&self.pool).start_changes().await?;
         }
-        let mut conn = self.store.pool().acquire().await?;
+        let mut conn = self.pool.acquire().await?;
         changes::keep(&mut conn, self.engine.name()).await?;
         drop(conn);
         self.claim().await
@@ -259,12 +261,12 @@ impl ExternalIndex {
     /// Fails with `IndexUnavailable` if the engine is not available, or if another process has
     /// ended the use of this index. Fails with the database's error.
     pub async fn claim(&self) -> Result<(), StoreError> {
-        let mut conn = self.store.pool().acquire().await?;
+        let mut conn = self.pool.acquire().await?;
         let recorded = changes::server(&mut conn, self.engine.name()).await?;
         drop(conn);
         self.check_use(recorded).await?;
         let claimed = self.call(self.engine.claim(recorded.map(|server| server.id))).await?;
-        let mut tx = self.store.begin().await?;
+        let mut tx = Tx::begin(&self.pool).await?;
         changes::take_over(tx.conn(), self.engine.name(), claimed).await?;
         tx.commit().await?;
         // The id is recorded first: a server with an id that no database knows is refused.
@@ -276,7 +278,7 @@ impl ExternalIndex {
         if recorded.is_some_and(|recorded| recorded.released) {
             return Err(self.unavailable("a process with another SEARCH_INDEX is deleting the index"));
         }
-        if !self.store.records_index_changes().await? {
+        if !IndexLog(&self.pool).records_changes().await? {
             return Err(self.unavailable("a process with another SEARCH_INDEX stopped recording changes"));
         }
         Ok(())

@@ -1,14 +1,17 @@
-//! Tests how an engine follows the changes of the faces.
-use super::memory::{self, Engine};
-use crate::fixture::{self, direction};
+//! Tests how an engine follows the changes of the faces, the comparison of a set with the rows, and
+//! when a set is built again.
+use crate::face_index::memory::{self, Engine, catch_up, set_of, start};
+use crate::fixture::{self, DIMENSIONS, gallery, query};
 use domain::IndexSetState;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use store::erasures::Target;
-use store::faces::models::EmbeddingModel;
-use store::index::engine::{EngineFace, Update, VectorEngine};
-use store::index::external::{ExternalIndex, Followed};
-use store::people::NewSubject;
+use store::faces::search::SearchQuery;
+use store::index::EmbeddingModel;
+use store::index::changes::IndexSet;
+use store::index::engine::{EngineFace, FaceSet, Update, VectorEngine};
+use store::index::external::{Checked, Config, ExternalIndex, Followed};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -26,34 +29,55 @@ impl World {
     async fn create() -> Self {
         let db = TestDatabase::create().await;
         let engine = Arc::new(Engine::default());
-        let index = ExternalIndex::new(db.store(), engine.clone());
+        let index = ExternalIndex::new(db.store().pool().clone(), engine.clone());
         let store = db.store().with_index(Arc::new(index.clone()));
-        let collection = fixture::collection(&store, "default").await;
-        let model = fixture::model(&store, "m", 8).await;
+        let (collection, model) = fixture::default_and_model(&store, 8).await;
         Self { db, store, engine, index, collection, model }
     }
 
+    /// Works like [`World::create`], with an engine that has `count` faces.
+    async fn followed(count: usize) -> (Self, Vec<Uuid>) {
+        let world = Self::create().await;
+        world.index.take_over().await.unwrap();
+        let faces = world.faces(1, count).await;
+        memory::catch_up(&world.index).await;
+        (world, faces)
+    }
+
+    async fn set(&self) -> IndexSet {
+        memory::set_of(&self.store, self.model.id).await.unwrap()
+    }
+
+    /// Returns the faces that the engine has.
+    async fn contained(&self) -> BTreeMap<Uuid, EngineFace> {
+        self.engine.faces(&self.store, self.model.id).await
+    }
+
+    /// Returns a search for a stored face, through the index, and the store that runs it.
+    async fn search_for(&self, face: Uuid) -> (Store, SearchQuery) {
+        let store = self.store.clone().with_exact_limit(0);
+        let embedding = store.faces().embedding(face).await.unwrap().1;
+        (store, query(self.collection, self.model.id, embedding))
+    }
+
     async fn faces(&self, seed: u64, count: usize) -> Vec<Uuid> {
-        let mut rng = fixture::rng(seed);
-        let faces: Vec<_> = (0..count).map(|_| fixture::face(&self.model, direction(&mut rng, 8))).collect();
-        fixture::store_image(&self.store, self.collection, &fixture::image(seed), &faces).await.unwrap();
-        faces.iter().map(|face| face.id).collect()
+        fixture::faces(&self.store, self.collection, &self.model, seed, count).await
     }
 
     async fn delete(&self, face: Uuid) {
         let mut conn = self.store.pool().acquire().await.unwrap();
-        self.store.delete_face(&mut conn, face).await.unwrap();
+        self.store.faces().delete(&mut conn, face).await.unwrap();
     }
 
     /// Asserts that the engine contains exactly the stored faces, as they are stored.
     async fn assert_equal(&self) {
         let rows: Vec<Uuid> =
             sqlx::query_scalar("select id from faces").fetch_all(self.db.pool()).await.unwrap();
-        let contained = self.engine.faces(&self.store, self.model.id).await;
+        let contained = self.contained().await;
         assert_eq!(contained.len(), rows.len());
         for id in rows {
             let face = &contained[&id];
-            assert_eq!(face.embedding, self.store.embedding(id).await.unwrap().1);
+            assert_eq!(face.embedding, self.store.faces().embedding(id).await.unwrap().1);
             assert_eq!(face.collection_id, self.collection);
         }
     }
@@ -73,12 +97,12 @@ async fn faces_from_before_the_recording_are_copied_while_others_change() {
     let new = world.faces(2, 3).await;
     assert_eq!(world.index.step(4).await.unwrap(), Followed::Applied(8), "four changes and four faces");
     world.delete(new[0]).await;
-    let set = memory::set_of(&world.store, world.model.id).await.unwrap();
+    let set = world.set().await;
     assert_eq!((set.state, set.copied), (IndexSetState::Building, false));
     memory::catch_up(&world.index).await;
     world.assert_equal().await;
-    assert_eq!(world.store.oldest_index_change().await.unwrap(), None);
-    let set = memory::set_of(&world.store, world.model.id).await.unwrap();
+    assert_eq!(world.store.index().oldest_change().await.unwrap(), None);
+    let set = world.set().await;
     assert_eq!(set.state, IndexSetState::Serving);
 }
 
@@ -89,25 +113,18 @@ async fn an_engine_gets_the_present_row_of_a_face_once() {
     memory::catch_up(&world.index).await;
     let faces = world.faces(1, 2).await;
     for _ in 0..2 {
-        let mut tx = world.store.begin().await.unwrap();
-        let new = NewSubject { metadata: serde_json::json!({}), ..NewSubject::default() };
-        let subject = world.store.insert_subject(tx.conn(), world.collection, &new).await.unwrap();
-        world.store.enrol_faces(tx.conn(), world.collection, subject, &faces[..1], true).await.unwrap();
-        tx.commit().await.unwrap();
+        fixture::person(&world.store, world.collection, &fixture::unnamed(), &faces[..1]).await;
     }
     world.delete(faces[1]).await;
     // The deletion of the second face is the first change, and its insertion comes later.
     let mut steps = 0;
     while world.index.step(1).await.unwrap() == Followed::Applied(1) {
         steps += 1;
-        assert!(
-            !world.engine.faces(&world.store, world.model.id).await.contains_key(&faces[1]),
-            "an erased face comes back"
-        );
+        assert!(!world.contained().await.contains_key(&faces[1]), "an erased face comes back");
     }
     assert_eq!(steps, 5);
     world.assert_equal().await;
-    let face = &world.engine.faces(&world.store, world.model.id).await[&faces[0]];
+    let face = &world.contained().await[&faces[0]];
     assert_eq!((face.has_subject, face.quality), (true, Some(0.5)));
 }
 
@@ -131,62 +148,55 @@ async fn an_erasure_finds_faces_that_the_engine_lacks_although_no_change_is_left
     for stopped in [false, true] {
         // The engine does not get this face: nothing is recorded, and nothing is copied.
         stored.extend(world.faces(1 + u64::from(stopped), 1).await);
-        world.store.start_index_changes().await.unwrap();
-        assert_eq!(world.store.oldest_index_change().await.unwrap(), None);
+        world.store.index().start_changes().await.unwrap();
+        assert_eq!(world.store.index().oldest_change().await.unwrap(), None);
         for face in &stored {
-            assert!(!world.engine.faces(&world.store, world.model.id).await.contains_key(face));
-            let embedding = world.store.embedding(*face).await.unwrap().1;
+            assert!(!world.contained().await.contains_key(face));
+            let embedding = world.store.faces().embedding(*face).await.unwrap().1;
             let target = Target::Likeness { embedding, model_id: world.model.id, threshold: 0.99 };
             let mut tx = world.store.begin().await.unwrap();
-            let plan = world.store.plan_erasure(tx.conn(), world.collection, &target).await.unwrap();
+            let plan = world.store.erasures().plan(tx.conn(), world.collection, &target).await.unwrap();
             assert_eq!(plan.faces.iter().map(|face| face.id).collect::<Vec<_>>(), [*face]);
         }
         // The change of the next face is recorded, and lost before the engine has followed it.
         stored.extend(world.faces(3 + u64::from(stopped), 1).await);
-        world.store.stop_index_changes().await.unwrap();
+        world.store.index().stop_changes().await.unwrap();
     }
 }
 
 #[testing::test]
 async fn a_new_face_is_found_before_the_engine_has_it_and_a_caller_can_wait_for_the_engine() {
-    let world = World::create().await;
-    world.index.take_over().await.unwrap();
-    world.faces(1, 30).await;
-    memory::catch_up(&world.index).await;
+    let (world, _) = World::followed(30).await;
     let store = world.store.clone().with_exact_limit(0);
-    assert_eq!(store.index_lag().await.unwrap(), Duration::ZERO);
-    store.index_caught_up(Duration::ZERO).await.unwrap();
+    assert_eq!(store.faces().index_lag().await.unwrap(), Duration::ZERO);
+    store.faces().index_caught_up(Duration::ZERO).await.unwrap();
 
     let new = world.faces(2, 1).await[0];
-    let embedding = store.embedding(new).await.unwrap().1;
-    let mut search = super::gallery::query(world.collection, world.model.id, embedding);
+    let (_, mut search) = world.search_for(new).await;
     search.limit = 3;
-    let (hits, exact) = store.search(&search).await.unwrap();
+    let (hits, exact) = store.faces().search(&search).await.unwrap();
     assert_eq!((hits[0].face.id, exact), (new, false));
-    assert!(!world.engine.faces(&store, world.model.id).await.contains_key(&new));
-    assert!(store.index_lag().await.unwrap() > Duration::ZERO);
-    let behind = store.index_caught_up(Duration::ZERO).await;
+    assert!(!world.contained().await.contains_key(&new));
+    assert!(store.faces().index_lag().await.unwrap() > Duration::ZERO);
+    let behind = store.faces().index_caught_up(Duration::ZERO).await;
     assert!(matches!(behind, Err(StoreError::IndexUnavailable(_))), "{behind:?}");
 
-    let waiting = tokio::spawn(async move { store.index_caught_up(Duration::from_secs(60)).await });
+    let waiting = tokio::spawn(async move { store.faces().index_caught_up(Duration::from_secs(60)).await });
     memory::catch_up(&world.index).await;
     waiting.await.unwrap().unwrap();
 }
 
 #[testing::test]
 async fn a_process_with_another_engine_takes_over_only_when_it_claims_the_index() {
-    let world = World::create().await;
-    world.index.take_over().await.unwrap();
-    world.faces(1, 5).await;
-    memory::catch_up(&world.index).await;
-    let set = memory::set_of(&world.store, world.model.id).await.unwrap();
+    let (world, _) = World::followed(5).await;
+    let set = world.set().await;
 
     // A command beside the service does not claim the index, so it changes nothing.
     let engine = Arc::new(Engine::default());
-    let other = ExternalIndex::new(world.db.store(), engine.clone());
+    let other = ExternalIndex::new(world.db.store().pool().clone(), engine.clone());
     let refused = other.step(10).await;
     assert!(matches!(refused, Err(StoreError::IndexUnavailable(_))), "{refused:?}");
-    assert_eq!(memory::set_of(&world.store, world.model.id).await.unwrap().id, set.id);
+    assert_eq!(world.set().await.id, set.id);
     memory::catch_up(&world.index).await;
 
     other.take_over().await.unwrap();
@@ -198,26 +208,23 @@ async fn a_process_with_another_engine_takes_over_only_when_it_claims_the_index(
 
 #[testing::test]
 async fn an_outdated_set_is_used_until_its_replacement_is_complete() {
-    let world = World::create().await;
-    world.index.take_over().await.unwrap();
-    let faces = world.faces(1, 20).await;
-    memory::catch_up(&world.index).await;
+    let (world, faces) = World::followed(20).await;
     let serving = async || {
-        let set = memory::set_of(&world.store, world.model.id).await.unwrap();
+        let set = world.set().await;
         (set.id, set.state)
     };
     let before = serving().await;
     // A migration does this when a new version stores an additional field of each face.
     sqlx::query("update index_sets set outdated = true").execute(world.db.pool()).await.unwrap();
-    let set = memory::set_of(&world.store, world.model.id).await.unwrap().face_set();
-    let mut contained = world.engine.faces(&world.store, world.model.id).await;
+    let set = world.set().await.face_set();
+    let mut contained = world.contained().await;
     let old = EngineFace { stored_us: 0, ..contained.remove(&faces[3]).unwrap() };
-    let mut search = super::gallery::query(world.collection, world.model.id, old.embedding.clone());
+    let mut search = query(world.collection, world.model.id, old.embedding.clone());
     world.engine.update(&set, Update { fence: 1, stored: vec![old], deleted: Vec::new() }).await.unwrap();
     (search.limit, search.filter.since) =
         (5, Some(time::OffsetDateTime::UNIX_EPOCH + Duration::from_secs(1)));
     let store = world.store.clone().with_exact_limit(0);
-    let (hits, _) = store.search(&search).await.unwrap();
+    let (hits, _) = store.faces().search(&search).await.unwrap();
     assert_eq!(hits[0].face.id, faces[3], "the set lacks the time of this face");
 
     world.index.step(10).await.unwrap();
@@ -232,31 +239,21 @@ async fn an_outdated_set_is_used_until_its_replacement_is_complete() {
 
 #[testing::test]
 async fn a_search_in_a_crawl_compares_with_the_faces_of_the_crawl() {
-    let world = World::create().await;
-    world.index.take_over().await.unwrap();
-    world.faces(1, 40).await;
-    memory::catch_up(&world.index).await;
+    let (world, _) = World::followed(40).await;
     let latest = world.faces(2, 30).await;
-    let store = world.store.clone().with_exact_limit(0);
-    let embedding = store.embedding(latest[0]).await.unwrap().1;
-    let mut search = super::gallery::query(world.collection, world.model.id, embedding);
+    let (store, mut search) = world.search_for(latest[0]).await;
     search.filter.crawl_id = Some(Uuid::now_v7());
-    let (hits, exact) = store.search(&search).await.unwrap();
+    let (hits, exact) = store.faces().search(&search).await.unwrap();
     assert_eq!((hits.len(), exact), (0, true), "no face was found by this crawl");
 }
 
 #[testing::test]
 async fn an_incomplete_answer_of_the_engine_leads_to_an_exact_search() {
-    let world = World::create().await;
-    world.index.take_over().await.unwrap();
-    world.faces(1, 40).await;
-    memory::catch_up(&world.index).await;
+    let (world, _) = World::followed(40).await;
     let latest = world.faces(2, 30).await;
-    let store = world.store.clone().with_exact_limit(0);
-    let embedding = store.embedding(latest[0]).await.unwrap().1;
-    let mut search = super::gallery::query(world.collection, world.model.id, embedding);
+    let (store, mut search) = world.search_for(latest[0]).await;
     search.limit = 60;
-    let (hits, exact) = store.search(&search).await.unwrap();
+    let (hits, exact) = store.faces().search(&search).await.unwrap();
     assert_eq!((hits.len(), exact), (60, true), "the engine has only 40 of the 70 faces");
 }
 
@@ -287,8 +284,120 @@ async fn a_copy_ends_although_new_faces_arrive_all_the_time() {
         world.faces(seed, 1).await;
         world.index.step(4).await.unwrap();
     }
-    let set = memory::set_of(&world.store, world.model.id).await.unwrap();
+    let set = world.set().await;
     assert_eq!(set.state, IndexSetState::Serving);
     memory::catch_up(&world.index).await;
     world.assert_equal().await;
+}
+
+/// Compares the set of a model with the rows.
+pub(crate) async fn check(index: &ExternalIndex, store: &Store, model: i32) -> Checked {
+    let set = set_of(store, model).await.unwrap();
+    store.index().request_check(&set.index_name).await.unwrap();
+    catch_up(index).await;
+    let set = set_of(store, model).await.unwrap();
+    assert_eq!(set.check_requested_at, None);
+    serde_json::from_value(set.check_result.unwrap()).unwrap()
+}
+
+/// Damages a set of 100 faces: three are missing, one is surplus, and three differ from their rows.
+/// Returns what a comparison must find.
+async fn damage(engine: &dyn VectorEngine, set: &FaceSet, fence: i64) -> Checked {
+    let mut faces = engine.page(set, Uuid::nil(), 100).await.unwrap();
+    let moved = EngineFace { collection_id: Uuid::now_v7(), ..faces[0].clone() };
+    let turned = EngineFace { embedding: faces[2].embedding.clone(), ..faces[1].clone() };
+    let later = EngineFace { stored_us: faces[4].stored_us + 1, ..faces[4].clone() };
+    let surplus = EngineFace { id: Uuid::now_v7(), ..faces[3].clone() };
+    let deleted: Vec<Uuid> = faces.split_off(97).iter().map(|face| face.id).collect();
+    engine.update(set, Update { fence, stored: vec![moved, turned, later, surplus], deleted }).await.unwrap();
+    Checked { rows: 100, faces: 98, missing: 3, surplus: 1, different: 3 }
+}
+
+async fn sets(engine: &dyn VectorEngine) -> BTreeSet<Uuid> {
+    engine.sets().await.unwrap().into_iter().collect()
+}
+
+/// Damages a set of an empty engine, compares it with the rows, and builds it again.
+pub(crate) async fn differences_are_counted_and_repaired(engine: Arc<dyn VectorEngine>) {
+    let db = TestDatabase::create().await;
+    let (index, store) = start(&db, engine.clone()).await;
+    let (collection, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
+    gallery(&store, collection, &model, 100, 1).await;
+    catch_up(&index).await;
+    assert_eq!(
+        check(&index, &store, model.id).await,
+        Checked { rows: 100, faces: 100, ..Checked::default() }
+    );
+    let set = set_of(&store, model.id).await.unwrap().face_set();
+    let fence = sqlx::query_scalar("select next_index_fence()").fetch_one(db.pool()).await.unwrap();
+    let expected = damage(engine.as_ref(), &set, fence).await;
+    assert_eq!(check(&index, &store, model.id).await, expected);
+
+    // A new set has the rows again. Searches use the old one until it is complete.
+    assert_eq!(store.index().request_rebuild(engine.name()).await.unwrap(), 1);
+    assert_eq!(store.index().request_rebuild(engine.name()).await.unwrap(), 0, "it is requested already");
+    catch_up(&index).await;
+    let rebuilt = set_of(&store, model.id).await.unwrap();
+    assert_ne!(rebuilt.id, set.id);
+    assert!(check(&index, &store, model.id).await.is_equal());
+    assert_eq!(sets(engine.as_ref()).await, BTreeSet::from([rebuilt.id]), "the old set is deleted");
+}
+
+#[testing::test]
+async fn a_comparison_counts_what_is_missing_surplus_and_different() {
+    differences_are_counted_and_repaired(Arc::new(Engine::default())).await;
+}
+
+/// Starts an index in memory with `count` faces. Returns the model, and the faces.
+async fn indexed(
+    db: &TestDatabase,
+    engine: &Arc<Engine>,
+    count: usize,
+) -> (ExternalIndex, Store, EmbeddingModel, Vec<(Uuid, Vec<f32>)>) {
+    let (index, store) = start(db, engine.clone()).await;
+    let (collection, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
+    let faces = gallery(&store, collection, &model, count, 1).await;
+    catch_up(&index).await;
+    (index, store, model, faces)
+}
+
+#[testing::test]
+async fn a_process_that_starts_later_uses_the_set_and_builds_a_missing_one_again() {
+    let (db, engine) = (TestDatabase::create().await, Arc::new(Engine::default()));
+    let (index, store, model, faces) = indexed(&db, &engine, 60).await;
+    let before = set_of(&store, model.id).await.unwrap().id;
+    drop((index, store));
+
+    let (index, store) = start(&db, engine.clone()).await;
+    fixture::delete_faces(&store, faces[..1].iter()).await;
+    let equal = Checked { rows: 59, faces: 59, ..Checked::default() };
+    assert_eq!(check(&index, &store, model.id).await, equal);
+    assert_eq!(set_of(&store, model.id).await.unwrap().id, before);
+
+    engine.remove(before).await.unwrap();
+    catch_up(&index).await;
+    assert_ne!(set_of(&store, model.id).await.unwrap().id, before);
+    assert_eq!(check(&index, &store, model.id).await, equal);
+}
+
+#[testing::test]
+async fn a_set_with_an_old_deletion_is_replaced() {
+    let (db, engine) = (TestDatabase::create().await, Arc::new(Engine::default()));
+    let (index, store, model, faces) = indexed(&db, &engine, 100).await;
+    let before = set_of(&store, model.id).await.unwrap();
+    assert_eq!(before.deleted_since, None);
+
+    fixture::delete_faces(&store, faces[..1].iter()).await;
+    catch_up(&index).await;
+    let with_deletion = set_of(&store, model.id).await.unwrap();
+    assert_eq!((with_deletion.id, with_deletion.deleted_since.is_some()), (before.id, true));
+
+    let index = index.with_config(Config { rebuild_age: Duration::ZERO, ..Config::default() });
+    catch_up(&index).await;
+    let after = set_of(&store, model.id).await.unwrap();
+    assert_ne!(after.id, before.id);
+    assert_eq!(after.deleted_since, None);
+    assert_eq!(sets(engine.as_ref()).await, BTreeSet::from([after.id]), "the old set is deleted");
+    let equal = Checked { rows: 99, faces: 99, ..Checked::default() };
+    assert_eq!(check(&index, &store, model.id).await, equal);
 }

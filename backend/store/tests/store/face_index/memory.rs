@@ -1,6 +1,8 @@
-//! An engine that compares with every face that it was given, in memory.
-use super::Implementation;
+//! Engines in memory: one that compares with every face that it was given, and one that returns
+//! wrong candidates.
+use crate::face_index::Implementation;
 use domain::IndexSetState;
+use sqlx::PgPool;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use store::Store;
@@ -12,7 +14,7 @@ use store::index::external::{ExternalIndex, Followed};
 use testing::TestDatabase;
 use uuid::Uuid;
 
-/// The index that [`super::suite`] tests.
+/// The index that [`crate::face_index::suite`] tests.
 pub(crate) struct Memory(ExternalIndex);
 
 impl Implementation for Memory {
@@ -28,7 +30,7 @@ impl Implementation for Memory {
 
 /// Starts to record changes, and returns the index of the engine and a store that uses it.
 pub(crate) async fn start(db: &TestDatabase, engine: Arc<dyn VectorEngine>) -> (ExternalIndex, Store) {
-    let index = ExternalIndex::new(db.store(), engine);
+    let index = ExternalIndex::new(db.store().pool().clone(), engine);
     index.take_over().await.unwrap();
     (index.clone(), db.store().with_index(Arc::new(index)))
 }
@@ -48,7 +50,7 @@ pub(crate) async fn catch_up(index: &ExternalIndex) {
 /// Returns the set that searches use for a model; if there is none, the set that is being built.
 pub(crate) async fn set_of(store: &Store, model: i32) -> Option<IndexSet> {
     let mut conn = store.pool().acquire().await.unwrap();
-    let mut sets = store.index_sets(&mut conn).await.unwrap();
+    let mut sets = store.index().sets(&mut conn).await.unwrap();
     sets.retain(|set| set.model_id == model && set.state != IndexSetState::Retired);
     sets.sort_by_key(|set| set.state == IndexSetState::Serving);
     sets.pop()
@@ -258,5 +260,47 @@ impl<F: Faults> VectorEngine for Faulty<F> {
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
         self.faults.check()?;
         self.engine.info(set).await
+    }
+}
+
+/// Maximum number of wrong candidates in an answer.
+const WRONG: i64 = 200;
+
+/// The index that [`crate::face_index::suite`] tests.
+pub(crate) struct Untrusted(ExternalIndex);
+
+impl Implementation for Untrusted {
+    async fn start(db: &TestDatabase) -> (Self, Store) {
+        let wrong = Wrong { pool: db.pool().clone() };
+        let (index, store) = start(db, Arc::new(Faulty::new(wrong))).await;
+        (Self(index), store)
+    }
+
+    async fn catch_up(&self) {
+        catch_up(&self.0).await;
+    }
+}
+
+/// Adds wrong candidates to the answers.
+#[derive(Debug)]
+struct Wrong {
+    pool: PgPool,
+}
+
+#[async_trait::async_trait]
+impl Faults for Wrong {
+    async fn answer(&self, answers: &mut [Vec<Candidate>]) {
+        // Faces of all collections and models, and one that does not exist.
+        let mut wrong: Vec<Uuid> = sqlx::query_scalar("select id from faces order by md5(id::text) limit $1")
+            .bind(WRONG)
+            .fetch_all(&self.pool)
+            .await
+            .unwrap();
+        wrong.push(Uuid::now_v7());
+        for answer in answers {
+            answer.extend(wrong.iter().map(|id| Candidate { id: *id, similarity: 1.0 }));
+            answer.iter_mut().for_each(|face| face.similarity = 1.0);
+            answer.sort_by_key(|face| face.id);
+        }
     }
 }

@@ -1,34 +1,32 @@
-//! Tests behaviour that only the index of pgvector has.
-use super::gallery::{DIMENSIONS, assert_same, brute_force, gallery, query};
-use crate::fixture;
+//! Tests behaviour that only the index of pgvector has, and that the settings of a search reach the
+//! index.
+use crate::face_index::memory::{self, Faults, Faulty};
+use crate::fixture::{self, DIMENSIONS, assert_same, brute_force, gallery, query};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use store::StoreError;
-use store::faces::scope::FaceScope;
-use store::index::{FaceIndex, Neighbours, Pgvector};
+use store::index::engine::{EngineError, EngineQuery};
+use store::index::external::{Config, ExternalIndex};
+use store::index::scope::FaceScope;
+use store::index::{FaceIndex, Nearest, Neighbours, Pgvector};
 use testing::TestDatabase;
 
 #[testing::test]
 async fn a_search_above_the_limit_uses_the_hnsw_index() {
     let db = TestDatabase::create().await;
     let store = db.store().with_exact_limit(100);
-    let default = fixture::collection(&store, "default").await;
-    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    let (default, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
     let gallery = gallery(&store, default, &model, 600, 3).await;
-    let scans = || async {
-        // A session publishes its statistics when it is idle, so the query runs in the same
-        // sessions as the scans.
-        sqlx::query_scalar::<_, i64>(
-            "select coalesce(sum(idx_scan), 0)::bigint from pg_stat_user_indexes where indexrelname like 'faces_embedding_hnsw_%'",
-        )
-        .fetch_one(db.pool())
-        .await
-        .unwrap()
-    };
+    // A session publishes its statistics when it is idle, so the query runs in the same sessions as
+    // the scans.
+    let scans = "select coalesce(sum(idx_scan), 0)::bigint from pg_stat_user_indexes
+                 where indexrelname like 'faces_embedding_hnsw_%'";
     for (_, probe) in gallery.iter().step_by(60) {
-        assert!(!store.search(&query(default, model.id, probe.clone())).await.unwrap().1);
+        assert!(!store.faces().search(&query(default, model.id, probe.clone())).await.unwrap().1);
     }
     // The scans are counted, so the results did not come from an exact plan.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while scans().await < 10 {
+    while db.number(scans).await < 10 {
         assert!(std::time::Instant::now() < deadline, "the index was not used");
         sqlx::query("select pg_stat_force_next_flush()").execute(db.pool()).await.unwrap();
     }
@@ -36,21 +34,19 @@ async fn a_search_above_the_limit_uses_the_hnsw_index() {
 
 #[testing::test]
 async fn probes_are_as_similar_to_a_face_as_another_picture_of_the_person() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    let (first, second) =
-        (fixture::collection(&store, "first").await, fixture::collection(&store, "second").await);
+    let (db, store) = fixture::database().await;
+    let [first, second] = fixture::collections(&store, ["first", "second"]).await;
     let (model, other) = (
         fixture::model(&store, "m", DIMENSIONS as i32).await,
         fixture::model(&store, "other", DIMENSIONS as i32).await,
     );
-    assert!(store.probes(&model, 10).await.unwrap().is_empty());
+    assert!(store.faces().probes(&model, 10).await.unwrap().is_empty());
     gallery(&store, first, &other, 50, 1).await;
     let gallery = gallery(&store, second, &model, 400, 2).await;
     sqlx::query("analyze faces").execute(db.pool()).await.unwrap();
-    let mut probes = store.probes(&model, 100).await.unwrap();
+    let mut probes = store.faces().probes(&model, 100).await.unwrap();
     for few in [1, 3] {
-        probes.extend(store.probes(&model, few).await.unwrap());
+        probes.extend(store.faces().probes(&model, few).await.unwrap());
     }
     assert_eq!(probes.len(), 104);
     for probe in &probes {
@@ -61,15 +57,14 @@ async fn probes_are_as_similar_to_a_face_as_another_picture_of_the_person() {
         let is_source = |similarity: f64| (similarity - 0.7).abs() < 2e-3;
         assert!(brute_force(&gallery, &probe.embedding, -1.0, 400).iter().any(|hit| is_source(hit.1)));
     }
-    assert_eq!(store.probes(&model, 1_000).await.unwrap().len(), 400);
+    assert_eq!(store.faces().probes(&model, 1_000).await.unwrap().len(), 400);
 }
 
 #[testing::test]
 async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
     let db = TestDatabase::create().await;
     let store = db.store().with_exact_limit(10);
-    let default = fixture::collection(&store, "default").await;
-    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    let (default, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
     let gallery = gallery(&store, default, &model, 60, 5).await;
     // An index that misses rows simulates a scan that stops before it has found enough.
     let sql = format!(
@@ -78,7 +73,7 @@ async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(db.pool()).await.unwrap();
     let probe = gallery[7].1.clone();
-    let (hits, _) = store.search(&query(default, model.id, probe.clone())).await.unwrap();
+    let (hits, _) = store.faces().search(&query(default, model.id, probe.clone())).await.unwrap();
     assert_same(&hits, &brute_force(&gallery, &probe, -1.0, 10));
 }
 
@@ -86,8 +81,7 @@ async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
 async fn without_its_index_a_search_compares_with_every_face() {
     let db = TestDatabase::create().await;
     let store = db.store().with_exact_limit(50);
-    let default = fixture::collection(&store, "default").await;
-    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    let (default, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
     let pgvector = Pgvector::new(store.pool().clone());
     let exists = || async { pgvector.indexes().await.unwrap()[0].bytes.is_some() };
 
@@ -118,7 +112,7 @@ async fn without_its_index_a_search_compares_with_every_face() {
     fixture::model(&store, "m", DIMENSIONS as i32).await;
     assert!(!exists().await);
     let search = query(default, model.id, faces[7].1.clone());
-    let (hits, exact) = store.search(&search).await.unwrap();
+    let (hits, exact) = store.faces().search(&search).await.unwrap();
     assert!(exact);
     assert_eq!(hits[0].face.id, faces[7].0);
     let scope = FaceScope::all(default, model.id);
@@ -137,8 +131,92 @@ async fn without_its_index_a_search_compares_with_every_face() {
     );
 
     pgvector.rebuild(&model).await.unwrap();
-    let (hits, exact) = store.search(&search).await.unwrap();
+    let (hits, exact) = store.faces().search(&search).await.unwrap();
     assert!(!exact);
     assert_eq!(hits[0].face.id, faces[7].0);
     assert!(!pgvector.neighbours(&neighbours).await.unwrap().is_empty());
+}
+
+/// Records the numbers of candidates, and fails every call while `is_down`.
+#[derive(Clone, Debug, Default)]
+struct Recorder {
+    candidates: Arc<Mutex<Vec<usize>>>,
+    is_down: Arc<AtomicBool>,
+}
+
+impl Faults for Recorder {
+    fn check(&self) -> Result<(), EngineError> {
+        match self.is_down.load(Ordering::SeqCst) {
+            true => Err(EngineError("down".into())),
+            false => Ok(()),
+        }
+    }
+
+    fn asked(&self, queries: &[EngineQuery]) {
+        self.candidates.lock().unwrap().extend(queries.iter().map(|query| query.candidates));
+    }
+}
+
+#[testing::test]
+async fn the_configured_number_of_candidates_reaches_the_engine() {
+    let db = TestDatabase::create().await;
+    let recorder = Recorder::default();
+    let engine = Arc::new(Faulty::new(recorder.clone()));
+    let (index, store) = memory::start(&db, engine.clone()).await;
+    let (collection, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
+    let gallery = gallery(&store, collection, &model, 60, 5).await;
+    memory::catch_up(&index).await;
+
+    let scope = FaceScope::all(collection, model.id);
+    let config = |candidates| Config { candidates, ..Config::default() };
+    let index_with =
+        |config| ExternalIndex::new(db.store().pool().clone(), engine.clone()).with_config(config);
+    let (faces, probe) = ([gallery[0].0, gallery[1].0], &gallery[0].1);
+    let nearest = Nearest { scope: &scope, model: &model, probe, threshold: -1.0, limit: 5, exact: false };
+    let neighbours =
+        Neighbours { faces: &faces, scope: &scope, model: &model, limit: 5, threshold: -1.0, exact: false };
+    // Of one search, and of the neighbours of two faces, which have a maximum.
+    for (configured, expected) in
+        [(None, [128, 128, 128]), (Some(40), [40, 40, 40]), (Some(5_000), [5_000, 512, 512])]
+    {
+        recorder.candidates.lock().unwrap().clear();
+        let index = index_with(config(configured));
+        index.nearest(&nearest).await.unwrap();
+        index.neighbours(&neighbours).await.unwrap();
+        assert_eq!(*recorder.candidates.lock().unwrap(), expected);
+    }
+
+    // The index of pgvector answers instead of the engine only if this is allowed.
+    Pgvector::new(db.pool().clone()).rebuild(&model).await.unwrap();
+    recorder.is_down.store(true, Ordering::SeqCst);
+    assert_eq!(index_with(config(None)).nearest(&nearest).await.unwrap().faces.len(), 5);
+    let strict = index_with(Config { fall_back: false, ..config(None) });
+    assert!(matches!(strict.nearest(&nearest).await, Err(StoreError::IndexUnavailable(_))));
+}
+
+#[testing::test]
+async fn pgvector_finds_more_of_the_nearest_faces_with_more_candidates() {
+    let (db, store, collection, model) = fixture::with_model(DIMENSIONS as i32).await;
+    let gallery = gallery(&store, collection, &model, 1_500, 6).await;
+    let pgvector = Pgvector::new(db.pool().clone());
+    pgvector.rebuild(&model).await.unwrap();
+
+    let scope = FaceScope::all(collection, model.id);
+    let mut rng = fixture::rng(7);
+    let probes: Vec<Vec<f32>> = (0..100).map(|_| fixture::direction(&mut rng, DIMENSIONS)).collect();
+    let nearest_of = |probe: &Vec<f32>| brute_force(&gallery, probe, -1.0, 1)[0].0;
+    let expected: Vec<_> = probes.iter().map(nearest_of).collect();
+    let mut found = Vec::new();
+    for candidates in [1, 1_000] {
+        let index = pgvector.clone().with_candidates(Some(candidates));
+        let mut right = 0;
+        for (probe, expected) in probes.iter().zip(&expected) {
+            let nearest =
+                Nearest { scope: &scope, model: &model, probe, threshold: -1.0, limit: 1, exact: false };
+            let first = index.nearest(&nearest).await.unwrap().faces[0].id;
+            right += usize::from(first == *expected);
+        }
+        found.push(right);
+    }
+    assert!(found[0] < 95 && found[1] > found[0], "with few and many candidates: {found:?}");
 }

@@ -1,15 +1,19 @@
-//! Tests the engine in a Qdrant server.
-use super::gallery::{DIMENSIONS, assert_same, brute_force, gallery, query};
-use super::memory::{catch_up, start};
-use super::rebuilding::{check, differences_are_counted_and_repaired};
-use super::{Implementation, World, graphs};
-use crate::fixture;
+//! Tests the engine in a Qdrant server, and that an engine builds a graph of each large collection.
+use crate::face_index::following::{check, differences_are_counted_and_repaired};
+use crate::face_index::memory::{catch_up, start};
+use crate::face_index::{Implementation, World};
+use crate::fixture::{self, DIMENSIONS, assert_same, brute_force, gallery, query};
 use qdrant_index::{Config, GRAPH_THRESHOLD, Quantization, Server};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use store::index::engine::{EngineFace, FaceSet, Update, VectorEngine};
+use std::time::{Duration, Instant};
+use store::index::engine::{
+    EngineFace, EngineFilter, EngineQuery, FaceSet, Update, VectorEngine, search_candidates,
+};
 use store::index::external::{Checked, ExternalIndex, Followed};
 use store::{Store, StoreError};
+use testing::embeddings::Random;
 use testing::{TestDatabase, needs};
 use uuid::Uuid;
 
@@ -54,7 +58,7 @@ impl Drop for Own {
     }
 }
 
-/// The index that [`super::suite`] tests.
+/// The index that [`crate::face_index::suite`] tests.
 pub(crate) struct InServer {
     index: ExternalIndex,
     /// Exists as long as the test.
@@ -176,8 +180,7 @@ async fn two_processes_apply_changes_in_turn() {
     let (db, own) = (TestDatabase::create().await, Own::new());
     let (first, store) = start(&db, own.server.clone()).await;
     let (second, _) = start(&db, Arc::new(Server::new(own.config.clone()).unwrap())).await;
-    let collection = fixture::collection(&store, "default").await;
-    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    let (collection, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
     let done = Arc::new(AtomicBool::new(false));
     let follow = |index: ExternalIndex| {
         let done = done.clone();
@@ -196,13 +199,9 @@ async fn two_processes_apply_changes_in_turn() {
     let followers = [follow(first.clone()), follow(second.clone())];
     for round in 0..20 {
         let faces = gallery(&store, collection, &model, 50, round).await;
-        let mut tx = store.begin().await.unwrap();
-        for (face, _) in faces.iter().step_by(3) {
-            store.delete_face(tx.conn(), *face).await.unwrap();
-        }
-        tx.commit().await.unwrap();
+        fixture::delete_faces(&store, faces.iter().step_by(3)).await;
     }
-    while store.oldest_index_change().await.unwrap().is_some() {
+    while store.index().oldest_change().await.unwrap().is_some() {
         tokio::task::yield_now().await;
     }
     done.store(true, Ordering::SeqCst);
@@ -215,7 +214,7 @@ async fn two_processes_apply_changes_in_turn() {
     assert_eq!(check(&second, &store, model.id).await, equal);
 
     // A third process deletes the index. No step creates a set again.
-    let id = ExternalIndex::release(&store, "qdrant").await.unwrap();
+    let id = ExternalIndex::release(store.pool(), "qdrant").await.unwrap();
     assert!(own.server.ids().await.unwrap().contains(&id.unwrap()));
     for index in [&first, &second] {
         let refused = index.step(20).await;
@@ -252,12 +251,11 @@ impl Implementation for Compressed {
 async fn compressed_embeddings_give_the_same_top_hits() {
     let world = World::<Compressed>::create().await.with_exact_limit(10);
     let store = &world.store;
-    let collection = fixture::collection(store, "default").await;
-    let model = fixture::model(store, "m", DIMENSIONS as i32).await;
+    let (collection, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
     let faces = gallery(store, collection, &model, 300, 1).await;
     world.catch_up().await;
     for (_, probe) in faces.iter().step_by(50) {
-        let (hits, exact) = store.search(&query(collection, model.id, probe.clone())).await.unwrap();
+        let (hits, exact) = store.faces().search(&query(collection, model.id, probe.clone())).await.unwrap();
         assert!(!exact);
         assert_same(&hits, &brute_force(&faces, probe, -1.0, 10));
     }
@@ -270,6 +268,142 @@ async fn a_large_collection_has_a_graph() {
         // 100 kB are 390 embeddings of 128 components. The server divides the faces among at most
         // eight segments.
         let own = Own::with(|config| (config.quantization, config.graph_threshold) = (quantization, 100));
-        graphs::are_built_and_searched(own.server.as_ref()).await;
+        graphs_are_built_and_searched(own.server.as_ref()).await;
+    }
+}
+
+const GRAPH_DIMENSIONS: usize = 128;
+/// Number of faces of each collection. Only the first one is large enough for a graph.
+const FACES: [usize; 2] = [20_000, 60];
+/// Minimum quality of the filtered searches. Searches with a period start at the same fraction of
+/// the time in which the faces were stored. Each filter keeps fewer than 40 % of the faces, but too
+/// many for a search without a graph.
+const LEAST_QUALITY: f32 = 0.8;
+const PER_PERSON: usize = 10;
+const SPREAD: f64 = 0.5;
+/// Minimum similarity of a match. Two faces of one person have a mean similarity of 0.8.
+const MATCH: f32 = 0.5;
+/// Number of faces of one update.
+const BATCH: usize = 6_250;
+/// Maximum time until the graphs are built. It is only reached if the test fails.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Returns the time at this fraction of the faces' period, in microseconds since 1970.
+fn time(share: f64) -> i64 {
+    1_700_000_000_000_000 + (share * 1e12) as i64
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Returns the ids of the matches that a query must find.
+fn exact(faces: &[EngineFace], query: &EngineQuery) -> HashSet<Uuid> {
+    let mut of: Vec<(f32, Uuid)> = faces
+        .iter()
+        .filter(|face| face.collection_id == query.filter.collection_id)
+        .filter(|face| face.quality >= query.filter.min_quality)
+        .filter(|face| query.filter.since_us.is_none_or(|since| face.stored_us >= since))
+        .filter(|face| query.filter.until_us.is_none_or(|until| face.stored_us < until))
+        .map(|face| (cosine(&face.embedding, &query.probe), face.id))
+        .filter(|(similarity, _)| *similarity >= MATCH)
+        .collect();
+    of.sort_by(|a, b| b.0.total_cmp(&a.0));
+    of.into_iter().take(query.limit).map(|(_, id)| id).collect()
+}
+
+/// Builds the graphs of a new set and searches it.
+async fn graphs_are_built_and_searched(engine: &dyn VectorEngine) {
+    let set = FaceSet { id: Uuid::from_u128(7), dimensions: GRAPH_DIMENSIONS };
+    let mut random = Random(1);
+    let mut faces = Vec::new();
+    for (collection, count) in FACES.into_iter().enumerate() {
+        let mut centre = Vec::new();
+        for number in 0..count {
+            if number % PER_PERSON == 0 {
+                centre = random.unit(GRAPH_DIMENSIONS);
+            }
+            faces.push(EngineFace {
+                id: Uuid::from_u128((collection * 1_000_000 + number + 1) as u128),
+                collection_id: Uuid::from_u128(collection as u128 + 1),
+                has_subject: number % 2 == 0,
+                quality: Some(random.uniform() as f32),
+                failed: false,
+                stored_us: time(random.uniform()),
+                embedding: random.near(&centre, SPREAD),
+            });
+        }
+    }
+    engine.create(&set).await.unwrap();
+    for (batch, stored) in faces.chunks(BATCH).enumerate() {
+        let update = Update { fence: batch as i64 + 1, stored: stored.to_vec(), deleted: Vec::new() };
+        engine.update(&set, update).await.unwrap();
+    }
+    let before = engine.info(&set).await.unwrap();
+    assert_eq!((before.faces, before.in_graph), (faces.len() as u64, 0), "no graph before all are copied");
+
+    engine.start_graphs(&set).await.unwrap();
+    engine.start_graphs(&set).await.unwrap();
+    let started = Instant::now();
+    loop {
+        let info = engine.info(&set).await.unwrap();
+        // A segment may be too small for a graph.
+        if info.settled && info.in_graph * 2 > faces.len() as u64 {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "the graphs are not built: {info:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    let (good, late) = (Some(LEAST_QUALITY), Some(time(LEAST_QUALITY.into())));
+    for (min_quality, since_us) in [(None, None), (good, None), (None, late)] {
+        let mut queries = Vec::new();
+        for (number, face) in faces.iter().enumerate().step_by(faces.len() / 15) {
+            queries.push(EngineQuery {
+                filter: EngineFilter {
+                    collection_id: face.collection_id,
+                    min_quality,
+                    omit_failed: number % 2 == 0,
+                    with_subject: false,
+                    since_us,
+                    until_us: since_us.map(|_| time(1.0)),
+                },
+                probe: random.near(&face.embedding, SPREAD),
+                limit: PER_PERSON,
+                candidates: search_candidates(None, PER_PERSON, faces.len(), usize::MAX),
+            });
+        }
+        let answers = engine.search(&set, queries.clone()).await.unwrap();
+        let (mut found, mut all) = (0, 0);
+        for (query, answer) in queries.iter().zip(answers) {
+            let truth = exact(&faces, query);
+            all += truth.len();
+            found += answer.iter().filter(|face| truth.contains(&face.id)).count();
+            assert!(answer.len() <= query.limit);
+        }
+        assert!(
+            all > 15 && found * 100 >= all * 95,
+            "found {found} of {all}, filter: {min_quality:?}, {since_us:?}"
+        );
+    }
+}
+
+#[test]
+fn a_search_in_a_larger_set_keeps_more_candidates() {
+    for (limit, faces, candidates) in [
+        (10, 0, 128),
+        (10, 500_000, 128),
+        (10, 1_000_000, 256),
+        (10, 4_000_000, 1_024),
+        (10, 1_000_000_000, 2_048),
+        (100, 0, 200),
+        (1_000, 1_000_000, 2_000),
+    ] {
+        assert_eq!(search_candidates(None, limit, faces, usize::MAX), candidates, "{limit} of {faces}");
+    }
+    for (configured, limit, max, candidates) in
+        [(64, 10, 512, 64), (64, 100, 512, 200), (10_000, 10, 512, 512), (10_000, 300, 512, 600)]
+    {
+        assert_eq!(search_candidates(Some(configured), limit, 1_000_000, max), candidates);
     }
 }

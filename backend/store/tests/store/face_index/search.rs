@@ -1,10 +1,12 @@
-//! Compares search with a brute-force computation.
-use super::gallery::{DIMENSIONS, assert_best, assert_same, brute_force, gallery, ids, query};
-use super::{Implementation, World};
-use crate::fixture::{self, direction};
+//! Compares search with a brute-force computation, also for faces that change their embedding
+//! model.
+use crate::face_index::{Implementation, World};
+use crate::fixture::{
+    self, DIMENSIONS, assert_best, assert_same, brute_force, direction, gallery, ids, query,
+};
 use store::StoreError;
 use store::crawls::pages::NewImageUrl;
-use store::faces::scope::Site;
+use store::index::scope::Site;
 use uuid::Uuid;
 
 super::suite!(
@@ -15,13 +17,13 @@ super::suite!(
     a_search_can_be_narrowed_to_one_crawl_and_a_quality,
     a_search_in_a_large_crawl_uses_the_index,
     a_search_can_be_narrowed_to_a_site_and_a_period,
+    embeddings_move_to_another_model_whole_or_not_at_all,
 );
 
 async fn exact_search_agrees_with_brute_force<I: Implementation>() {
     let world = World::<I>::create().await;
     let store = &world.store;
-    let default = fixture::collection(store, "default").await;
-    let model = fixture::model(store, "m", DIMENSIONS as i32).await;
+    let (default, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
     let gallery = gallery(store, default, &model, 400, 1).await;
     world.catch_up().await;
     let mut rng = fixture::rng(2);
@@ -29,32 +31,31 @@ async fn exact_search_agrees_with_brute_force<I: Implementation>() {
         let probe =
             if round % 2 == 0 { direction(&mut rng, DIMENSIONS) } else { gallery[round * 30].1.clone() };
         let mut query = query(default, model.id, probe.clone());
-        let (hits, exact) = store.search(&query).await.unwrap();
+        let (hits, exact) = store.faces().search(&query).await.unwrap();
         assert!(exact);
         assert_same(&hits, &brute_force(&gallery, &probe, -1.0, 10));
         (query.threshold, query.limit) = (0.5, 1_000);
-        let (hits, _) = store.search(&query).await.unwrap();
+        let (hits, _) = store.faces().search(&query).await.unwrap();
         assert_same(&hits, &brute_force(&gallery, &probe, 0.5, 1_000));
     }
     // The first result of a search for a stored face is the face itself, with similarity 1, unless
     // it is excluded.
     let (own, embedding) = &gallery[123];
     let mut query = query(default, model.id, embedding.clone());
-    let (hits, _) = store.search(&query).await.unwrap();
+    let (hits, _) = store.faces().search(&query).await.unwrap();
     assert_eq!(hits[0].face.id, *own);
     assert!((hits[0].similarity - 1.0).abs() < 1e-3);
     query.exclude_face = Some(*own);
-    let (hits, _) = store.search(&query).await.unwrap();
+    let (hits, _) = store.faces().search(&query).await.unwrap();
     assert!(!ids(&hits).contains(own));
     query.limit = 0;
-    assert!(store.search(&query).await.unwrap().0.is_empty());
+    assert!(store.faces().search(&query).await.unwrap().0.is_empty());
 }
 
 async fn the_index_gives_the_same_top_hits_and_says_so<I: Implementation>() {
     let world = World::<I>::create().await.with_exact_limit(100);
     let store = &world.store;
-    let default = fixture::collection(store, "default").await;
-    let model = fixture::model(store, "m", DIMENSIONS as i32).await;
+    let (default, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
     let gallery = gallery(store, default, &model, 600, 3).await;
     world.catch_up().await;
     let mut rng = fixture::rng(4);
@@ -62,27 +63,27 @@ async fn the_index_gives_the_same_top_hits_and_says_so<I: Implementation>() {
         let probe =
             if round % 2 == 0 { direction(&mut rng, DIMENSIONS) } else { gallery[round * 50].1.clone() };
         let mut query = query(default, model.id, probe.clone());
-        let (hits, exact) = store.search(&query).await.unwrap();
+        let (hits, exact) = store.faces().search(&query).await.unwrap();
         assert!(!exact);
         assert_best(&hits, &brute_force(&gallery, &probe, -1.0, 10 + I::MISSES));
         query.exact = true;
-        let (hits, exact) = store.search(&query).await.unwrap();
+        let (hits, exact) = store.faces().search(&query).await.unwrap();
         assert!(exact);
         assert_same(&hits, &brute_force(&gallery, &probe, -1.0, 10));
     }
     // With few faces in scope, the search is exact. With fewer than requested, it returns all.
     let mut narrow = query(default, model.id, gallery[0].1.clone());
     narrow.filter.min_quality = Some(0.9);
-    assert!(store.search(&narrow).await.unwrap().1);
+    assert!(store.faces().search(&narrow).await.unwrap().1);
     narrow.filter.min_quality = None;
     narrow.limit = 1_000;
-    let (hits, exact) = store.search(&narrow).await.unwrap();
+    let (hits, exact) = store.faces().search(&narrow).await.unwrap();
     assert!(exact);
     assert_eq!(hits.len(), 600);
     // With a filter that keeps a third of the faces, the search uses the index.
     let mut filtered = query(default, model.id, gallery[0].1.clone());
     filtered.filter.min_quality = Some(0.66);
-    let (hits, exact) = store.search(&filtered).await.unwrap();
+    let (hits, exact) = store.faces().search(&filtered).await.unwrap();
     assert!(!exact);
     let kept: Vec<_> =
         gallery.iter().enumerate().filter(|(n, _)| n % 50 >= 33).map(|(_, face)| face.clone()).collect();
@@ -92,18 +93,13 @@ async fn the_index_gives_the_same_top_hits_and_says_so<I: Implementation>() {
 async fn a_collection_that_was_large_a_moment_ago_is_still_searched_completely<I: Implementation>() {
     let world = World::<I>::create().await.with_exact_limit(50);
     let store = &world.store;
-    let default = fixture::collection(store, "default").await;
-    let model = fixture::model(store, "m", DIMENSIONS as i32).await;
+    let (default, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
     let gallery = gallery(store, default, &model, 100, 8).await;
     world.catch_up().await;
     let probe = gallery[0].1.clone();
-    assert!(!store.search(&query(default, model.id, probe.clone())).await.unwrap().1);
-    let mut tx = store.begin().await.unwrap();
-    for (id, _) in &gallery[7..] {
-        store.delete_face(tx.conn(), *id).await.unwrap();
-    }
-    tx.commit().await.unwrap();
-    let (hits, exact) = store.search(&query(default, model.id, probe.clone())).await.unwrap();
+    assert!(!store.faces().search(&query(default, model.id, probe.clone())).await.unwrap().1);
+    fixture::delete_faces(store, gallery[7..].iter()).await;
+    let (hits, exact) = store.faces().search(&query(default, model.id, probe.clone())).await.unwrap();
     assert!(exact);
     assert_same(&hits, &brute_force(&gallery[..7], &probe, -1.0, 10));
 }
@@ -113,8 +109,7 @@ async fn models_collections_and_crawls_are_never_mixed<I: Implementation>() {
     for limit in [50_000, 5] {
         let store = world.store.clone().with_exact_limit(limit);
         let (here, there) = (format!("here{limit}"), format!("there{limit}"));
-        let (here, there) =
-            (fixture::collection(&store, &here).await, fixture::collection(&store, &there).await);
+        let [here, there] = fixture::collections(&store, [&here, &there]).await;
         let (first, second) = (
             fixture::model(&store, "first", DIMENSIONS as i32).await,
             fixture::model(&store, "second", DIMENSIONS as i32).await,
@@ -135,13 +130,13 @@ async fn models_collections_and_crawls_are_never_mixed<I: Implementation>() {
         world.catch_up().await;
         let mut everything = query(here, first.id, probe.clone());
         everything.limit = 12;
-        let (hits, exact) = store.search(&everything).await.unwrap();
+        let (hits, exact) = store.faces().search(&everything).await.unwrap();
         assert_eq!(exact, limit > 12, "the smaller limit uses the index");
         assert_eq!(hits.len(), 12);
         assert!(hits.iter().all(|hit| expected.contains(&hit.face.id)));
         assert!(hits.iter().all(|hit| hit.face.collection_id == here && hit.face.embedding_model == "first"));
         everything.limit = 100;
-        assert_eq!(ids(&store.search(&everything).await.unwrap().0), expected);
+        assert_eq!(ids(&store.faces().search(&everything).await.unwrap().0), expected);
     }
 }
 
@@ -160,19 +155,19 @@ async fn a_search_can_be_narrowed_to_one_crawl_and_a_quality<I: Implementation>(
     }
     world.catch_up().await;
     let mut search = query(one.collection_id, model.id, vec![1.0, 0.0, 0.0, 0.0]);
-    assert_eq!(ids(&store.search(&search).await.unwrap().0), found);
+    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found);
     search.filter.crawl_id = Some(one.id);
-    assert_eq!(ids(&store.search(&search).await.unwrap().0), found[..2]);
+    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found[..2]);
     search.filter.min_quality = Some(0.5);
-    assert_eq!(ids(&store.search(&search).await.unwrap().0), found[1..2]);
+    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found[1..2]);
     search.filter.crawl_id = None;
-    assert_eq!(ids(&store.search(&search).await.unwrap().0), found[1..]);
+    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found[1..]);
 
     let unknown = query(one.collection_id, 99, vec![1.0; 4]);
-    assert!(matches!(store.search(&unknown).await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(store.faces().search(&unknown).await, Err(StoreError::NotFound { .. })));
     for odd in [vec![1.0; 5], vec![0.0; 4], vec![f32::INFINITY, 0.0, 0.0, 0.0]] {
         let odd = query(one.collection_id, model.id, odd);
-        assert!(matches!(store.search(&odd).await, Err(StoreError::Invalid(_))));
+        assert!(matches!(store.faces().search(&odd).await, Err(StoreError::Invalid(_))));
     }
 }
 
@@ -197,13 +192,13 @@ async fn a_search_in_a_large_crawl_uses_the_index<I: Implementation>() {
     let probe = direction(&mut rng, DIMENSIONS);
     let mut search = query(large.collection_id, model.id, probe.clone());
     search.filter.crawl_id = Some(large.id);
-    let (hits, exact) = store.search(&search).await.unwrap();
+    let (hits, exact) = store.faces().search(&search).await.unwrap();
     assert!(!exact);
     assert_same(&hits, &brute_force(&of_large, &probe, -1.0, 10));
     // The candidates are faces of the large crawl, so a fallback finds those of the small one.
     (search.filter.crawl_id, search.limit) = (Some(small.id), 1);
     search.embedding = of_large[0].1.clone();
-    let (hits, _) = store.search(&search).await.unwrap();
+    let (hits, _) = store.faces().search(&search).await.unwrap();
     assert_same(&hits, &brute_force(&of_small, &search.embedding, -1.0, 1));
 }
 
@@ -256,25 +251,62 @@ async fn a_search_can_be_narrowed_to_a_site_and_a_period<I: Implementation>() {
             ("test", &[0, 1, 2, 3, 4, 5]),
         ] {
             search.filter.site = Some(Site::parse(site).unwrap());
-            let (hits, exact) = store.search(&search).await.unwrap();
+            let (hits, exact) = store.faces().search(&search).await.unwrap();
             // Both kinds of search must run, because each has its own condition for the site.
             assert_eq!(exact, limit > 3 || of(numbers).len() <= 10, "{site}");
             assert_same(&hits, &brute_force(&of(numbers), &probe, -1.0, 10));
         }
         search.filter.site = None;
-        let time = async |number: usize| store.face(all[number].0).await.unwrap().created_at;
+        let time = async |number: usize| store.faces().get(all[number].0).await.unwrap().created_at;
         for (first, end) in [(0, 36), (7, 29), (3, 8), (20, 20)] {
             search.filter.since = Some(time(first).await);
             search.filter.until = if end < 36 { Some(time(end).await) } else { None };
-            let (hits, exact) = store.search(&search).await.unwrap();
+            let (hits, exact) = store.faces().search(&search).await.unwrap();
             assert_same(&hits, &brute_force(&all[first..end], &probe, -1.0, 10));
             assert_eq!(exact, limit > 3 || end - first <= 10);
         }
         (search.filter.since, search.filter.until) = (Some(time(7).await), Some(time(29).await));
         search.filter.site = Some(Site::parse("press.test").unwrap());
-        let (hits, _) = store.search(&search).await.unwrap();
+        let (hits, _) = store.faces().search(&search).await.unwrap();
         let both: Vec<_> =
             (7..29).filter(|number| number % 6 < 3).map(|number| all[number].clone()).collect();
         assert_same(&hits, &brute_force(&both, &probe, -1.0, 10));
+    }
+}
+
+async fn embeddings_move_to_another_model_whole_or_not_at_all<I: Implementation>() {
+    let world = World::<I>::create().await;
+    let store = &world.store;
+    let ours = fixture::collection(store, "default").await;
+    let (old, new) = (fixture::model(store, "old", 16).await, fixture::model(store, "new", 8).await);
+    let mut rng = fixture::rng(1);
+    let faces: Vec<_> = (0..3).map(|_| fixture::face(&old, direction(&mut rng, 16))).collect();
+    let found: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
+    fixture::store_image(store, ours, &fixture::image(1), &faces).await.unwrap();
+    let outdated = store.models().outdated(ours, new.id, found[0], 10).await.unwrap();
+    assert_eq!(outdated.iter().map(|face| face.id).collect::<Vec<_>>(), found[1..]);
+    assert_eq!(
+        (outdated[0].model.as_str(), store.models().count_outdated(ours, new.id).await.unwrap()),
+        ("old", 3)
+    );
+
+    let good = direction(&mut fixture::rng(5), 8);
+    let mixed = [(found[0], good.clone()), (found[1], vec![1.0; 16])];
+    assert!(matches!(store.models().replace_embeddings(&new, &mixed).await, Err(StoreError::Invalid(_))));
+    assert_eq!(store.faces().embedding(found[0]).await.unwrap().0, old.id);
+    let all = [(found[0], good.clone()), (found[1], good.clone()), (Uuid::now_v7(), good.clone())];
+    assert_eq!(store.models().replace_embeddings(&new, &all).await.unwrap(), 2);
+    let (model, embedding) = store.faces().embedding(found[0]).await.unwrap();
+    assert_eq!((model, embedding.len()), (new.id, 8));
+    assert_eq!(store.models().count_outdated(ours, new.id).await.unwrap(), 1);
+
+    // A search with either model finds the faces that have its embeddings now.
+    world.catch_up().await;
+    for limit in [0, 50_000] {
+        let store = store.clone().with_exact_limit(limit);
+        let search = query(ours, old.id, faces[0].embedding.clone());
+        assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found[2..]);
+        let search = query(ours, new.id, good.clone());
+        assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found[..2]);
     }
 }

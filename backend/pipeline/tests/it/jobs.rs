@@ -1,0 +1,246 @@
+//! Tests that results of a worker that lost its claim are ignored, and that a crawl with a large
+//! backlog does not block other crawls.
+use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
+use domain::{CrawlState, JobKind};
+use pipeline::crawls::Config;
+use pipeline::{CrawlOptions, Secret};
+use queue::{ClaimedJob, NewJob, Outcome};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use testing::picture;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Claims the only job of the kind, waits until the lease expires, and claims the job again.
+/// Returns the job of the old holder and that of the new holder.
+async fn two_holders(world: &World, kind: JobKind) -> (ClaimedJob, ClaimedJob) {
+    let kinds = [kind.into()];
+    let old = world.queue.claim(&kinds, 1, "old").await.unwrap().remove(0);
+    let again = async || {
+        world.queue.rescue().await.unwrap();
+        world.queue.claim(&kinds, 1, "new").await.unwrap().pop()
+    };
+    let new = wait_for(again).await.expect("the job is claimable again");
+    assert_eq!(old.claim.id, new.claim.id);
+    (old, new)
+}
+
+fn short_leases() -> queue::Config {
+    queue::Config { lease: Duration::from_millis(50), ..queue::Config::default() }
+}
+
+#[testing::test]
+async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
+    let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
+    let (old, new) = two_holders(&world, JobKind::ScanImage).await;
+    let outcome = world.run(old).await;
+    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert!(world.images().await.is_empty());
+    assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
+
+    let outcome = world.run(new.clone()).await;
+    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    assert_eq!(world.images().await.len(), 1);
+    assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Completed);
+
+    // A second completion has no effect.
+    let outcome = world.run(new).await;
+    assert!(!matches!(outcome, Outcome::Settled), "{outcome:?}");
+    assert_eq!(world.images().await.len(), 1);
+}
+
+#[testing::test]
+async fn a_page_is_read_by_the_holder_of_the_claim_only() {
+    let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
+    site.set("/", Answer::html("<img src=cora.jpg><a href=more.html>x</a>"));
+    let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
+    let (old, new) = two_holders(&world, JobKind::ScanPage).await;
+    let outcome = world.run(old).await;
+    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    let progress = world.progress(crawl.id).await;
+    assert_eq!((counts(&progress.pages), counts(&progress.images)), ([("queued", 1)].into(), [].into()));
+    assert_eq!(world.live(crawl.id).await, 1, "the old holder enqueued no job");
+
+    let outcome = world.run(new).await;
+    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    let progress = world.progress(crawl.id).await;
+    assert_eq!(counts(&progress.pages), [("fetched", 1), ("queued", 1)].into());
+    assert_eq!(counts(&progress.images), [("queued", 1)].into());
+    assert_eq!(world.live(crawl.id).await, 2);
+}
+
+#[testing::test]
+async fn the_next_run_is_begun_by_the_holder_of_the_claim_only() {
+    let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
+    let options = CrawlOptions { every: Some("24h".parse().unwrap()), ..fast() };
+    let crawl = world.create(&[site.url("/missing.jpg")], options).await;
+    let failed = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
+    world.run(failed).await;
+    assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Failed);
+
+    world.execute("update jobs set scheduled_at = now()").await;
+    let (old, new) = two_holders(&world, JobKind::StartCrawl).await;
+    let outcome = world.run(old).await;
+    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert_eq!(world.store.crawls().list(&Default::default(), None, 10).await.unwrap().len(), 1);
+    let outcome = world.run(new).await;
+    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    let runs = world.store.crawls().list(&Default::default(), None, 10).await.unwrap();
+    assert_eq!((runs.len(), runs[0].series_id), (2, Some(crawl.id)));
+    assert_eq!(world.live(runs[0].id).await, 1);
+}
+
+#[testing::test]
+async fn a_failure_told_by_an_old_holder_settles_nothing() {
+    let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
+    let crawl = world.create(&[site.url("/missing.jpg")], fast()).await;
+    let (old, _new) = two_holders(&world, JobKind::ScanImage).await;
+    let outcome = world.run(old).await;
+    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
+}
+
+#[testing::test]
+async fn a_worker_that_is_told_to_stop_gives_its_job_back() {
+    let (world, site) = World::with_site().await;
+    let never = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&never));
+    let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
+    let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
+    let cancel = CancellationToken::new();
+    let handlers = world.handlers();
+    let running = handlers[JobKind::ScanImage.as_str()].run(job, cancel.clone());
+    let stop = async {
+        wait_for(async || (site.asked("/cora.jpg") == 1).then_some(())).await.unwrap();
+        cancel.cancel();
+    };
+    let (outcome, ()) = tokio::join!(running, stop);
+    assert!(matches!(outcome, Outcome::Snooze(_)), "{outcome:?}");
+    assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
+}
+
+/// Returns a site that never responds, except for the first page and robots.txt.
+async fn stalled_site() -> Site {
+    let site = Site::start().await;
+    site.set("/", Answer::html("<a href=/first>x</a>"));
+    site.set_default(Answer::status(200).gated(&Arc::new(Semaphore::new(0))));
+    site
+}
+
+/// Enqueues `pages` more pages of the site, as a crawl enqueues them.
+async fn flood(world: &World, crawl: Uuid, site: &Site, pages: usize) {
+    let host = site.url("").trim_start_matches("http://").to_owned();
+    let job = |n: usize| NewJob {
+        priority: 1,
+        group_id: Some(crawl),
+        partition_key: Some(host.clone()),
+        ..NewJob::new(
+            JobKind::ScanPage,
+            json!({"page_id": Uuid::now_v7(), "crawl_id": crawl, "url": site.url(&format!("/{n}")), "depth": 1}),
+        )
+    };
+    let all: Vec<NewJob> = (0..pages).map(job).collect();
+    for chunk in all.chunks(10_000) {
+        world.commit(async |tx| world.queue.enqueue(tx.conn(), chunk).await).await;
+    }
+}
+
+/// Returns a site with a page that links to a page that links to a page with an image.
+async fn small_site() -> Site {
+    let site = Site::start().await;
+    site.set("/", Answer::html("<a href=/deep>x</a>"));
+    site.set("/deep", Answer::html("<a href=/deeper>x</a>"));
+    site.set("/deeper", Answer::html("<img src=/cora.jpg>"));
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site
+}
+
+/// Asserts that the small crawl completes although the large one always has queued pages of higher
+/// priority. Returns the number of requests to the site of the large crawl.
+async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
+    let world = World::new().await;
+    let (stalled_site, small_site) = (stalled_site().await, small_site().await);
+    let worker = world.worker("one");
+    let large = world.create(&[stalled_site.url("/")], options).await;
+    let stuck = async || (stalled_site.asked("/first") > 0).then_some(());
+    wait_for(stuck).await.expect("the large crawl has started");
+    flood(&world, large.id, &stalled_site, pages).await;
+    assert_eq!(world.live(large.id).await, pages as i64 + 1);
+
+    let small = world.create(&[small_site.url("/")], fast()).await;
+    assert_eq!(world.ended(small.id).await.state, CrawlState::Completed);
+    assert_eq!(counts(&world.progress(small.id).await.images), [("processed", 1)].into());
+    world.crawls.cancel(large.id).await.unwrap();
+    worker.stop().await;
+    let closed = async || (world.live(large.id).await == 0).then_some(());
+    wait_for(closed).await.expect("all jobs of the large crawl are closed");
+    stalled_site.requests().len()
+}
+
+#[testing::needs(slow)]
+#[testing::test]
+async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
+    // The site got requests for robots.txt and the page, and on a busy machine some retries.
+    let asked = the_small_one_ends(100_000, fast()).await;
+    assert!(asked < 100, "{asked}");
+}
+
+#[testing::test]
+async fn pages_that_wait_for_their_hosts_turn_delay_nobody() {
+    let options = CrawlOptions { delay_ms: Some(1_000), max_depth: 1, ..CrawlOptions::default() };
+    the_small_one_ends(2_000, options).await;
+}
+
+/// The jobs of seeds, links and images contain the collection of the crawl. A worker uses it to
+/// share its slots between collections.
+#[testing::test]
+async fn a_crawl_works_for_its_collection() {
+    let (world, site) = World::with_site().await;
+    site.set("/", Answer::html("<a href=/deep>x</a><img src=/cora.jpg>"));
+    let crawl = world.create(&[site.url("/"), site.url("/seed.jpg")], fast()).await;
+    let kinds = [JobKind::ScanPage, JobKind::ScanImage].map(String::from);
+    let claim = async || {
+        let claimed = world.queue.claim(&kinds, 10, "tester").await.unwrap();
+        assert_eq!(claimed.len(), 2, "a page and an image");
+        assert!(claimed.iter().all(|job| job.tenant == crawl.collection_id), "{claimed:?}");
+        claimed
+    };
+    let seeds = claim().await;
+    let page = seeds.into_iter().find(|job| job.kind == JobKind::ScanPage.as_str()).unwrap();
+    let outcome = world.run(page).await;
+    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    claim().await;
+}
+
+/// A receiver that never responds occupies only one place. Previously, all receivers shared four
+/// places, and its messages occupied all of them.
+#[testing::test]
+async fn a_webhook_that_never_answers_holds_up_no_other() {
+    let politeness =
+        Config { webhook_secret: Some(Secret::new("correct horse battery staple")), ..fast_politeness() };
+    let world = World::with(queue::Config::default(), politeness).await;
+    let (slow, quick) = (Site::start().await, Site::start().await);
+    slow.set("/slow", Answer::status(200).gated(&Arc::new(Semaphore::new(0))));
+    quick.set("/", Answer::html("nothing")).set("/quick", Answer::status(204));
+    let with_webhook = |site: &Site, path: &str| CrawlOptions {
+        webhook: site.url(path).parse().ok(),
+        max_depth: 0,
+        ..fast()
+    };
+    let worker = world.worker("one");
+    for _ in 0..5 {
+        let crawl = world.create(&[quick.url("/")], with_webhook(&slow, "/slow")).await;
+        world.ended(crawl.id).await;
+    }
+    let asked = async || (slow.asked("/slow") > 0).then_some(());
+    wait_for(asked).await.expect("the slow receiver has a request");
+    world.create(&[quick.url("/")], with_webhook(&quick, "/quick")).await;
+    let asked = async || (quick.asked("/quick") > 0).then_some(slow.asked("/slow"));
+    let of_slow = wait_for(asked).await.expect("the quick receiver has a request");
+    assert!(of_slow < 4, "{of_slow} messages were sent to the slow receiver");
+    worker.stop().await;
+}

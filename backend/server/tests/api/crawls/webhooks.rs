@@ -1,0 +1,311 @@
+//! Tests the field `webhook` of `POST /crawls`, the webhook secrets of collections, and who can see
+//! webhook URLs. A receiver on the loopback interface receives signed messages.
+use crate::support::site::Site;
+use crate::support::{App, Json, Models, Options, field, guarded, ok, problem};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode as Status, Uri};
+use axum::response::{IntoResponse, Response};
+use hmac::{Hmac, KeyInit, Mac};
+use reqwest::Method;
+use serde_json::{Value, json};
+use sha2::Sha256;
+use store::keys::Scope;
+use tokio::sync::mpsc;
+
+pub(super) const SECRET: &str = "correct horse battery staple";
+
+pub(super) struct Message {
+    path: String,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Message {
+    pub(super) fn header(&self, name: &str) -> &str {
+        self.headers[name].to_str().unwrap()
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    /// Checks the message as a receiver does. One of its signatures must be valid.
+    pub(super) fn is_signed_with(&self, secret: &str) -> bool {
+        let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+        mac.update(self.header("x-facecrawl-timestamp").as_bytes());
+        mac.update(b".");
+        mac.update(&self.body);
+        self.header("x-facecrawl-signature").split(',').any(|claimed| {
+            let digits = claimed.strip_prefix("sha256=").unwrap();
+            mac.clone().verify_slice(&hex::decode(digits).unwrap()).is_ok()
+        })
+    }
+}
+
+/// Receives messages. Returns 503 for the first request to `/busy`, a redirect for `/moved`, 410
+/// for `/gone`, and 204 for all other requests.
+pub(super) struct Receiver {
+    pub(super) url: String,
+    messages: mpsc::UnboundedReceiver<Message>,
+}
+
+async fn take(
+    State(sender): State<mpsc::UnboundedSender<Message>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let path = uri.path().to_owned();
+    sender.send(Message { path: path.clone(), headers, body }).unwrap();
+    static BUSY: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(true);
+    match path.as_str() {
+        "/busy" if BUSY.swap(false, std::sync::atomic::Ordering::SeqCst) => {
+            Status::SERVICE_UNAVAILABLE.into_response()
+        }
+        "/moved" => (Status::TEMPORARY_REDIRECT, [("location", "/elsewhere")]).into_response(),
+        "/gone" => Status::GONE.into_response(),
+        _ => Status::NO_CONTENT.into_response(),
+    }
+}
+
+impl Receiver {
+    pub(super) async fn start() -> Self {
+        let (sender, messages) = mpsc::unbounded_channel();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = Router::new().fallback(take).with_state(sender);
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, messages }
+    }
+
+    pub(super) async fn next(&mut self) -> Message {
+        let wait = tokio::time::timeout(testing::MAX_WAIT, self.messages.recv());
+        wait.await.expect("no message arrived").unwrap()
+    }
+}
+
+async fn app() -> App {
+    App::spawn_with(Options { webhook_secret: Some(SECRET), ..Options::default() }).await
+}
+
+async fn create(app: &App, seed: String, webhook: String) -> String {
+    let created = app.create("/crawls", &json!({"seeds": [seed], "delay_ms": 0, "webhook": webhook})).await;
+    created.text("id").to_owned()
+}
+
+#[testing::test]
+async fn the_end_of_a_crawl_is_told_signed_until_it_is_taken() {
+    let app = app().await;
+    let (site, mut receiver) = (Site::with(&["ada_small.jpg"]).await, Receiver::start().await);
+    let id = create(&app, site.page(), format!("{}/busy", receiver.url)).await;
+    let (first, second) = (receiver.next().await, receiver.next().await);
+    for message in [&first, &second] {
+        assert_eq!(message.header("x-facecrawl-event"), "crawl.completed");
+        assert_eq!(message.header("content-type"), "application/json");
+        assert!(message.is_signed_with(SECRET));
+        assert!(!message.is_signed_with("another secret of some length"));
+    }
+    assert_eq!(first.body, second.body);
+    assert_eq!(first.header("x-facecrawl-delivery"), second.header("x-facecrawl-delivery"));
+
+    let payload = second.json();
+    assert_eq!(
+        (&payload["event"], payload["delivery"].as_str()),
+        (&json!("crawl.completed"), Some(second.header("x-facecrawl-delivery")))
+    );
+    let mut crawl = app.get_ok(&format!("/crawls/{id}")).await;
+    assert_eq!((&crawl["id"], &crawl["counts"]["images"]["processed"]), (&json!(id), &json!(1)));
+    for left_out in ["seeds", "seed_count", "options"] {
+        crawl.as_object_mut().unwrap().remove(left_out);
+    }
+    assert_eq!(payload["crawl"], crawl, "the crawl as the API shows it");
+}
+
+#[testing::test]
+async fn a_cancelled_and_a_failed_crawl_are_told_too() {
+    let app = app().await;
+    let (site, mut receiver) = (Site::with(&[]).await, Receiver::start().await);
+    let id = create(&app, format!("{}/held.jpg", site.url), receiver.url.clone()).await;
+    site.asked.notified().await;
+    app.post_ok(&format!("/crawls/{id}/cancel"), &json!({})).await;
+    let payload = receiver.next().await.json();
+    assert_eq!((&payload["event"], &payload["crawl"]["id"]), (&json!("crawl.cancelled"), &json!(id)));
+
+    let id = create(&app, format!("{}/text.jpg", site.url), receiver.url.clone()).await;
+    let payload = receiver.next().await.json();
+    assert_eq!((&payload["event"], &payload["crawl"]["id"]), (&json!("crawl.failed"), &json!(id)));
+}
+
+#[testing::test]
+async fn redirects_are_not_followed_and_gone_is_gone() {
+    let app = app().await;
+    let (site, mut receiver) = (Site::with(&[]).await, Receiver::start().await);
+    let missing = format!("{}/nowhere.jpg", site.url);
+    create(&app, missing.clone(), format!("{}/moved", receiver.url)).await;
+    for _ in 0..3 {
+        assert_eq!(receiver.next().await.path, "/moved", "/elsewhere must not be requested");
+    }
+    create(&app, missing, format!("{}/gone", receiver.url)).await;
+    while receiver.next().await.path != "/gone" {}
+    let given_up = |jobs: &Value| {
+        let jobs = jobs.list("jobs");
+        jobs.iter().any(|job| job["last_error"].as_str().is_some_and(|error| error.contains("410")))
+    };
+    let jobs = app.until("/jobs?kind=deliver_webhook&state=discarded", given_up).await;
+    assert!(!jobs.to_string().contains(&receiver.url), "the URL may hold a secret: {jobs}");
+}
+
+#[testing::test]
+async fn a_webhook_needs_a_secret_and_an_address_that_is_open() {
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
+    let create = async |app: &App, webhook: &str| {
+        app.post_json("/crawls", &json!({"seeds": ["http://127.0.0.1:9/"], "webhook": webhook})).await
+    };
+    let wrong = problem(create(&app, "http://127.0.0.1:9/hook").await, 422, "invalid_field").await;
+    assert_eq!(field(&wrong), "webhook");
+    assert!(wrong.text("detail").contains("WEBHOOK_SECRET"), "{wrong}");
+    for webhook in
+        ["http://169.254.169.254/latest", "http://10.0.0.1/hook", "http://user:password@127.0.0.1/hook"]
+    {
+        let wrong = problem(create(&app, webhook).await, 422, "forbidden_url").await;
+        assert_eq!(field(&wrong), "webhook");
+        assert!(!wrong.to_string().contains("password@"), "{wrong}");
+    }
+    for webhook in ["hook", "ftp://127.0.0.1/hook"] {
+        let wrong = problem(create(&app, webhook).await, 422, "invalid_field").await;
+        assert_eq!(field(&wrong), "webhook");
+    }
+}
+
+/// Starts a service that requires keys, two collections with a key each, and a site without images.
+async fn tenants() -> (App, [String; 2], Site) {
+    let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..guarded() }).await;
+    let scopes = [Scope::Crawl, Scope::Read, Scope::Write, Scope::Admin, Scope::Erase];
+    let (_, ours) = app.key(Some("ours"), &scopes).await;
+    let (_, theirs) = app.key(Some("theirs"), &scopes).await;
+    (app, [ours, theirs], Site::with(&[]).await)
+}
+
+async fn crawl_with_key(app: &App, key: &str, site: &Site, webhook: &str) -> String {
+    let body = json!({"seeds": [site.page()], "delay_ms": 0, "webhook": webhook});
+    let created = app.create_as(key, "/crawls", &body).await;
+    created.text("id").to_owned()
+}
+
+async fn rotate(app: &App, key: &str, collection: &str, body: Value) -> Value {
+    let path = format!("/collections/{collection}/webhook-secret");
+    app.create_as(key, &path, &body).await
+}
+
+#[testing::test]
+async fn a_collection_with_its_own_secret_signs_with_that_and_the_others_with_the_services() {
+    let (app, [ours, theirs], site) = tenants().await;
+    let mut receiver = Receiver::start().await;
+    let made = rotate(&app, &ours, "ours", json!({"overlap_hours": 0})).await;
+    let secret = made.text("secret");
+    assert!(secret.len() >= 32, "{made}");
+    crawl_with_key(&app, &ours, &site, &receiver.url).await;
+    let message = receiver.next().await;
+    assert!(message.is_signed_with(secret) && !message.is_signed_with(SECRET));
+    crawl_with_key(&app, &theirs, &site, &receiver.url).await;
+    let message = receiver.next().await;
+    assert!(message.is_signed_with(SECRET) && !message.is_signed_with(secret));
+
+    let log = app.get_as(&ours, "/audit?action=collection.webhook_secret").await;
+    assert_eq!(log.list("records").len(), 1);
+    assert!(!log.to_string().contains(secret));
+    assert!(!crate::erasures::dump(&app).contains(secret), "the secret must not be in the database");
+}
+
+#[testing::test]
+async fn two_secrets_sign_during_a_rotation_and_one_after_it() {
+    let (app, [ours, _], site) = tenants().await;
+    let mut receiver = Receiver::start().await;
+    let secret = |made: &Value| made.text("secret").to_owned();
+    let first = rotate(&app, &ours, "ours", json!({})).await;
+    assert!(first["overlaps_until"].is_string(), "{first}");
+    crawl_with_key(&app, &ours, &site, &receiver.url).await;
+    let message = receiver.next().await;
+    assert!(message.is_signed_with(&secret(&first)) && message.is_signed_with(SECRET));
+
+    let second = rotate(&app, &ours, "ours", json!({"overlap_hours": 1})).await;
+    assert_ne!(secret(&first), secret(&second));
+    crawl_with_key(&app, &ours, &site, &receiver.url).await;
+    let message = receiver.next().await;
+    assert!(message.is_signed_with(&secret(&first)) && message.is_signed_with(&secret(&second)));
+    assert!(!message.is_signed_with(SECRET), "at most two secrets sign a message");
+
+    let third = rotate(&app, &ours, "ours", json!({"overlap_hours": 0})).await;
+    crawl_with_key(&app, &ours, &site, &receiver.url).await;
+    let message = receiver.next().await;
+    assert!(message.is_signed_with(&secret(&third)) && !message.is_signed_with(&secret(&second)));
+    assert!(!message.header("x-facecrawl-signature").contains(','));
+}
+
+#[testing::test]
+async fn only_an_admin_of_the_collection_makes_its_secret() {
+    let (app, [ours, _], _site) = tenants().await;
+    let (_, reader) = app.key(Some("ours"), &[Scope::Read, Scope::Write, Scope::Crawl]).await;
+    let path = |name: &str| format!("/collections/{name}/webhook-secret");
+    let body = json!({});
+    let ask = async |key: &str, name: &str| app.ask(key, Method::POST, &path(name), Some(&body)).await;
+    problem(ask(&reader, "ours").await, 403, "scope_missing").await;
+    problem(ask(&ours, "theirs").await, 404, "not_found").await;
+    let wrong = app.ask(&ours, Method::POST, &path("ours"), Some(&json!({"overlap_hours": 169}))).await;
+    assert_eq!(field(&problem(wrong, 422, "invalid_field").await), "overlap_hours");
+
+    let silent = App::spawn().await;
+    let refused = problem(silent.post_json(&path("default"), &json!({})).await, 409, "conflict").await;
+    assert!(refused.text("detail").contains("WEBHOOK_SECRET"), "{refused}");
+}
+
+#[testing::test]
+async fn who_may_not_write_sees_the_host_of_a_webhook_and_no_more() {
+    let (app, [ours, _], site) = tenants().await;
+    let mut receiver = Receiver::start().await;
+    let webhook = format!("{}/hooks/T0KEN?key=s3cret", receiver.url);
+    let id = crawl_with_key(&app, &ours, &site, &webhook).await;
+    receiver.next().await;
+    let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
+    for path in [format!("/crawls/{id}"), "/crawls".to_owned(), format!("/crawls/{id}/events")] {
+        let text = app.ask(&reader, Method::GET, &path, None).await.text().await.unwrap();
+        assert!(!text.contains("T0KEN") && !text.contains("s3cret"), "{path}: {text}");
+    }
+    let shown = app.get_as(&reader, &format!("/crawls/{id}")).await;
+    assert_eq!(shown["options"]["webhook"], json!(receiver.url));
+    let shown = app.get_as(&ours, &format!("/crawls/{id}")).await;
+    assert_eq!(shown["options"]["webhook"], json!(webhook));
+}
+
+#[testing::test]
+async fn events_of_a_crawl_that_goes_on_show_the_token_to_those_who_may_write_alone() {
+    let options = Options { worker: false, models: Models::Fixture, ..guarded() };
+    let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..options }).await;
+    let (_, crawler) = app.key(Some("ours"), &[Scope::Crawl]).await;
+    let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
+    let (_, writer) = app.key(Some("ours"), &[Scope::Read, Scope::Write]).await;
+    let webhook = "http://127.0.0.1:9/hooks/T0KEN?key=s3cret";
+    let body = json!({"seeds": ["http://127.0.0.1:9/"], "webhook": webhook});
+    let created = app.create_as(&crawler, "/crawls", &body).await;
+    let path = format!("/crawls/{}", created.text("id"));
+    let follow = async |key: &str| app.ask(key, Method::GET, &format!("{path}/events"), None).await;
+    let (read, write) = (follow(&reader).await, follow(&writer).await);
+    // The handler loads the first event before the response begins. Later events come from the task
+    // that follows the crawl.
+    ok(app.ask(&crawler, Method::POST, &format!("{path}/cancel"), None).await).await;
+    for (stream, shown) in [(read, "http://127.0.0.1:9"), (write, webhook)] {
+        let text = stream.text().await.unwrap();
+        let events: Vec<Value> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .map(|data| serde_json::from_str(data).unwrap())
+            .collect();
+        let states: Vec<&str> = events.iter().map(|event| event.text("state")).collect();
+        assert_eq!((states.first(), states.last()), (Some(&"running"), Some(&"cancelled")), "{text}");
+        for event in &events {
+            assert_eq!(event["options"]["webhook"], shown, "{text}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Tests erasures by URL: all spellings of a URL are the same, and no table or column keeps the
+//! URLs, alternative texts or titles of erased images.
+use super::dump;
+use crate::support::site::Pages;
+use crate::support::{App, Json, erase};
+use serde_json::{Value, json};
+
+async fn enrol(app: &App, url: &str) -> Value {
+    let subject = app.create("/subjects", &json!({"name": "a"})).await;
+    let path = format!("/subjects/{}/faces", subject.text("id"));
+    app.post_ok(&path, &json!({"url": url, "force": true})).await
+}
+
+async fn redirected_site() -> Pages {
+    let site = Pages::start().await;
+    site.picture("/new.jpg", testing::picture("ada.jpg")).redirect("/old.jpg", "/new.jpg");
+    site
+}
+
+#[testing::test]
+async fn what_was_enrolled_under_one_spelling_is_erased_under_another() {
+    let (app, site) = (App::spawn().await, redirected_site().await);
+    let spelled = site.url("/./new.jpg?utm_source=mail#face").replace("http://", "HTTP://");
+    enrol(&app, &spelled).await;
+    let done = erase(&app, &json!({"url": site.url("/new.jpg")})).await;
+    assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{done}");
+}
+
+#[testing::test]
+async fn what_earlier_versions_stored_as_it_was_spelled_is_erased_too() {
+    let (app, site) = (App::spawn().await, redirected_site().await);
+    enrol(&app, &site.url("/new.jpg")).await;
+    app.database
+        .execute("update image_sources set image_url = replace(image_url, '/new.jpg', '/./new.jpg?utm_source=mail')")
+        .await;
+    let done = erase(&app, &json!({"url": site.url("/new.jpg")})).await;
+    assert_eq!(done["images"], 1, "{done}");
+}
+
+#[testing::test]
+async fn an_enrolment_is_erased_by_the_address_asked_for_and_by_the_one_that_answered() {
+    for erased in ["/old.jpg", "/new.jpg"] {
+        let (app, site) = (App::spawn().await, redirected_site().await);
+        enrol(&app, &site.url("/old.jpg")).await;
+        let done = erase(&app, &json!({"url": site.url(erased)})).await;
+        assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{erased}: {done}");
+    }
+}
+
+#[testing::test]
+async fn a_crawled_picture_is_erased_and_kept_out_by_both_of_its_addresses() {
+    for erased in ["/old.jpg", "/new.jpg"] {
+        let (app, site) = (App::spawn().await, redirected_site().await);
+        app.crawl(&[site.url("/old.jpg")]).await;
+        let done = erase(&app, &json!({"url": site.url(erased)})).await;
+        assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{erased}: {done}");
+        // A new image at the erased URL is suppressed, whether the crawl reaches it directly or by
+        // a redirect.
+        site.picture("/new.jpg", testing::picture("cora.jpg"));
+        let again = app.crawl(&[site.url("/old.jpg")]).await;
+        assert_eq!(again["reasons"]["suppressed_url"], 1, "{erased}: {again}");
+    }
+}
+
+#[testing::test]
+async fn what_a_page_shows_is_erased_by_the_address_that_led_to_the_page() {
+    for erased in ["/old", "/new"] {
+        let (app, site) = (App::spawn().await, redirected_site().await);
+        site.redirect("/old", "/new").page("/new", "a page", "<img src=/new.jpg>");
+        app.crawl(&[site.url("/old")]).await;
+        let done = erase(&app, &json!({"url": site.url(erased)})).await;
+        assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{erased}: {done}");
+        site.picture("/new.jpg", testing::picture("cora.jpg"));
+        let again = app.crawl(&[site.url("/old")]).await;
+        assert_eq!(again["counts"]["images"]["suppressed"], 1, "{erased}: {again}");
+    }
+}
+
+#[testing::test]
+async fn an_address_with_nothing_but_tracking_in_its_query_is_kept_out() {
+    for erased in ["/new.jpg?utm_source=mail&", "/new.jpg;jsessionid=1;jsessionid=2"] {
+        let (app, site) = (App::spawn().await, redirected_site().await);
+        let done = erase(&app, &json!({"url": site.url(erased)})).await;
+        assert_eq!(done["erasure"]["suppressions"], 1, "{erased}: {done}");
+        let crawl = app.crawl(&[site.url("/new.jpg")]).await;
+        assert_eq!(crawl["reasons"]["suppressed_url"], 1, "{erased}: {crawl}");
+    }
+}
+
+#[testing::test]
+async fn what_earlier_versions_stored_with_an_empty_query_is_erased_too() {
+    let (app, site) = (App::spawn().await, redirected_site().await);
+    app.crawl(&[site.url("/new.jpg")]).await;
+    app.database.execute("update image_sources set image_url = image_url || '?'").await;
+    app.database.execute("update image_urls set url = url || '?', url_hash = gen_random_uuid()").await;
+    let done = erase(&app, &json!({"url": site.url("/new.jpg?utm_source=mail&")})).await;
+    assert_eq!(done["images"], 1, "{done}");
+}
+
+/// Parts of the image's URL, of its alternative text, and of the title of the page that contains
+/// it.
+const TRACES: [&str; 3] = ["quaxphoto", "quaxsmile", "quaxtitle"];
+
+fn traces_in(text: &str) -> Vec<&'static str> {
+    TRACES.into_iter().filter(|word| text.contains(word)).collect()
+}
+
+async fn site_with_traces() -> Pages {
+    let site = Pages::start().await;
+    let shown = "<img src=/ben.jpg alt='another'><img src=/quaxphoto.jpg alt='quaxsmile'>";
+    site.page("/", "quaxtitle", shown)
+        .page("/linked", "a page with a link", "<a href=/quaxphoto>see</a><img src=/ben.jpg>")
+        .redirect("/quaxphoto", "/quaxphoto.jpg")
+        .picture("/quaxphoto.jpg", testing::picture("ada.jpg"))
+        .picture("/ben.jpg", testing::picture("ben.jpg"));
+    site
+}
+
+#[testing::test]
+async fn an_erased_picture_leaves_neither_address_nor_alternative_text_nor_title() {
+    let (app, site) = (App::spawn().await, site_with_traces().await);
+    // Four crawls store the strings in different places. They visit the pages that contain the
+    // image and link to it, the image itself, the front page again, and the front page with
+    // `max_images`.
+    app.crawl(&[site.url("/"), site.url("/linked")]).await;
+    app.crawl(&[site.url("/quaxphoto.jpg")]).await;
+    app.crawl(&[site.url("/")]).await;
+    app.crawl_with(json!({"seeds": [site.url("/")], "max_images": 1})).await;
+    assert_eq!(traces_in(&dump(&app)), TRACES, "the search must find the words before the erasure");
+    let images = app.get_ok("/images").await;
+    let shown = images.list("images").iter().find(|image| {
+        image["sources"][0]["image_url"].as_str().is_some_and(|url| url.ends_with("quaxphoto.jpg"))
+    });
+
+    erase(&app, &json!({"image_id": shown.unwrap()["id"]})).await;
+    assert_eq!(traces_in(&dump(&app)), [] as [&str; 0]);
+    assert!(dump(&app).contains("ben.jpg"), "the other image must remain");
+
+    // A crawl that finds the image again does not store the strings again.
+    let again = app.crawl(&[site.url("/"), site.url("/linked")]).await;
+    assert!(again["reasons"]["suppressed_image"].as_i64() >= Some(1), "{again}");
+    assert_eq!(traces_in(&dump(&app)), [] as [&str; 0]);
+}
+
+#[testing::test]
+async fn an_erased_page_leaves_neither_its_address_nor_its_title() {
+    let app = App::spawn().await;
+    let site = Pages::start().await;
+    site.page("/", "a list", "<a href=/quaxphoto.html>more</a>")
+        .page("/quaxphoto.html", "quaxtitle", "<img src=/ada.jpg alt='quaxsmile'>")
+        .picture("/ada.jpg", testing::picture("ada.jpg"));
+    app.crawl(&[site.url("/")]).await;
+    let done = erase(&app, &json!({"url": site.url("/quaxphoto.html")})).await;
+    assert_eq!(done["images"], 1, "{done}");
+    // The stored copy of the page with the link is deleted too.
+    assert_eq!(traces_in(&dump(&app)), [] as [&str; 0]);
+}
+
+#[testing::test]
+async fn an_image_that_stored_nothing_leaves_neither_its_address_nor_its_alternative_text() {
+    for (name, body) in [("missing", None), ("text", Some(("text/plain", &b"no image"[..])))] {
+        let (app, site) = (App::spawn().await, Pages::start().await);
+        site.page("/", "quaxtitle", "<img src=/quaxphoto.jpg alt='quaxsmile'><img src=/ben.jpg>")
+            .picture("/ben.jpg", testing::picture("ben.jpg"));
+        if let Some((_, bytes)) = body {
+            site.picture("/quaxphoto.jpg", bytes.to_vec());
+        }
+        app.crawl(&[site.url("/")]).await;
+        let before = traces_in(&dump(&app));
+        assert!(before.contains(&"quaxphoto") && before.contains(&"quaxsmile"), "{name} {before:?}");
+        erase(&app, &json!({"url": site.url("/quaxphoto.jpg")})).await;
+        assert_eq!(traces_in(&dump(&app)), [] as [&str; 0], "{name}");
+        app.crawl(&[site.url("/")]).await;
+        assert_eq!(traces_in(&dump(&app)), [] as [&str; 0], "{name}, again");
+    }
+}
+
+#[testing::test]
+async fn an_image_that_was_redirected_and_stored_nothing_leaves_no_address() {
+    for erased in ["/quaxphoto.jpg", "/short.jpg"] {
+        let (app, site) = (App::spawn().await, Pages::start().await);
+        site.page("/", "a page", "<img src=/short.jpg alt='quaxsmile'>")
+            .redirect("/short.jpg", "/quaxphoto.jpg");
+        app.crawl(&[site.url("/")]).await;
+        erase(&app, &json!({"url": site.url(erased)})).await;
+        let left = traces_in(&dump(&app));
+        assert!(!left.contains(&"quaxphoto"), "{erased}: {left:?}");
+        if erased == "/short.jpg" {
+            assert_eq!(left, [] as [&str; 0]);
+        }
+    }
+}
+
+#[testing::test]
+async fn an_image_that_is_erased_while_it_waits_leaves_no_address_when_its_crawl_is_cancelled() {
+    let (app, site) = (App::spawn().await, Pages::start().await);
+    // The worker cannot resolve the host, so the image waits for its next attempt.
+    site.page("/", "quaxtitle", "<img src=http://host.invalid/quaxphoto.jpg alt='quaxsmile'>");
+    let body = json!({"seeds": [site.url("/")], "delay_ms": 0});
+    let crawl = app.post_json("/crawls", &body).await.json::<serde_json::Value>().await.unwrap();
+    let crawl = crawl.text("id");
+    app.until(&format!("/crawls/{crawl}"), |crawl| crawl["counts"]["images"]["queued"] == 1).await;
+    erase(&app, &json!({"url": "http://host.invalid/quaxphoto.jpg"})).await;
+    let cancelled = app.post_json(&format!("/crawls/{crawl}/cancel"), &json!({})).await;
+    assert!(cancelled.status().is_success());
+    app.until(&format!("/crawls/{crawl}"), |crawl| crawl["counts"]["images"]["skipped"] == 1).await;
+    assert_eq!(traces_in(&dump(&app)), [] as [&str; 0]);
+}

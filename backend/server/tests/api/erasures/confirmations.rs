@@ -1,0 +1,313 @@
+//! Tests confirmation tokens: a large deletion requires the token of a dry run, in every operation
+//! of the OpenAPI document that deletes faces or suppressions.
+use crate::support::site::Site;
+use crate::support::{
+    App, Json, Options, add_video, and, document, erase, images, json_of, ok, operations, problem,
+};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use server::{AppState, Config};
+
+/// Crawls the images in a service in which one call may delete `most` rows without a token.
+async fn crawled(most: u64, pictures: &[&str]) -> (App, Value) {
+    let config = Config { confirm_above: most, ..Options::default().config };
+    let app = App::spawn_with(Options { config, ..Options::default() }).await;
+    let site = Site::with(pictures).await;
+    let crawl = app.crawl(&[site.page()]).await;
+    (app, crawl)
+}
+
+fn confirm(look: &Value) -> &str {
+    look["confirm"].as_str().unwrap_or_else(|| panic!("no token in {look}"))
+}
+
+async fn faces(app: &App) -> usize {
+    app.get_ok("/faces").await.list("faces").len()
+}
+
+#[testing::test]
+async fn an_erasure_of_so_many_goes_and_of_one_more_asks_for_the_token() {
+    // The erasure deletes three rows: an image and its two faces.
+    let (app, _) = crawled(3, &["two_people.jpg", "cora.jpg"]).await;
+    let images = app.get_ok("/images").await;
+    let pair = images.list("images").iter().find(|image| image["face_count"] == 2).unwrap();
+    erase(&app, &json!({"image_id": pair["id"]})).await;
+
+    let (app, _) = crawled(2, &["two_people.jpg", "cora.jpg"]).await;
+    let images = app.get_ok("/images").await;
+    let pair = images.list("images").iter().find(|image| image["face_count"] == 2).unwrap();
+    let target = json!({"image_id": pair["id"]});
+    let refused = problem(app.post_json("/erasures", &target).await, 428, "confirmation_needed").await;
+    assert_eq!(refused["reason"], "missing", "{refused}");
+    assert_eq!(faces(&app).await, 3);
+    let look = app.post_ok("/erasures", &and(target.clone(), json!({"dry_run": true}))).await;
+    let confirmed = and(target, json!({"confirm": confirm(&look)}));
+    let done = erase(&app, &confirmed).await;
+    assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(1)), "{done}");
+}
+
+#[testing::test]
+async fn a_person_who_goes_along_counts() {
+    for (most, status) in [(3, 201), (2, 428)] {
+        let (app, _) = crawled(most, &["ada.jpg", "cora.jpg"]).await;
+        let face = app.get_ok("/faces").await["faces"][0].clone();
+        let subject = app.create("/subjects", &json!({"name": "Somebody"})).await.text("id").to_owned();
+        let enrol = json!({"face_ids": [face["id"]], "force": true});
+        app.post_ok(&format!("/subjects/{subject}/faces"), &enrol).await;
+        // The erasure counts three rows: an image, its face and the person.
+        let target = json!({"image_id": face["image_id"]});
+        assert_eq!(app.post_json("/erasures", &target).await.status().as_u16(), status);
+    }
+}
+
+#[testing::test]
+async fn a_token_is_good_for_what_was_looked_at_alone() {
+    let (app, _) = crawled(0, &["ada.jpg", "cora.jpg", "ben.jpg"]).await;
+    let images = app.get_ok("/images").await;
+    let id = |at: usize| images["images"][at]["id"].clone();
+    let refused = async |app: &App, body: Value, reason: &str| {
+        let refused = problem(app.post_json("/erasures", &body).await, 428, "confirmation_needed").await;
+        assert_eq!((&refused["reason"], &refused["field"]), (&json!(reason), &json!("confirm")), "{body}");
+    };
+    let target = json!({"image_id": id(0)});
+    let look = app.post_ok("/erasures", &and(target.clone(), json!({"dry_run": true}))).await;
+    let token = confirm(&look).to_owned();
+    refused(&app, json!({"image_id": id(1), "confirm": token}), "mismatch").await;
+    refused(&app, and(target.clone(), json!({"confirm": "x"})), "mismatch").await;
+    let mut forged = token.clone().into_bytes();
+    let last = forged.len() - 1;
+    forged[last] = if forged[last] == b'A' { b'B' } else { b'A' };
+    refused(&app, and(target.clone(), json!({"confirm": String::from_utf8(forged).unwrap()})), "mismatch")
+        .await;
+    // The signature covers the expiry time, so a token with a changed, later time is rejected. A
+    // token whose time is past is reported as expired before its signature is checked.
+    let (time, rest) = token.split_once('.').unwrap();
+    let later = format!("{}.{rest}", time.parse::<u64>().unwrap() + 1);
+    refused(&app, and(target.clone(), json!({"confirm": later})), "mismatch").await;
+    let past = format!("1.{rest}");
+    refused(&app, and(target.clone(), json!({"confirm": past})), "expired").await;
+
+    // Another process of the service accepts the token of this process.
+    let other = AppState::new(
+        app.state.services.clone(),
+        app.state.config.clone(),
+        app.state.metrics.clone(),
+        app.shutdown.clone(),
+    );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/erasures", listener.local_addr().unwrap());
+    let (config, stop) = (other.config.clone(), app.shutdown.clone());
+    tokio::spawn(async move { server::serve(listener, server::router(other), stop, &config).await });
+    let body = and(target, json!({"confirm": token}));
+    let done = app.client.post(url).json(&body).send().await.unwrap();
+    json_of(done, StatusCode::CREATED).await;
+}
+
+#[testing::test]
+async fn a_collection_with_much_in_it_is_deleted_with_the_token_of_a_look() {
+    let (app, _) = crawled(2, &["ada.jpg", "cora.jpg"]).await;
+    let path = "/collections/default";
+    let refused = problem(app.delete(path).await, 428, "confirmation_needed").await;
+    assert_eq!((&refused["reason"], &refused["field"]), (&json!("missing"), &json!("confirm")));
+    let look = ok(app.delete(&format!("{path}?dry_run=true")).await).await;
+    assert_eq!((&look["dry_run"], &look["images"], &look["faces"]), (&json!(true), &json!(2), &json!(2)));
+    assert_eq!(faces(&app).await, 2, "a dry run changes nothing");
+    let token = confirm(&look).to_owned();
+    // The token of another collection is rejected.
+    app.create("/collections", &json!({"name": "empty"})).await;
+    let empty = ok(app.delete("/collections/empty?dry_run=true").await).await;
+    problem(app.delete(&format!("{path}?confirm={}", confirm(&empty))).await, 428, "confirmation_needed")
+        .await;
+    assert_eq!(app.delete("/collections/empty").await.status(), 202, "an empty collection needs no token");
+    assert_eq!(app.delete(&format!("{path}?confirm={token}")).await.status(), 202);
+    assert_eq!(faces(&app).await, 0);
+}
+
+#[testing::test]
+async fn what_was_added_since_the_look_may_be_as_much_as_needs_none() {
+    for (most, status) in [(2, 202), (1, 428)] {
+        let (app, _) = crawled(most, &["ada.jpg", "ben.jpg"]).await;
+        let look = ok(app.delete("/collections/default?dry_run=true").await).await;
+        // The crawl adds two rows: an image and its face.
+        let site = Site::with(&["cora.jpg"]).await;
+        app.crawl(&[site.page()]).await;
+        let path = format!("/collections/default?confirm={}", confirm(&look));
+        let answer = app.delete(&path).await;
+        assert_eq!(answer.status().as_u16(), status);
+        if status == 428 {
+            assert_eq!(problem(answer, 428, "confirmation_needed").await["reason"], "grown");
+        }
+    }
+}
+
+#[testing::test]
+async fn a_collection_with_no_more_than_that_is_deleted_at_once() {
+    let (app, _) = crawled(4, &["ada.jpg", "cora.jpg"]).await;
+    assert_eq!(app.delete("/collections/default").await.status(), 202);
+}
+
+#[testing::test]
+async fn a_retention_that_takes_much_at_once_is_set_with_the_token_of_a_look() {
+    let (app, _) = crawled(3, &["ada.jpg", "cora.jpg"]).await;
+    app.database.execute("update images set created_at = now() - interval '10 days'").await;
+    app.database.execute("update image_sources set found_at = now() - interval '10 days'").await;
+    let set = async |query: &str, days: u32| {
+        let url = format!("{}/collections/default{query}", app.url);
+        app.client.patch(url).json(&json!({"retention_days": days})).send().await.unwrap()
+    };
+    let refused = problem(set("", 9).await, 428, "confirmation_needed").await;
+    assert_eq!(refused["reason"], "missing", "{refused}");
+    // The images are 10 days old, so a retention of 11 days deletes none of them.
+    ok(set("", 11).await).await;
+    let look = ok(set("?dry_run=true", 9).await).await;
+    assert_eq!((&look["images"], &look["faces"]), (&json!(2), &json!(2)), "{look}");
+    assert_eq!(app.get_ok("/collections/default").await["retention_days"], 11, "a dry run changes nothing");
+    let confirmed = format!("?confirm={}", confirm(&look));
+    problem(set(&confirmed, 8).await, 428, "confirmation_needed").await;
+    assert_eq!(ok(set(&confirmed, 9).await).await["retention_days"], 9);
+    // A longer retention deletes nothing, so it requires no token.
+    ok(set("", 10).await).await;
+}
+
+#[testing::test]
+async fn a_crawl_whose_images_go_with_it_is_deleted_with_the_token_of_a_look() {
+    let (app, crawl) = crawled(3, &["ada.jpg", "cora.jpg"]).await;
+    let path = format!("/crawls/{}", crawl.text("id"));
+    problem(app.delete(&format!("{path}?with_images=true")).await, 428, "confirmation_needed").await;
+    let look = ok(app.delete(&format!("{path}?with_images=true&dry_run=true")).await).await;
+    assert_eq!((&look["images"], &look["faces"]), (&json!(2), &json!(2)), "{look}");
+    let confirmed = format!("{path}?with_images=true&confirm={}", confirm(&look));
+    assert_eq!(app.delete(&confirmed).await.status(), 204);
+    assert_eq!(faces(&app).await, 0);
+
+    let (app, crawl) = crawled(0, &["ada.jpg"]).await;
+    let path = format!("/crawls/{}", crawl.text("id"));
+    assert_eq!(app.delete(&path).await.status(), 204, "its images stay");
+    assert_eq!(faces(&app).await, 1);
+}
+
+/// Operations that change something and delete no faces, with the reason.
+const DELETE_NO_FACES: &[(&str, &[&str])] = &[
+    (
+        "it analyses images and stores nothing",
+        &[
+            "detect_faces",
+            "detect_faces_batch",
+            "compare_faces",
+            "search_faces",
+            "enhance_image",
+            "report_quality",
+            "detect_video",
+        ],
+    ),
+    ("it adds rows", &["create_collection", "create_crawl", "create_key", "create_subject", "create_video"]),
+    ("it assigns faces to people", &["enrol_subject_faces", "merge_subject", "cluster_collection"]),
+    (
+        "it changes the state of work, and what is stored remains",
+        &[
+            "pause_crawl",
+            "resume_crawl",
+            "cancel_crawl",
+            "pause_video",
+            "resume_video",
+            "cancel_video",
+            "retry_job",
+            "retry_video",
+        ],
+    ),
+    ("it changes names and metadata", &["update_subject"]),
+    ("it revokes a key", &["revoke_key"]),
+    ("it replaces a secret", &["rotate_webhook_secret"]),
+];
+
+/// Returns the operations that may change something: method, path, id and description.
+fn changes(document: &Value) -> Vec<(Method, &str, &str, &Value)> {
+    let all = operations(document).into_iter().filter(|(method, ..)| *method != Method::GET);
+    all.map(|(method, path, operation)| (method, path, operation.text("operationId"), operation)).collect()
+}
+
+fn has(operation: &Value, parameter: &str) -> bool {
+    operation["parameters"].as_array().into_iter().flatten().any(|one| one["name"] == parameter)
+}
+
+#[test]
+fn every_operation_that_deletes_faces_can_be_previewed_and_confirmed() {
+    let document = document();
+    let mut listed: Vec<&str> = DELETE_NO_FACES.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+    for (method, path, name, operation) in changes(&document) {
+        if let Some(at) = listed.iter().position(|listed| *listed == name) {
+            listed.remove(at);
+            assert!(!has(operation, "confirm"), "{name} confirms, so it is not listed");
+            continue;
+        }
+        let place = format!("{method} {path} ({name})");
+        assert!(has(operation, "dry_run") && has(operation, "confirm"), "{place} has no confirmation");
+        assert!(operation["responses"]["428"].is_object(), "{place} does not document 428");
+    }
+    assert!(listed.is_empty(), "unknown operations: {listed:?}");
+}
+
+/// Every deletion of the document is sent without its token, as a dry run, and with the token.
+#[testing::test]
+async fn every_deletion_is_refused_without_the_token_of_its_dry_run() {
+    let config = Config { confirm_above: 0, ..Options::default().config };
+    let app = App::spawn_with(Options { config, ..Options::default() }).await;
+    let site = Site::with(&["two_people.jpg", "ada.jpg", "ben.jpg"]).await;
+    let crawl = app.crawl(&[site.page()]).await;
+    let mut enrolled = Vec::new();
+    for _ in 0..2 {
+        let subject = app.create("/subjects", &json!({"name": "Cora"})).await.text("id").to_owned();
+        let file = ["cora.jpg", "dan.jpg"][enrolled.len()];
+        let path = format!("/subjects/{subject}/faces?force=true");
+        let sent = ok(app.post_raw(&path, "image/jpeg", images::picture(file)).await).await;
+        enrolled.push((subject, sent["faces"][0].text("face_id").to_owned()));
+    }
+    let collection = app.database.store().collections().get("default").await.unwrap().id;
+    let video = add_video(&app, collection, 7).await;
+    let images = app.get_ok(&format!("/images?crawl_id={}", crawl.text("id"))).await;
+    let ids: Vec<&str> = images.list("images").iter().map(|image| image.text("id")).collect();
+    let of_image = async |image: &str| -> String {
+        let faces = app.get_ok(&format!("/faces?image_id={image}")).await;
+        faces["faces"][0].text("id").to_owned()
+    };
+    let face = of_image(ids[0]).await;
+
+    let erasure = app.create("/erasures", &json!({"url": "https://example.org/never.jpg"})).await;
+
+    let document = document();
+    let mut paths: Vec<String> = Vec::new();
+    for (method, path, name, operation) in changes(&document) {
+        if method != Method::DELETE || !has(operation, "confirm") {
+            continue;
+        }
+        let at = |id: &str| path.replace("{id}", id);
+        paths.push(match name {
+            "delete_video" => at(&video),
+            "delete_image" => at(ids[1]),
+            "delete_face" => at(&face),
+            "delete_subject" => at(&enrolled[0].0),
+            "remove_subject_face" => at(&enrolled[1].0).replace("{face_id}", &enrolled[1].1),
+            "delete_crawl" => format!("{}?with_images=true", at(crawl.text("id"))),
+            "delete_collection" => at("default"),
+            "lift_suppressions" => at(erasure["erasure"].text("id")),
+            _ => panic!("no example for {name}"),
+        });
+    }
+    // The deletion of a crawl or a collection includes what the others delete.
+    paths.sort_by_key(|path| (path.starts_with("/collections"), path.starts_with("/crawls")));
+    assert_eq!(paths.len(), 8, "{paths:?}");
+    for path in paths {
+        let with = |more: &str| format!("{path}{}{more}", if path.contains('?') { '&' } else { '?' });
+        let count = async || app.get_ok("/faces?limit=1000").await.list("faces").len();
+        let before = count().await;
+        let refused = problem(app.delete(&path).await, 428, "confirmation_needed").await;
+        assert_eq!(refused["reason"], "missing", "{path}");
+        let look = ok(app.delete(&with("dry_run=true")).await).await;
+        assert_eq!(count().await, before, "{path}: a dry run deletes nothing");
+        let token = look.text("confirm");
+        let done = app.delete(&with(&format!("confirm={token}"))).await;
+        assert!(done.status().is_success(), "{path}: {}", done.text().await.unwrap());
+        let deleted = before - count().await;
+        assert_eq!(look["faces"].as_u64(), Some(deleted as u64), "{path}: {look}");
+    }
+}

@@ -1,0 +1,182 @@
+//! Tests the erasure of all faces of a person, and the similarity threshold of erasures by a face
+//! image.
+use crate::erasures::{dump, erase};
+use crate::support::site::Pages;
+use crate::support::{App, Json, Models, Options, field, images, json_of, ok, problem};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+const WORDS: [&str; 3] = ["Quaxthorpe", "quax-17", "quaxville"];
+
+fn found(text: &str) -> Vec<&'static str> {
+    WORDS.into_iter().filter(|word| text.contains(word)).collect()
+}
+
+async fn crawled(pictures: &[&str]) -> (App, Pages) {
+    let (app, site) = (App::spawn().await, Pages::start().await);
+    let shown: String = pictures.iter().map(|name| format!("<img src=/{name}>")).collect();
+    site.page("/", "pictures", &shown);
+    for name in pictures {
+        site.picture(&format!("/{name}"), testing::picture(name));
+    }
+    app.crawl(&[site.url("/")]).await;
+    (app, site)
+}
+
+async fn face(app: &App, site: &Pages, name: &str) -> Value {
+    let images = app.get_ok("/images").await.list("images").clone();
+    let url = site.url(&format!("/{name}"));
+    let image = images.iter().find(|image| image["sources"][0]["image_url"] == url).unwrap();
+    let faces = app.get_ok("/faces").await.list("faces").clone();
+    faces.into_iter().find(|face| face["image_id"] == image["id"]).unwrap()
+}
+
+async fn enrolled(app: &App, faces: &[&Value]) -> String {
+    let person =
+        json!({"name": "Zebulon Quaxthorpe", "external_id": "quax-17", "metadata": {"born": "quaxville"}});
+    let made = app.post_json("/subjects", &person).await.json::<Value>().await.unwrap();
+    let id = made.text("id").to_owned();
+    let ids: Vec<&Value> = faces.iter().map(|face| &face["id"]).collect();
+    let faces = json!({"face_ids": ids, "force": true});
+    app.post_ok(&format!("/subjects/{id}/faces"), &faces).await;
+    id
+}
+
+#[testing::test]
+async fn whoever_is_left_without_a_face_goes_by_whatever_the_erasure_was_asked_for() {
+    for kind in ["image", "url", "page", "face", "likeness"] {
+        let (app, site) = crawled(&["ada.jpg", "cora.jpg"]).await;
+        let ada = face(&app, &site, "ada.jpg").await;
+        let subject = enrolled(&app, &[&ada]).await;
+        assert_eq!(found(&dump(&app)), WORDS, "the search must find the words before the erasure");
+        let target = match kind {
+            "image" => json!({"image_id": ada["image_id"]}),
+            "url" => json!({"url": site.url("/ada.jpg")}),
+            "page" => json!({"url": site.url("/")}),
+            "face" => json!({"face_id": ada["id"]}),
+            _ => json!({"image_base64": STANDARD.encode(testing::picture("ada.jpg"))}),
+        };
+        let mut look = target.clone();
+        look["dry_run"] = json!(true);
+        let look = app.post_ok("/erasures", &look).await;
+        assert_eq!(
+            (&look["subjects"], &look["affected_subjects"]),
+            (&json!(1), &json!([subject])),
+            "{kind}: {look}"
+        );
+        app.get_ok(&format!("/subjects/{subject}")).await;
+
+        let done = erase(&app, &target).await;
+        assert_eq!((&done["subjects"], &done["affected_subjects"]), (&json!(1), &Value::Null), "{kind}");
+        problem(app.get(&format!("/subjects/{subject}")).await, 404, "not_found").await;
+        assert_eq!(found(&dump(&app)), [] as [&str; 0], "{kind}");
+        for action in ["erasure.preview", "erasure.create"] {
+            let log = app.get_ok(&format!("/audit?action={action}")).await;
+            assert_eq!(log["records"][0]["detail"]["subjects"], 1, "{log}");
+        }
+    }
+}
+
+#[testing::test]
+async fn whoever_has_another_face_or_never_had_one_stays() {
+    let (app, site) = crawled(&["ada.jpg", "ben.jpg", "cora.jpg"]).await;
+    let (ada, ben) = (face(&app, &site, "ada.jpg").await, face(&app, &site, "ben.jpg").await);
+    let subject = enrolled(&app, &[&ada, &ben]).await;
+    let nobody = app.post_json("/subjects", &json!({"name": "Nobody"})).await;
+    let nobody = nobody.json::<Value>().await.unwrap();
+    let done = erase(&app, &json!({"image_id": ada["image_id"]})).await;
+    assert_eq!((&done["images"], &done["subjects"]), (&json!(1), &json!(0)), "{done}");
+    assert_eq!(app.get_ok(&format!("/subjects/{subject}")).await["face_count"], 1);
+    // Deleting a face, unlike an erasure, keeps the person.
+    let path = format!("/faces/{}", ben.text("id"));
+    assert_eq!(app.delete(&path).await.status(), 204);
+    assert_eq!(app.get_ok(&format!("/subjects/{subject}")).await["face_count"], 0);
+    let cora = face(&app, &site, "cora.jpg").await;
+    assert_eq!(erase(&app, &json!({"face_id": cora["id"]})).await["subjects"], 0);
+    app.get_ok(&format!("/subjects/{subject}")).await;
+    app.get_ok(&format!("/subjects/{}", nobody.text("id"))).await;
+}
+
+/// Returns the match threshold that was measured for the default embedding model (models.toml).
+fn own(app: &App) -> f32 {
+    app.state.services.analyzer.engine().embedder().match_threshold
+}
+
+async fn look(app: &App, query: &str) -> reqwest::Response {
+    let path = format!("/erasures?dry_run=true&{query}");
+    app.post_parts(&path, &[("image", images::picture("ada_2.jpg"))]).await
+}
+
+#[testing::test]
+async fn a_threshold_out_of_range_is_refused_with_the_range() {
+    let app = App::spawn().await;
+    for threshold in ["-1", "-0.0001", "1.0001", "NaN", "inf"] {
+        let refused =
+            problem(look(&app, &format!("threshold={threshold}")).await, 422, "invalid_field").await;
+        assert_eq!((field(&refused), &refused["allowed"]), ("threshold", &json!(["a number from 0 to 1"])));
+        // `force` allows low thresholds, but not invalid ones.
+        let forced = look(&app, &format!("threshold={threshold}&force=true")).await;
+        problem(forced, 422, "invalid_field").await;
+    }
+    let body = json!({"url": "https://example.org/", "threshold": -1});
+    let refused = problem(app.post_json("/erasures", &body).await, 422, "invalid_field").await;
+    assert_eq!(field(&refused), "threshold");
+}
+
+#[testing::test]
+async fn a_threshold_at_which_strangers_match_is_refused_unless_it_is_forced() {
+    let (app, _site, _) = App::with_crawl(&["ada.jpg", "cora.jpg"]).await;
+    let own = own(&app);
+    ok(look(&app, &format!("threshold={own}")).await).await;
+    let faces = async || app.get_ok("/faces").await.list("faces").len();
+    for threshold in [own - 0.0001, 0.0] {
+        let refused = look(&app, &format!("threshold={threshold}")).await;
+        let refused = problem(refused, 422, "invalid_field").await;
+        assert_eq!((field(&refused), &refused["reason"]), ("threshold", &json!("strangers_match")));
+        assert!(refused.text("detail").contains(&own.to_string()), "{refused}");
+        let parts = [("image", images::picture("ada_2.jpg"))];
+        let erased = app.post_parts(&format!("/erasures?threshold={threshold}"), &parts).await;
+        problem(erased, 422, "invalid_field").await;
+    }
+    assert_eq!(faces().await, 2);
+    let forced: Value = ok(look(&app, "threshold=0&force=true").await).await;
+    assert!(forced["faces"].as_u64().unwrap() >= 1, "{forced}");
+    let parts = [("image", images::picture("ada_2.jpg"))];
+    json_of(app.post_parts("/erasures?threshold=0&force=true", &parts).await, StatusCode::CREATED).await;
+    assert!(faces().await < 2);
+}
+
+#[testing::test]
+async fn a_threshold_of_the_collection_is_held_against_the_same_bound() {
+    let app = App::spawn().await;
+    let low = json!({"name": "low", "match_threshold": 0.1});
+    app.create("/collections", &low).await;
+    let refused = problem(look(&app, "collection=low").await, 422, "invalid_field").await;
+    assert_eq!((field(&refused), &refused["reason"]), ("threshold", &json!("strangers_match")));
+    ok(look(&app, "collection=low&force=true").await).await;
+    ok(look(&app, &format!("collection=low&threshold={}", own(&app))).await).await;
+}
+
+#[testing::test]
+async fn a_face_is_not_looked_for_where_every_grey_patch_is_one() {
+    let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await;
+    let drawn = || images::drawn(64, 64);
+    for (path, status, code) in [
+        ("/faces/detect?min_score=0.0999", 400, "bad_query"),
+        ("/faces/detect?min_score=0", 400, "bad_query"),
+        ("/faces/detect/batch?min_score=0", 400, "bad_query"),
+        ("/faces/compare?min_score=0", 400, "bad_query"),
+        ("/faces/search?min_score=0", 400, "bad_query"),
+        ("/images/quality?min_score=0", 400, "bad_query"),
+        ("/erasures?min_score=0", 400, "bad_query"),
+    ] {
+        let answer = app.post_raw(path, "image/png", drawn()).await;
+        assert_eq!(field(&problem(answer, status, code).await), "min_score", "{path}");
+    }
+    let body = json!({"image_base64": "AA==", "min_score": 0.05});
+    let refused = problem(app.post_json("/erasures", &body).await, 422, "invalid_field").await;
+    assert_eq!(refused["allowed"], json!(["a number from 0.1 to 1"]), "{refused}");
+    ok(app.post_raw("/faces/detect?min_score=0.1", "image/png", drawn()).await).await;
+}

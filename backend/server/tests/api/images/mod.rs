@@ -1,3 +1,0 @@
-mod enhance;
-mod quality;
-mod stored;

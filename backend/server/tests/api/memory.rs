@@ -1,0 +1,391 @@
+//! Tests the memory limits of request bodies, of images that are fetched for callers, and of
+//! decoded images.
+use crate::support::images::drawn;
+use crate::support::{App, Json, Models, Options, elsewhere, ok, problem};
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use futures::future::{Either, join_all, select};
+use inference::Priority;
+use serde_json::json;
+use server::Config;
+use std::pin::pin;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+/// Side of the test images in pixels.
+const SIDE: u32 = 640;
+/// Size of one decoded test image, in bytes.
+const PICTURE: u64 = 640 * 640 * 3;
+
+/// Starts a service with room for `pictures` decoded images and with its own gauges.
+async fn spawn(pictures: u64, config: Config, worker: bool) -> App {
+    let limits = vision::Limits { max_pixels: PICTURE / 3, ..vision::Limits::default() };
+    let decoded_bytes = pictures * PICTURE;
+    let pipeline = pipeline::Config { limits, decoded_bytes, ..pipeline::Config::default() };
+    let options =
+        Options { config, pipeline, worker, models: Models::Fixture, own_gauges: true, ..Options::default() };
+    App::spawn_with(options).await
+}
+
+/// Returns the value of a memory gauge. `what` is the budget.
+async fn gauge(app: &App, name: &str, what: &str) -> u64 {
+    app.gauge(&format!("facecrawl_held_{name}{{what=\"{what}\"}}")).await as u64
+}
+
+async fn until(app: &App, name: &str, what: &str, wanted: u64) {
+    let name = format!("facecrawl_held_{name}{{what=\"{what}\"}}");
+    app.until_gauge(&name, |shown| shown == wanted as f64).await;
+}
+
+const BODIES: &str = "request_bodies";
+const BUDGET: u64 = 1 << 20;
+/// Bodies with at most this number of bytes are not counted.
+const UNCOUNTED: usize = 64 << 10;
+/// Size of a body in bytes. The budget suffices for one such body but not for two.
+const BODY: usize = 700 << 10;
+const INTERIM: &str = "HTTP/1.1 100 Continue\r\n\r\n";
+
+async fn service(request_timeout: Duration) -> App {
+    spawn(4, Config { body_budget: BUDGET, request_timeout, ..Config::default() }, false).await
+}
+
+/// Sends the head of a request with `Expect: 100-continue` from a loopback address. Returns the
+/// connection after the server has sent `100 Continue`, that is, when it starts to read the body.
+async fn announce(app: &App, from: &str, media: &str, framing: &str) -> TcpStream {
+    let address = app.url.strip_prefix("http://").unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+    let mut stream = socket.connect(address.parse().unwrap()).await.unwrap();
+    let head = format!(
+        "POST /faces/detect HTTP/1.1\r\nhost: {address}\r\ncontent-type: {media}\r\n{framing}\r\nconnection: close\r\n\
+         expect: 100-continue\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut interim = [0; INTERIM.len()];
+    stream.read_exact(&mut interim).await.unwrap();
+    assert_eq!(interim, INTERIM.as_bytes());
+    stream
+}
+
+/// Announces an image of `bytes` bytes.
+async fn announce_image(app: &App, from: &str, bytes: usize) -> TcpStream {
+    announce(app, from, "image/png", &format!("content-length: {bytes}")).await
+}
+
+async fn answer(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+/// Waits until at least `least` bytes are held, and returns the number of held bytes.
+async fn held(app: &App, least: u64) -> u64 {
+    let name = format!("facecrawl_held_bytes{{what=\"{BODIES}\"}}");
+    app.until_gauge(&name, |held| held >= least as f64).await as u64
+}
+
+async fn send(stream: &mut TcpStream, bytes: usize) {
+    stream.write_all(&vec![0; bytes]).await.unwrap();
+}
+
+#[testing::test]
+async fn bodies_that_come_a_byte_at_a_time_hold_up_nobody() {
+    let app = service(Duration::from_secs(60)).await;
+    let framing = format!("content-length: {BODY}");
+    // A JSON body is counted three times, so each of these bodies alone exceeds the budget.
+    let mut slow = Vec::new();
+    for _ in 0..2 {
+        let mut stream = announce(&app, "127.0.0.1", "application/json", &framing).await;
+        send(&mut stream, 1).await;
+        slow.push(stream);
+    }
+    assert_eq!(gauge(&app, "bytes", BODIES).await, 0);
+    problem(app.post_raw("/faces/detect", "image/png", vec![0; BODY]).await, 415, "not_an_image").await;
+    drop(slow);
+}
+
+#[testing::test]
+async fn a_body_holds_what_has_arrived_of_it_and_little_more() {
+    let app = service(Duration::from_secs(60)).await;
+    let mut stream = announce_image(&app, "127.0.0.1", BODY).await;
+    send(&mut stream, UNCOUNTED).await;
+    send(&mut stream, 300 << 10).await;
+    let arrived = (UNCOUNTED + (300 << 10)) as u64;
+    let held = held(&app, arrived).await;
+    assert!(held <= arrived + arrived / 2 + UNCOUNTED as u64, "{held} for {arrived}");
+    send(&mut stream, BODY - UNCOUNTED - (300 << 10)).await;
+    assert!(answer(stream).await.contains("not_an_image"));
+    until(&app, "bytes", BODIES, 0).await;
+}
+
+#[testing::test]
+async fn of_two_bodies_for_which_there_is_no_room_the_first_to_come_goes_on() {
+    let app = service(Duration::from_secs(60)).await;
+    let mut first = announce_image(&app, "127.0.0.1", BODY).await;
+    let mut second = announce_image(&app, "127.0.0.2", BODY).await;
+    let half = 400 << 10;
+    send(&mut first, half).await;
+    held(&app, half as u64).await;
+    send(&mut second, BODY).await;
+    until(&app, "waiting", BODIES, 1).await;
+    // Now the first body also needs more memory. Its last byte is sent after the second body was
+    // rejected.
+    send(&mut first, BODY - half - 1).await;
+    let second = answer(second).await;
+    assert!(second.contains(" 429 "), "{second}");
+    assert!(second.contains("retry-after: 1") && second.contains(BODIES), "{second}");
+    send(&mut first, 1).await;
+    assert!(answer(first).await.contains("not_an_image"));
+    until(&app, "bytes", BODIES, 0).await;
+}
+
+#[testing::test]
+async fn a_body_waits_for_one_that_is_being_read() {
+    let app = service(Duration::from_secs(60)).await;
+    let mut first = announce_image(&app, "127.0.0.1", BODY).await;
+    send(&mut first, BODY - 1).await;
+    held(&app, BODY as u64 - 1024).await;
+    let mut second = announce_image(&app, "127.0.0.2", BODY).await;
+    send(&mut second, BODY).await;
+    until(&app, "waiting", BODIES, 1).await;
+    // Small control requests are not counted.
+    problem(app.post_json("/faces/search", &json!({"embedding": [1.0]})).await, 422, "invalid_field").await;
+    send(&mut first, 1).await;
+    for stream in [first, second] {
+        assert!(answer(stream).await.contains("not_an_image"));
+    }
+    until(&app, "waiting", BODIES, 0).await;
+    until(&app, "bytes", BODIES, 0).await;
+}
+
+#[testing::test]
+async fn one_address_leaves_room_for_the_others() {
+    let app = service(Duration::from_secs(8)).await;
+    // A caller's share is three quarters of the budget, which is 768 KiB.
+    let mut large = announce_image(&app, "127.0.0.1", BODY).await;
+    send(&mut large, BODY - 1).await;
+    held(&app, BODY as u64 - 1024).await;
+    let more = app.post_raw("/faces/detect", "image/png", vec![0; 300 << 10]).await;
+    let more = problem(more, 429, "overloaded").await;
+    assert!(more.text("detail").contains("share"), "{more}");
+    problem(app.post_raw("/faces/detect", "image/png", vec![0; UNCOUNTED]).await, 415, "not_an_image").await;
+    let mut other = announce_image(&app, "127.0.0.2", 300 << 10).await;
+    send(&mut other, 300 << 10).await;
+    assert!(answer(other).await.contains("not_an_image"));
+    assert!(gauge(&app, "bytes", BODIES).await >= BODY as u64 - 1024, "the large body must still be held");
+    drop(large);
+}
+
+#[testing::test]
+async fn a_body_for_which_there_is_no_room_in_time_is_refused() {
+    let app = service(Duration::from_secs(8)).await;
+    let mut first = announce_image(&app, "127.0.0.2", BODY).await;
+    send(&mut first, BODY - 1).await;
+    held(&app, BODY as u64 - 1024).await;
+    // A JSON body is counted three times, so this one needs the whole budget.
+    let refused = app.post_json("/faces/detect", &json!({"image_base64": "A".repeat(400 << 10)})).await;
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let problem = problem(refused, 429, "overloaded").await;
+    assert!(problem.text("detail").contains(BODIES), "{problem}");
+}
+
+#[testing::test]
+async fn a_body_that_is_larger_than_all_there_is_comes_in_alone() {
+    let app = service(Duration::from_secs(60)).await;
+    let image = json!({"image_base64": "A".repeat(900 << 10)});
+    problem(app.post_json("/faces/detect", &image).await, 415, "not_an_image").await;
+    until(&app, "bytes", BODIES, 0).await;
+}
+
+#[testing::test]
+async fn a_body_that_does_not_say_how_long_it_is_is_counted_by_what_came() {
+    let app = service(Duration::from_secs(60)).await;
+    let analyzer = &app.state.services.analyzer;
+    let all: Vec<_> = futures::future::join_all(
+        (0..4).map(|_| analyzer.decode(drawn(640, 640).into(), Priority::Interactive)),
+    )
+    .await;
+    let mut stream = announce(&app, "127.0.0.1", "image/png", "transfer-encoding: chunked").await;
+    // The decoder ignores the padding after the image. It makes the body large enough to be
+    // counted.
+    let mut picture = drawn(640, 640);
+    picture.resize(picture.len().max(UNCOUNTED + 1), 0);
+    stream.write_all(format!("{:x}\r\n", picture.len()).as_bytes()).await.unwrap();
+    stream.write_all(&picture).await.unwrap();
+    stream.write_all(b"\r\n0\r\n\r\n").await.unwrap();
+    // The body has been read and now waits for memory for its pixels.
+    until(&app, "bytes", BODIES, (picture.len() as u64).next_multiple_of(1024)).await;
+    drop(all);
+    assert!(answer(stream).await.starts_with("HTTP/1.1 200"));
+    until(&app, "bytes", BODIES, 0).await;
+}
+
+#[testing::test]
+async fn images_that_are_fetched_have_room_of_their_own() {
+    let config = Config { body_budget: BUDGET, image_limit: 600 << 10, ..Config::default() };
+    let app = spawn(4, config, false).await;
+    let site = crate::support::site::Site::with(&[]).await;
+    let image = |path: &str| json!({"url": format!("{}{path}", site.url)});
+    let (client, url) = (app.client.clone(), format!("{}/faces/detect", app.url));
+    let held = image("/held.jpg");
+    let first = tokio::spawn(async move { client.post(url).json(&held).send().await.unwrap() });
+    site.asked.notified().await;
+    // Two images need more than the free part of the budget. They are fetched after the response to
+    // the first request.
+    let body = json!({"a": image("/text"), "b": image("/text")});
+    let (client, url) = (elsewhere(), format!("{}/faces/compare", app.url));
+    let second = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
+    until(&app, "waiting", "fetched_images", 1).await;
+    assert_eq!(gauge(&app, "bytes", "fetched_images").await, 600 << 10);
+    site.release.notify_one();
+    problem(first.await.unwrap(), 422, "url_unreachable").await;
+    problem(second.await.unwrap(), 415, "not_an_image").await;
+    until(&app, "bytes", "fetched_images", 0).await;
+}
+
+const PIXELS: &str = "decoded_pictures";
+
+/// Returns a file that needs [`PICTURE`] bytes when it is decoded.
+fn picture() -> Vec<u8> {
+    drawn(SIDE, SIDE)
+}
+
+/// Returns a file of the same size with a face.
+fn portrait() -> Vec<u8> {
+    let mut picture = image::load_from_memory(&picture()).unwrap().into_rgb8();
+    testing::draw_face(&mut picture, 5, 5, 3);
+    let mut file = std::io::Cursor::new(Vec::new());
+    picture.write_to(&mut file, image::ImageFormat::Png).unwrap();
+    file.into_inner()
+}
+
+/// Acquires the memory of `pictures` images, with the priority of callers or of a crawl.
+async fn hold(
+    app: &App,
+    pictures: usize,
+    priority: Priority,
+) -> Vec<pipeline::images::analyze::DecodedImage> {
+    let analyzer = &app.state.services.analyzer;
+    let decoding = (0..pictures).map(|_| analyzer.decode(picture().into(), priority));
+    join_all(decoding).await.into_iter().map(Result::unwrap).collect()
+}
+
+#[testing::test]
+async fn however_many_pictures_come_no_more_are_decoded_than_there_is_room_for() {
+    let app = spawn(2, Config::default(), false).await;
+    assert_eq!(gauge(&app, "limit_bytes", PIXELS).await, 2 * PICTURE);
+    let path = "/faces/detect?passes=thorough&det_size=320";
+    let calls = join_all((0..24).map(|_| app.post_raw(path, "image/png", portrait())));
+    let mut calls = pin!(calls);
+    let mut most = 0;
+    let answers = loop {
+        match select(calls, pin!(gauge(&app, "bytes", PIXELS))).await {
+            Either::Left((answers, _)) => break answers,
+            Either::Right((held, rest)) => {
+                most = most.max(held);
+                calls = rest;
+            }
+        }
+    };
+    for answer in answers {
+        assert_eq!(ok(answer).await.list("faces").len(), 1);
+    }
+    assert!((PICTURE..=2 * PICTURE).contains(&most), "{most}");
+    until(&app, "bytes", PIXELS, 0).await;
+}
+
+#[testing::test]
+async fn what_takes_several_pictures_needs_room_for_one() {
+    let app = spawn(1, Config::default(), false).await;
+    let batch: Vec<_> = (0..20).map(|_| ("image", portrait())).collect();
+    let compare = [("image", portrait()), ("image", portrait())];
+    let small = drawn(300, 300);
+    let (batch, compared, searched, enhanced, looked, judged) = tokio::join!(
+        app.post_parts("/faces/detect/batch", &batch),
+        app.post_parts("/faces/compare", &compare),
+        app.post_raw("/faces/search", "image/png", portrait()),
+        app.post_raw("/images/enhance", "image/png", small.clone()),
+        app.post_raw("/faces/detect?enhance=auto", "image/png", small),
+        app.post_raw("/images/quality", "image/png", picture()),
+    );
+    let batch = ok(batch).await;
+    assert!(batch.list("results").iter().all(|result| result["faces"][0].is_object()));
+    assert_eq!(ok(compared).await["match"], true);
+    assert!(enhanced.headers()["x-enhancement-scale"].to_str().unwrap().parse::<f32>().unwrap() > 2.0);
+    for answer in [searched, looked, judged] {
+        ok(answer).await;
+    }
+    until(&app, "bytes", PIXELS, 0).await;
+}
+
+/// Starts a site with two images and returns its URL.
+async fn site() -> String {
+    let file = |height| {
+        let bytes = drawn(SIDE, height);
+        get(move || async move { ([(CONTENT_TYPE, "image/png")], bytes) })
+    };
+    let router = Router::new().route("/a.png", file(SIDE)).route("/b.png", file(SIDE - 1));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    url
+}
+
+#[testing::test]
+async fn a_crawl_leaves_room_for_callers_and_goes_on_when_it_has_some() {
+    let app = spawn(2, Config::default(), true).await;
+    let site = site().await;
+    // This lock keeps images from being stored. A job holds its analyzed image until it is stored.
+    let store = &app.state.services.store;
+    let collection = store.collections().get("default").await.unwrap().id;
+    let mut erasing = store.begin().await.unwrap();
+    store.suppressions().lock(erasing.conn(), collection, true).await.unwrap();
+    let seeds = [format!("{site}/a.png"), format!("{site}/b.png")];
+    let crawl = json!({"seeds": seeds, "delay_ms": 0, "dedupe": "exact"});
+    let crawl = app.create("/crawls", &crawl).await;
+    // Background work may use three quarters of the budget, which is one and a half images.
+    until(&app, "waiting", PIXELS, 1).await;
+
+    for _ in 0..5 {
+        ok(app.post_raw("/faces/detect", "image/png", picture()).await).await;
+    }
+    assert_eq!(gauge(&app, "waiting", PIXELS).await, 1, "the second image of the crawl must still wait");
+    drop(erasing);
+    let crawl = app.crawl_end(crawl.text("id")).await;
+    assert_eq!(crawl["counts"]["images"]["processed"], 2, "{crawl:#}");
+    until(&app, "bytes", PIXELS, 0).await;
+}
+
+#[testing::test]
+async fn a_caller_who_leaves_gives_his_place_to_the_next() {
+    let app = spawn(2, Config::default(), false).await;
+    let held = hold(&app, 2, Priority::Interactive).await;
+    let ask = || {
+        let request =
+            app.client.post(format!("{}/faces/detect", app.url)).header("content-type", "image/png");
+        tokio::spawn(request.body(picture()).send())
+    };
+    let (first, second) = (ask(), ask());
+    until(&app, "waiting", PIXELS, 2).await;
+    first.abort();
+    until(&app, "waiting", PIXELS, 1).await;
+    drop(held);
+    ok(second.await.unwrap().unwrap()).await;
+    drop(hold(&app, 2, Priority::Interactive).await);
+    until(&app, "bytes", PIXELS, 0).await;
+}
+
+#[testing::test]
+async fn a_caller_for_whom_there_is_no_room_in_time_is_told_to_come_back() {
+    let config = Config { request_timeout: Duration::from_secs(6), ..Config::default() };
+    let app = spawn(1, config, false).await;
+    let held = hold(&app, 1, Priority::Interactive).await;
+    let refused = app.post_raw("/faces/detect", "image/png", picture()).await;
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let problem = problem(refused, 429, "overloaded").await;
+    assert!(problem.text("detail").contains(PIXELS), "{problem}");
+    drop(held);
+    ok(app.post_raw("/faces/detect", "image/png", picture()).await).await;
+}

@@ -1,0 +1,392 @@
+//! Tests subjects: their fields, enrolment from images, crops and stored faces, search by subject,
+//! and clustering.
+use crate::support::images::picture;
+use crate::support::site::Site;
+use crate::support::{ABSENT, App, Json, Models, Options, erase, field, guarded, json_of, ok, problem};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use store::keys::Scope;
+
+async fn app() -> App {
+    App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await
+}
+
+async fn create(app: &App, body: &Value) -> Value {
+    app.create("/subjects", body).await
+}
+
+async fn patch(app: &App, id: &Value, body: &Value) -> reqwest::Response {
+    app.patch(&format!("/subjects/{}", id.as_str().unwrap()), body).await
+}
+
+#[testing::test]
+async fn a_subject_is_made_changed_listed_and_deleted() {
+    let app = app().await;
+    let body = json!({"name": " Ada ", "external_id": "a-1", "metadata": {"team": "engines"}});
+    let response = app.post_json("/subjects", &body).await;
+    let location = response.headers()["location"].to_str().unwrap().to_owned();
+    let ada = json_of(response, StatusCode::CREATED).await;
+    assert_eq!(location, format!("/subjects/{}", ada.text("id")));
+    assert_eq!(
+        (&ada["name"], &ada["origin"], &ada["face_count"]),
+        (&json!("Ada"), &json!("enrolled"), &json!(0))
+    );
+    assert_eq!(app.get_ok(&location).await, ada);
+    let bob = create(&app, &json!({"name": "Bob"})).await;
+
+    let names = async |query: &str| -> Vec<Value> {
+        let list = app.get_ok(&format!("/subjects{query}")).await;
+        list.list("subjects").iter().map(|subject| subject["name"].clone()).collect()
+    };
+    assert_eq!(names("").await, ["Bob", "Ada"]);
+    assert_eq!(names("?name=ADA").await, ["Ada"]);
+    assert_eq!(names("?name=%20ada%09").await, ["Ada"], "a name is stored without surrounding spaces");
+    assert_eq!(names("?external_id=a-1").await, ["Ada"]);
+    assert!(names("?origin=cluster").await.is_empty());
+    let first = app.get_ok("/subjects?limit=1").await;
+    let next = first.text("next_cursor");
+    assert_eq!(names(&format!("?limit=1&cursor={next}")).await, ["Ada"]);
+
+    let changed =
+        ok(patch(&app, &ada["id"], &json!({"external_id": null, "metadata": {"x": 1}})).await).await;
+    assert_eq!((&changed["name"], &changed["external_id"]), (&json!("Ada"), &Value::Null));
+    assert_eq!(changed["metadata"], json!({"x": 1}));
+    ok(patch(&app, &bob["id"], &json!({"external_id": "a-1"})).await).await;
+    problem(patch(&app, &ada["id"], &json!({"external_id": "a-1"})).await, 409, "conflict").await;
+
+    let path = format!("/subjects/{}/merge", ada.text("id"));
+    let merged = app.post_ok(&path, &json!({"subjects": [bob["id"]]})).await;
+    assert_eq!((&merged["name"], &merged["external_id"]), (&json!("Ada"), &json!("a-1")));
+    problem(app.post_json(&path, &json!({"subjects": [bob["id"]]})).await, 404, "not_found").await;
+    assert_eq!(app.delete(&location).await.status(), StatusCode::NO_CONTENT);
+    problem(app.get(&location).await, 404, "not_found").await;
+}
+
+#[testing::test]
+async fn wrong_fields_are_named() {
+    let app = app().await;
+    let long = "x".repeat(201);
+    for (body, named) in [
+        (json!({"name": ""}), "name"),
+        (json!({"name": long}), "name"),
+        (json!({"name": "a\u{0}b"}), "name"),
+        (json!({"external_id": " "}), "external_id"),
+        (json!({"metadata": [1]}), "metadata"),
+        (json!({"metadata": {"a": "\u{0}"}}), "metadata.a"),
+        (json!({"metadata": {"a": "x".repeat(20_000)}}), "metadata"),
+        (json!({"nickname": "a"}), "nickname"),
+    ] {
+        assert_eq!(
+            field(&problem(app.post_json("/subjects", &body).await, 422, "invalid_field").await),
+            named
+        );
+    }
+    problem(app.post_json("/subjects", &json!({"collection": "nowhere"})).await, 404, "not_found").await;
+    problem(app.get("/subjects?origin=invented").await, 400, "bad_query").await;
+    let ada = create(&app, &json!({"name": "Ada"})).await;
+    let id = ada.text("id");
+    for body in [json!({"subjects": []}), json!({"subjects": [id]}), json!({"subjects": ["x"]})] {
+        let answer = app.post_json(&format!("/subjects/{id}/merge"), &body).await;
+        assert!(field(&problem(answer, 422, "invalid_field").await).starts_with("subjects"));
+    }
+    for body in
+        [json!({}), json!({"face_ids": [ABSENT], "url": "http://127.0.0.1/"}), json!({"face_ids": []})]
+    {
+        problem(app.post_json(&format!("/subjects/{id}/faces"), &body).await, 422, "invalid_field").await;
+    }
+    let unknown = json!({"face_ids": [ABSENT]});
+    problem(app.post_json(&format!("/subjects/{id}/faces"), &unknown).await, 404, "not_found").await;
+    problem(app.post_json(&format!("/subjects/{ABSENT}/faces"), &unknown).await, 404, "not_found").await;
+    problem(app.delete(&format!("/subjects/{id}/faces/12")).await, 400, "bad_id").await;
+    problem(app.delete(&format!("/subjects/{id}/faces/{ABSENT}")).await, 404, "not_found").await;
+    problem(app.get("/collections/nowhere/cluster").await, 404, "not_found").await;
+    problem(app.get("/collections/default/cluster").await, 404, "not_found").await;
+    let answer = app.post_json("/collections/default/cluster", &json!({"threshold": 2})).await;
+    assert_eq!(field(&problem(answer, 422, "invalid_field").await), "threshold");
+}
+
+#[testing::test]
+async fn a_merge_takes_as_much_metadata_as_one_subject_may_have_and_not_a_byte_more() {
+    const LONGEST: usize = 16 << 10;
+    let app = app().await;
+    // `{"a":"…","b":"…"}` has 15 bytes in addition to the two strings.
+    for (bytes, fits) in [(LONGEST, true), (LONGEST + 1, false)] {
+        let text = |length: usize| "x".repeat(length);
+        let one = create(&app, &json!({"name": "Ada", "metadata": {"a": text(9_000)}})).await;
+        let other = create(&app, &json!({"metadata": {"a": 1, "b": text(bytes - 15 - 9_000)}})).await;
+        let path = format!("/subjects/{}", one.text("id"));
+        let merge = json!({"subjects": [other["id"]]});
+        let answer = app.post_json(&format!("{path}/merge"), &merge).await;
+        if fits {
+            assert_eq!(ok(answer).await["metadata"].to_string().len(), LONGEST);
+            continue;
+        }
+        let refused = problem(answer, 422, "invalid_field").await;
+        assert_eq!(field(&refused), "subjects", "{refused}");
+        assert!(refused.text("detail").contains(&LONGEST.to_string()), "{refused}");
+        // Nothing was merged.
+        for subject in [one, other] {
+            assert_eq!(app.get_ok(&format!("/subjects/{}", subject.text("id"))).await, subject);
+        }
+    }
+}
+
+#[testing::test]
+async fn who_may_not_erase_takes_a_face_away_and_keeps_its_image() {
+    let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..guarded() }).await;
+    let (_, writer) = app.key(Some("ours"), &[Scope::Write, Scope::Read]).await;
+    let (_, eraser) = app.key(Some("ours"), &[Scope::Write, Scope::Erase]).await;
+    let ada = app.create_as(&writer, "/subjects", &json!({"name": "Ada"})).await;
+    let path = format!("/subjects/{}/faces/{ABSENT}", ada.text("id"));
+    let ask =
+        async |key: &str, query: &str| app.ask(key, Method::DELETE, &format!("{path}{query}"), None).await;
+    for query in ["", "?enrolled_images=delete"] {
+        let refused = problem(ask(&writer, query).await, 403, "scope_missing").await;
+        assert!(refused.text("detail").contains("enrolled_images=keep"), "{refused}");
+        // The scope is sufficient here, but the face does not exist.
+        problem(ask(&eraser, query).await, 404, "not_found").await;
+    }
+    problem(ask(&writer, "?enrolled_images=keep").await, 404, "not_found").await;
+}
+
+#[testing::test]
+async fn a_merge_is_recorded_with_the_subjects_that_are_gone() {
+    let app = app().await;
+    let ada = create(&app, &json!({"name": "Ada"})).await;
+    let bob = create(&app, &json!({"name": "Bob"})).await;
+    let path = format!("/subjects/{}/merge", ada.text("id"));
+    app.post_ok(&path, &json!({"subjects": [bob["id"]]})).await;
+    let log = app.get_ok("/audit?action=subject.merge").await;
+    let detail = json!({"subject_id": ada["id"], "merged": [bob["id"]]});
+    assert_eq!(log.list("records").len(), 1);
+    assert_eq!(log["records"][0]["detail"], detail);
+}
+
+async fn subject(app: &App, name: &str) -> String {
+    let made = app.create("/subjects", &json!({"name": name})).await;
+    made.text("id").to_owned()
+}
+
+async fn enrol(app: &App, subject: &str, file: &str, query: &str) -> Value {
+    let path = format!("/subjects/{subject}/faces{query}");
+    ok(app.post_raw(&path, "image/jpeg", picture(file)).await).await
+}
+
+fn subjects(answer: &Value) -> Vec<&str> {
+    let matches = answer.list("matches");
+    matches.iter().map(|found| found["subject_name"].as_str().unwrap_or("nobody")).collect()
+}
+
+#[testing::test]
+async fn an_enrolled_person_is_found_by_name() {
+    let app = App::spawn().await;
+    let (ada, ben) = (subject(&app, "Ada").await, subject(&app, "Ben").await);
+    let first = enrol(&app, &ada, "ada.jpg", "").await;
+    assert_eq!((&first["subject"]["face_count"], &first["faces"][0]["unmet"]), (&json!(1), &json!([])));
+    enrol(&app, &ada, "ada_2.jpg", "?quality_profile=standard").await;
+    enrol(&app, &ben, "ben.jpg", "?quality_profile=standard").await;
+    let again = enrol(&app, &ada, "ada.jpg", "").await;
+    assert_eq!(again["faces"][0]["face_id"], first["faces"][0]["face_id"], "a file is stored once");
+    let faces = app.get_ok(&format!("/subjects/{ada}/faces")).await;
+    assert_eq!(faces.list("faces").len(), 2);
+    assert_eq!(faces["faces"][0]["sources"][0]["kind"], "enrolment");
+
+    let probe = picture("ada_3.jpg");
+    let all = ok(app.post_raw("/faces/search?threshold=-1", "image/jpeg", probe.clone()).await).await;
+    assert_eq!(subjects(&all), ["Ada", "Ada", "Ben"]);
+    let path = "/faces/search?threshold=-1&group_by=subject";
+    let people = ok(app.post_raw(path, "image/jpeg", probe.clone()).await).await;
+    assert_eq!(subjects(&people), ["Ada", "Ben"]);
+    assert_eq!(people["matches"][0]["similarity"], all["matches"][0]["similarity"]);
+    assert_eq!((&people["matches"][0]["subject_id"], &people["match_fmr"]), (&json!(ada), &Value::Null));
+    let own = ok(app.post_raw("/faces/search", "image/jpeg", probe).await).await;
+    let measured = json!(app.state.services.analyzer.engine().embedder().match_fmr);
+    assert_eq!(own["match_fmr"], measured, "the rate is known at the model's own threshold: {own}");
+
+    // An aligned crop of a stored face is stored as a separate file, but its embedding is almost
+    // the same.
+    let chip = format!("/faces/{}/crop?kind=chip", first["faces"][0].text("face_id"));
+    let chip = app.get(&chip).await.bytes().await.unwrap().to_vec();
+    let path = format!("/subjects/{ada}/faces?aligned=true");
+    let aligned = ok(app.post_raw(&path, "image/png", chip).await).await;
+    let by_chip = json!({"face_id": aligned["faces"][0]["face_id"], "limit": 1});
+    let found = app.post_ok("/faces/search", &by_chip).await;
+    assert_eq!(found["matches"][0]["face_id"], first["faces"][0]["face_id"]);
+    assert!(found["matches"][0]["similarity"].as_f64().unwrap() > 0.99, "{found}");
+    let wrong = app.post_raw(&path, "image/jpeg", picture("ada.jpg")).await;
+    assert!(problem(wrong, 400, "bad_query").await.text("detail").contains("112x112"));
+
+    // A face moves to another subject only on request. A merge moves all faces.
+    let face = json!({"face_ids": [first["faces"][0]["face_id"]]});
+    let path = format!("/subjects/{ben}/faces");
+    problem(app.post_json(&path, &face).await, 409, "conflict").await;
+    let moved = app.post_ok(&format!("{path}?move=true"), &face).await;
+    assert_eq!(moved["subject"]["face_count"], 2);
+    let path = format!("/subjects/{ada}/merge");
+    let merged = app.post_ok(&path, &json!({"subjects": [ben]})).await;
+    assert_eq!(merged["face_count"], 4);
+
+    // Images that were only stored for the enrolment are deleted with the person.
+    assert_eq!(app.delete(&format!("/subjects/{ada}")).await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(app.get_ok("/faces").await["faces"], json!([]));
+    assert_eq!(app.get_ok("/images").await["images"], json!([]));
+    assert_eq!(app.blobs(), 0, "all blobs must be deleted");
+}
+
+#[testing::test]
+async fn a_picture_is_enrolled_from_its_address_and_from_a_form() {
+    let app = App::spawn().await;
+    let site = Site::with(&["ada.jpg", "ben.jpg"]).await;
+    let someone = subject(&app, "Someone").await;
+    let path = format!("/subjects/{someone}/faces");
+    let fetched = app.post_ok(&path, &json!({"url": site.picture("ada.jpg")})).await;
+    assert_eq!((&fetched["subject"]["face_count"], &fetched["faces"][0]["unmet"]), (&json!(1), &json!([])));
+    let face = fetched["faces"][0].text("face_id");
+    let face = app.get_ok(&format!("/faces/{face}")).await;
+    assert_eq!(face["sources"][0]["image_url"], site.picture("ada.jpg"), "the source must be stored");
+    // The same file in a form, with the options in the query, enrols the same face.
+    let form = [("image", picture("ada.jpg"))];
+    let sent = ok(app.post_parts(&format!("{path}?quality_profile=strict"), &form).await).await;
+    assert_eq!(sent["faces"][0]["face_id"], fetched["faces"][0]["face_id"]);
+    let form = [("image", picture("ben.jpg"))];
+    let sent = ok(app.post_parts(&format!("{path}?force=true"), &form).await).await;
+    assert_eq!(sent["subject"]["face_count"], 2, "{sent}");
+
+    for (url, status, code) in [
+        (format!("{}/text", site.url), 415, "not_an_image"),
+        (format!("{}/broken", site.url), 422, "url_unreachable"),
+        (format!("{}/to-metadata", site.url), 422, "forbidden_url"),
+    ] {
+        let refused = problem(app.post_json(&path, &json!({"url": url})).await, status, code).await;
+        assert!(refused.text("detail").len() > 10, "{refused}");
+    }
+    let form = [("picture", picture("ben.jpg"))];
+    problem(app.post_parts(&path, &form).await, 400, "unknown_part").await;
+    let both = json!({"url": site.picture("ada.jpg"), "face_ids": [someone]});
+    problem(app.post_json(&path, &both).await, 422, "invalid_field").await;
+
+    // A suppressed URL cannot be enrolled either, even if its image was never stored.
+    erase(&app, &json!({"url": site.picture("ben.jpg")})).await;
+    let again = json!({"url": format!("{}#part", site.picture("ben.jpg")), "force": true});
+    let refused = problem(app.post_json(&path, &again).await, 409, "conflict").await;
+    assert!(refused.text("detail").contains("address"), "{refused}");
+}
+
+#[testing::needs(shared)]
+#[testing::test]
+async fn a_face_that_is_upside_down_is_refused_unless_the_image_is_rotated() {
+    let app = App::spawn().await;
+    let someone = subject(&app, "Someone").await;
+    let path = format!("/subjects/{someone}/faces");
+    let photograph = vision::decode(&testing::image("obama.jpg"), &vision::Limits::default()).unwrap().frame;
+    let file = vision::encode::jpeg(&vision::crop::rotate(&photograph, 180), 92);
+    for profile in ["standard", "strict"] {
+        let path = format!("{path}?quality_profile={profile}");
+        let refused =
+            problem(app.post_raw(&path, "image/jpeg", file.clone()).await, 422, "low_quality").await;
+        assert_eq!(refused["errors"], json!(["not_upright"]), "{refused}");
+    }
+    let rotated = ok(app.post_raw(&format!("{path}?rotate=auto"), "image/jpeg", file).await).await;
+    assert_eq!(rotated["faces"][0]["unmet"], json!([]));
+    assert_eq!(app.get_ok("/images").await["images"][0]["rotation"], 180);
+    let upright = testing::image("obama.jpg");
+    let found = ok(app.post_raw("/faces/search", "image/jpeg", upright).await).await;
+    assert_eq!(found.list("matches").len(), 1, "{found}");
+}
+
+#[testing::test]
+async fn a_poor_face_is_refused_with_the_reasons_unless_it_is_forced() {
+    let app = App::spawn().await;
+    let someone = subject(&app, "Someone").await;
+    let path = format!("/subjects/{someone}/faces");
+    let refused =
+        problem(app.post_raw(&path, "image/jpeg", picture("blur.jpg")).await, 422, "low_quality").await;
+    assert_eq!(field(&refused), "image");
+    assert!(refused.list("errors").contains(&json!("too_blurry")), "{refused}");
+    assert_eq!(app.get_ok("/images").await["images"], json!([]), "nothing is stored");
+    let forced = enrol(&app, &someone, "blur.jpg", "?force=true").await;
+    assert_eq!(forced["faces"][0]["unmet"], refused["errors"]);
+    problem(app.post_raw(&path, "image/jpeg", picture("view.jpg")).await, 422, "no_face").await;
+    let beyond = app.post_raw(&format!("{path}?face_index=3"), "image/jpeg", picture("ada.jpg")).await;
+    assert_eq!(problem(beyond, 422, "no_such_face").await["allowed"], json!(["0 to 0"]));
+
+    // The image was only stored for the enrolment. It is deleted with the removed face, unless the
+    // caller keeps it.
+    let face = forced["faces"][0].text("face_id");
+    assert_eq!(
+        app.delete(&format!("{path}/{face}?enrolled_images=keep")).await.status(),
+        StatusCode::NO_CONTENT
+    );
+    app.get_ok(&format!("/faces/{face}")).await;
+    problem(app.delete(&format!("{path}/{face}")).await, 404, "not_found").await;
+    app.post_ok(&format!("{path}?force=true"), &json!({"face_ids": [face]})).await;
+    let poor = app.post_json(&path, &json!({"face_ids": [face]})).await;
+    assert_eq!(field(&problem(poor, 422, "low_quality").await), "face_ids");
+    assert_eq!(app.delete(&format!("{path}/{face}")).await.status(), StatusCode::NO_CONTENT);
+    problem(app.get(&format!("/faces/{face}")).await, 404, "not_found").await;
+}
+
+#[testing::test]
+async fn a_collection_is_clustered_and_a_named_cluster_attracts_what_comes_later() {
+    let app = App::spawn().await;
+    let first = Site::with(&["ada.jpg", "ada_2.jpg", "ben.jpg", "ben_2.jpg", "dan.jpg"]).await;
+    app.crawl(&[first.page()]).await;
+    let cluster = async || {
+        let run = app.post_json("/collections/default/cluster", &json!({})).await;
+        json_of(run, StatusCode::ACCEPTED).await;
+        app.until("/collections/default/cluster", |run| run["state"] == "completed").await
+    };
+    let run = cluster().await;
+    assert_eq!((&run["made"], &run["assigned"], &run["looked"]), (&json!(2), &json!(4), &run["faces"]));
+    let clusters = app.get_ok("/subjects?origin=cluster").await.list("subjects").clone();
+    assert!(
+        clusters.iter().all(|c| c["face_count"] == 2 && c["name"].is_null() && c["best_face_id"].is_string())
+    );
+
+    // The cluster that `ada_3.jpg` finds gets a name. From then on, the cluster is an enrolled
+    // subject.
+    let probe = picture("ada_3.jpg");
+    let found = ok(app.post_raw("/faces/search?group_by=subject", "image/jpeg", probe).await).await;
+    let id = found["matches"][0].text("subject_id");
+    let named = app.client.patch(format!("{}/subjects/{id}", app.url)).json(&json!({"name": "Ada"}));
+    assert_eq!(ok(named.send().await.unwrap()).await["origin"], "enrolled");
+
+    let later = Site::with(&["ada_4.jpg", "ada_3.jpg"]).await;
+    app.crawl(&[later.page()]).await;
+    let run = cluster().await;
+    assert_eq!((&run["faces"], &run["assigned"], &run["made"]), (&json!(2), &json!(2), &json!(0)));
+    assert_eq!(app.get_ok(&format!("/subjects/{id}")).await["face_count"], 4);
+    let again = cluster().await;
+    assert_eq!((&again["faces"], &again["assigned"]), (&json!(0), &json!(0)), "only new faces are clustered");
+}
+
+#[testing::test]
+async fn another_collections_key_sees_no_subject() {
+    let app = App::spawn_with(guarded()).await;
+    let scopes = [Scope::Read, Scope::Write, Scope::Search, Scope::Erase];
+    let (_, ours) = app.key(Some("ours"), &scopes).await;
+    let (_, theirs) = app.key(Some("theirs"), &scopes).await;
+    let body = json!({"name": "Ada", "external_id": "a"});
+    let ada = app.create_as(&ours, "/subjects", &body).await;
+    assert_eq!(ada["collection"], "ours");
+    let id = ada.text("id");
+    let other = app.create_as(&theirs, "/subjects", &body).await.text("id").to_owned();
+    for (method, path, body) in [
+        (Method::GET, format!("/subjects/{id}"), None),
+        (Method::GET, format!("/subjects/{id}/faces"), None),
+        (Method::PATCH, format!("/subjects/{id}"), Some(json!({"name": "x"}))),
+        (Method::DELETE, format!("/subjects/{id}"), None),
+        (Method::DELETE, format!("/subjects/{id}/faces/{ABSENT}"), None),
+        (Method::POST, format!("/subjects/{id}/faces"), Some(json!({"face_ids": [ABSENT]}))),
+        (Method::POST, format!("/subjects/{id}/merge"), Some(json!({"subjects": [other]}))),
+        (Method::POST, format!("/subjects/{other}/merge"), Some(json!({"subjects": [id]}))),
+        (Method::GET, "/subjects?collection=ours".into(), None),
+        (Method::POST, "/collections/ours/cluster".into(), Some(json!({}))),
+        (Method::GET, "/collections/ours/cluster".into(), None),
+    ] {
+        problem(app.ask(&theirs, method, &path, body.as_ref()).await, 404, "not_found").await;
+    }
+    let listed = app.get_as(&theirs, "/subjects").await;
+    assert_eq!(listed.list("subjects").len(), 1);
+    assert_eq!(app.get_as(&ours, &format!("/subjects/{id}")).await, ada);
+}

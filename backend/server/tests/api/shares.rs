@@ -1,0 +1,339 @@
+//! Tests that no caller can hold all of a shared resource: analyses, connections to the database,
+//! event streams, and the memory of responses that are not read.
+use crate::support::images::{drawn, noise};
+use crate::support::site::Site;
+use crate::support::{App, Json, Models, Options, elsewhere, guarded, problem};
+use crate::videos::film;
+use axum::body::Body;
+use axum::http::Request;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use reqwest::{Method, Response, StatusCode};
+use serde_json::json;
+use server::Config;
+use std::time::{Duration, Instant};
+use store::keys::Scope;
+use testing::TableLock;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tower::ServiceExt;
+
+async fn spawn_idle(options: Options) -> App {
+    App::spawn_with(Options { worker: false, models: Models::Fixture, ..options }).await
+}
+
+/// Sends a batch of images by URL from a host that never responds. Returns after the service has
+/// connected, with the request and the host's side of the first connection.
+async fn fetch_slowly(app: &App, pictures: usize) -> (tokio::task::JoinHandle<u16>, TcpStream) {
+    let host = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/a.jpg", host.local_addr().unwrap());
+    let body = json!({"images": vec![json!({"url": url}); pictures]});
+    let request = app.client.post(format!("{}/faces/detect/batch", app.url)).json(&body);
+    let sent = tokio::spawn(async move { request.send().await.unwrap().status().as_u16() });
+    let (connection, _) = host.accept().await.unwrap();
+    (sent, connection)
+}
+
+#[testing::test]
+async fn slow_addresses_of_one_caller_leave_room_for_the_pictures_of_others() {
+    let config = Config { max_analyses: 8, ..Config::default() };
+    let app = spawn_idle(Options { config, ..Options::default() }).await;
+    // These are three quarters of the analyses that may wait.
+    let held = [fetch_slowly(&app, 3).await, fetch_slowly(&app, 3).await];
+    problem(app.post_raw("/faces/detect", "image/png", drawn(64, 64)).await, 429, "overloaded").await;
+    let other = elsewhere().post(format!("{}/faces/detect", app.url)).header("content-type", "image/png");
+    assert_eq!(other.body(drawn(64, 64)).send().await.unwrap().status(), StatusCode::OK);
+    for (sent, connection) in held {
+        sent.abort();
+        drop(connection);
+    }
+    // The aborted requests release their permits, so the caller's next request is admitted.
+    let start = Instant::now();
+    while app.post_raw("/faces/detect", "image/png", drawn(64, 64)).await.status() != StatusCode::OK {
+        assert!(start.elapsed() < Duration::from_secs(60), "the places are not released");
+    }
+}
+
+/// Sends more requests than the share of a caller. Each of them needs the locked table. Checks that
+/// only the share waits for it, and that another caller is answered.
+async fn leave_connections<F: Future<Output = Response>>(
+    app: &App,
+    mut lock: TableLock,
+    send: impl Fn(u32) -> F,
+    expected: StatusCode,
+) {
+    let all = app.state.services.store.pool().options().get_max_connections();
+    let share = i64::from(all - all / 4);
+    let mut slow: FuturesUnordered<_> = (0..all + 4).map(send).collect();
+    let start = Instant::now();
+    while lock.waiting().await < share {
+        // Polling sends the requests. The lock prevents the service from responding to any of them.
+        assert!(slow.next().now_or_never().is_none());
+        assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.waiting().await);
+        tokio::task::yield_now().await;
+    }
+    let others = elsewhere().get(format!("{}/audit?limit=1", app.url)).send().await.unwrap();
+    assert_eq!(others.status(), StatusCode::OK);
+    assert_eq!(lock.waiting().await, share, "the other requests of the caller wait");
+    lock.release().await;
+    while let Some(answer) = slow.next().await {
+        assert_eq!(answer.status(), expected);
+    }
+}
+
+#[testing::test]
+async fn slow_statements_of_one_caller_leave_connections_for_others() {
+    let app = spawn_idle(Options::default()).await;
+    let lock = app.database.lock_faces().await;
+    leave_connections(&app, lock, |_| app.get("/faces?limit=1"), StatusCode::OK).await;
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn videos_by_url_of_one_caller_leave_connections_for_others() {
+    let app = spawn_idle(Options { videos: true, ..Options::default() }).await;
+    let lock = app.database.lock_videos().await;
+    let (app, address) = (&app, |n| json!({"url": format!("http://127.0.0.1:9/{n}.mp4")}));
+    let add = |n| async move { app.post_json("/videos", &address(n)).await };
+    leave_connections(app, lock, add, StatusCode::ACCEPTED).await;
+}
+
+#[testing::test]
+async fn all_keys_to_a_collection_have_one_share() {
+    let config = Config { max_streams: 1, ..guarded().config };
+    let app = spawn_idle(Options { config, ..guarded() }).await;
+    let scopes = [Scope::Read, Scope::Crawl];
+    let ((_, one), (_, two)) = (app.key(Some("press"), &scopes).await, app.key(Some("press"), &scopes).await);
+    let created = app.create_as(&one, "/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
+    let path = format!("/crawls/{}/events", created.text("id"));
+    let _first = app.ask(&one, Method::GET, &path, None).await;
+    problem(app.ask(&two, Method::GET, &path, None).await, 429, "overloaded").await;
+    let (_, all) = app.key(None, &scopes).await;
+    assert_eq!(app.ask(&all, Method::GET, &path, None).await.status(), StatusCode::OK);
+}
+
+/// Waits for the next chunk of the stream and returns its text.
+async fn next(stream: &mut Response) -> String {
+    let chunk = stream.chunk().await.unwrap().expect("the stream must not end");
+    String::from_utf8(chunk.to_vec()).unwrap()
+}
+
+#[testing::test]
+async fn streams_of_one_crawl_share_one_look_at_it() {
+    let app =
+        spawn_measured(Config { events_interval: Duration::from_millis(50), ..Config::default() }).await;
+    let (one, other) = (app.idle_crawl().await, app.idle_crawl().await);
+    let mut streams = Vec::new();
+    for path in [&one, &one, &one, &other] {
+        let mut stream = app.get(&format!("{path}/events")).await;
+        assert!(next(&mut stream).await.starts_with("event: progress"));
+        streams.push(stream);
+    }
+    assert_eq!(app.gauge("facecrawl_event_streams").await, 4.0);
+    assert_eq!(app.gauge("facecrawl_crawls_followed").await, 2.0);
+    app.post_json(&format!("{one}/pause"), &json!({})).await;
+    for stream in &mut streams[..3] {
+        let event = next(stream).await;
+        assert!(event.contains("\"state\":\"paused\""), "{event}");
+    }
+    // A later stream starts with the current state.
+    let mut late = app.get(&format!("{one}/events")).await;
+    assert!(next(&mut late).await.contains("\"state\":\"paused\""));
+    drop((streams, late));
+    app.until_gauge("facecrawl_event_streams", |value| value == 0.0).await;
+    app.until_gauge("facecrawl_crawls_followed", |value| value == 0.0).await;
+}
+
+#[testing::test]
+async fn a_caller_has_so_many_streams_and_not_one_more() {
+    let app = spawn_measured(Config { max_streams: 2, ..Config::default() }).await;
+    let path = format!("{}/events", app.idle_crawl().await);
+    let (first, _second) = (app.get(&path).await, app.get(&path).await);
+    let refused = app.get(&path).await;
+    assert!(refused.headers().contains_key("retry-after"));
+    problem(refused, 429, "overloaded").await;
+    // A caller from another address has its own limit.
+    let answer = elsewhere().get(format!("{}{path}", app.url)).send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    drop(first);
+    let start = Instant::now();
+    while app.get(&path).await.status() != StatusCode::OK {
+        assert!(start.elapsed() < Duration::from_secs(60), "a closed stream still counts");
+    }
+}
+
+#[testing::test]
+async fn with_keys_each_key_has_its_streams() {
+    let config = Config { max_streams: 1, ..guarded().config };
+    let app = App::spawn_with(Options { config, worker: false, models: Models::Fixture, ..guarded() }).await;
+    let scopes = [Scope::Read, Scope::Crawl];
+    let ((_, one), (_, other)) = (app.key(None, &scopes).await, app.key(None, &scopes).await);
+    let created = app.create_as(&one, "/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
+    let path = format!("/crawls/{}/events", created.text("id"));
+    let follow = async |key: &str| app.ask(key, Method::GET, &path, None).await;
+    let _first = follow(&one).await;
+    problem(follow(&one).await, 429, "overloaded").await;
+    assert_eq!(follow(&other).await.status(), StatusCode::OK);
+}
+
+/// The budget of responses that are not read.
+const ANSWERS: &str = "answers";
+/// Side of the test image in pixels. Its file is larger than the socket buffers of the kernel.
+const SIDE: u32 = 1600;
+
+async fn spawn_measured(config: Config) -> App {
+    App::spawn_with(Options { own_gauges: true, ..Options::bare(config) }).await
+}
+
+/// Returns the number of bytes that are held for `what`.
+async fn bytes_held(app: &App, what: &str) -> f64 {
+    app.gauge(&format!("facecrawl_held_bytes{{what=\"{what}\"}}")).await
+}
+
+async fn until_released(app: &App) {
+    app.until_gauge("facecrawl_held_bytes{what=\"answers\"}", |held| held == 0.0).await;
+}
+
+/// Requests an enhanced image and reads only the status of the response. The receive buffer is as
+/// small as the kernel allows.
+async fn ask_without_reading(app: &App) -> TcpStream {
+    let address = app.url.strip_prefix("http://").unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    let mut stream = socket.connect(address.parse().unwrap()).await.unwrap();
+    let picture = noise(SIDE, SIDE);
+    let head = format!(
+        "POST /images/enhance HTTP/1.1\r\nhost: {address}\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
+        picture.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&picture).await.unwrap();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+    stream
+}
+
+#[testing::test]
+async fn an_answer_counts_until_it_has_been_read() {
+    let app = spawn_measured(Config::default()).await;
+    let stream = ask_without_reading(&app).await;
+    let held = bytes_held(&app, ANSWERS).await;
+    assert!(held >= f64::from(SIDE * SIDE) && held < f64::from(SIDE * SIDE * 4), "{held}");
+    drop(stream);
+    until_released(&app).await;
+}
+
+#[testing::test]
+async fn one_answer_too_many_is_refused() {
+    // The budget holds one decoded image of this size.
+    let config = Config {
+        answer_budget: u64::from(SIDE * SIDE * 4),
+        request_timeout: Duration::from_secs(20),
+        ..Config::default()
+    };
+    let app = spawn_measured(config).await;
+    let first = ask_without_reading(&app).await;
+    let refused = app.post_raw("/images/enhance", "image/png", noise(SIDE, SIDE)).await;
+    let refused = problem(refused, 429, "overloaded").await;
+    assert!(refused.text("detail").contains(ANSWERS), "{refused}");
+    drop(first);
+    until_released(&app).await;
+    let answer = app.post_raw("/images/enhance", "image/png", noise(SIDE, SIDE)).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+}
+
+#[testing::test]
+async fn the_connection_of_a_caller_who_reads_nothing_ends() {
+    let app = spawn_measured(Config { write_stall: Duration::from_millis(300), ..Config::default() }).await;
+    let stream = ask_without_reading(&app).await;
+    // The caller keeps the connection open and reads nothing, so only the server can end it.
+    until_released(&app).await;
+    drop(stream);
+}
+
+/// Sends a request to the router without a connection. The body of the response is read only when
+/// the test reads it.
+async fn directly(app: &App, request: axum::http::request::Builder, body: Body) -> axum::response::Response {
+    let request = request.header("host", "127.0.0.1").body(body).unwrap();
+    server::router(app.state.clone()).oneshot(request).await.unwrap()
+}
+
+#[testing::test]
+async fn the_answer_of_a_list_counts_until_it_has_been_read() {
+    let app = spawn_measured(Config { answer_budget: 300 << 10, ..Config::default() }).await;
+    let alias = "x".repeat(190);
+    for number in 0..400 {
+        let person = json!({"name": format!("{number} {alias}")});
+        assert_eq!(app.post_json("/subjects", &person).await.status(), StatusCode::CREATED);
+    }
+    let list = || directly(&app, Request::get("/subjects?limit=1000"), Body::empty());
+    let unread = list().await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    let length: f64 = unread.headers()["content-length"].to_str().unwrap().parse().unwrap();
+    let held = bytes_held(&app, ANSWERS).await;
+    assert!(length > 65_536.0 && (length..length + 1_024.0).contains(&held), "{held} of {length}");
+    // A second answer of this size exceeds the share of one caller.
+    assert_eq!(list().await.status(), StatusCode::TOO_MANY_REQUESTS);
+    // The connection drops the body before the last piece has been sent.
+    let piece = unread.into_body().into_data_stream().next().await.unwrap().unwrap();
+    assert_eq!(bytes_held(&app, ANSWERS).await, held);
+    drop(piece);
+    assert_eq!(bytes_held(&app, ANSWERS).await, 0.0);
+    assert_eq!(list().await.status(), StatusCode::OK);
+}
+
+#[testing::test]
+async fn a_piece_of_an_export_counts_until_it_has_been_read() {
+    let config = Config { answer_budget: 300 << 10, ..Options::default().config };
+    let app = App::spawn_with(Options { own_gauges: true, config, ..Options::default() }).await;
+    let site = Site::with(&["ada.jpg", "ben.jpg"]).await;
+    let crawl = app.crawl(&[site.page()]).await;
+    let path = format!("/crawls/{}/export?embeddings=true", crawl.text("id"));
+    let unread = directly(&app, Request::get(path.as_str()), Body::empty()).await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    assert!(bytes_held(&app, ANSWERS).await > 0.0);
+    let mut body = unread.into_body().into_data_stream();
+    let mut held = Vec::new();
+    while let Some(piece) = body.next().await {
+        held.push(piece.unwrap());
+        assert!(
+            bytes_held(&app, ANSWERS).await >= held.iter().map(|piece| piece.len()).sum::<usize>() as f64
+        );
+    }
+    drop(body);
+    assert!(bytes_held(&app, ANSWERS).await > 0.0, "the pieces have not been sent");
+    drop(held);
+    assert_eq!(bytes_held(&app, ANSWERS).await, 0.0);
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn a_clip_whose_answer_is_not_read_holds_no_frames() {
+    let app =
+        App::spawn_with(Options { own_gauges: true, videos: true, ..Options::bare(Config::default()) }).await;
+    let request = || Request::post("/videos/detect?sampling=fps=5").header("content-type", "video/mp4");
+    let response = directly(&app, request(), film().into()).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let start = Instant::now();
+    while bytes_held(&app, "decoded_pictures").await > 0.0 || bytes_held(&app, "video_decoders").await > 0.0 {
+        assert!(start.elapsed() < testing::MAX_WAIT, "the frames are not released");
+        tokio::task::yield_now().await;
+    }
+    assert!(bytes_held(&app, ANSWERS).await > 0.0, "memory for the unread lines");
+    let pieces: Vec<_> = response.into_body().into_data_stream().collect().await;
+    assert_eq!(pieces.len(), 127);
+    assert!(pieces.iter().all(Result::is_ok));
+    assert_eq!(bytes_held(&app, ANSWERS).await, 0.0);
+    // While frames are read, the memory of their decoder counts.
+    let decoding = Instant::now();
+    let request = directly(&app, request(), film().into());
+    let seen = async {
+        while bytes_held(&app, "video_decoders").await < f64::from(48 << 20) {
+            assert!(decoding.elapsed() < testing::MAX_WAIT, "the decoder does not count");
+            tokio::task::yield_now().await;
+        }
+    };
+    let (response, ()) = tokio::join!(request, seen);
+    assert_eq!(response.status(), StatusCode::OK);
+}

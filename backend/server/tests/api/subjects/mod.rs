@@ -1,2 +1,0 @@
-mod enrol;
-mod people;

@@ -1,4 +1,0 @@
-mod gpu;
-mod health;
-mod metrics;
-mod page;

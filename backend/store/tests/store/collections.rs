@@ -1,0 +1,221 @@
+//! Tests the deletion of collections, and the salts of their webhook secrets.
+use crate::fixture::{self, Commit, admit_images, admit_pages, count, image_url, page};
+use domain::{CrawlKind, CrawlState};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use store::collections::{SALT, WebhookSigner};
+use store::erasures::deletion_log::Entry;
+use store::keys::{NewKey, Scope};
+use store::{Store, StoreError};
+use testing::TestDatabase;
+use uuid::Uuid;
+
+/// Number of images. Their deletion takes more than one step.
+const IMAGES: u64 = 450;
+
+async fn mark_deleted(store: &Store, collection: Uuid) {
+    store.commit(async |tx| store.collections().mark_deleted(tx.conn(), collection).await).await;
+}
+
+/// Creates a collection with images, faces, a person, a suppression and a running crawl.
+async fn full(store: &Store, name: &str) -> (Uuid, Uuid) {
+    let collection = fixture::collection(store, name).await;
+    let model = fixture::model(store, "m", 4).await;
+    for number in 0..IMAGES {
+        let face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+        fixture::store_image(store, collection, &fixture::image(number), &[face]).await.unwrap();
+    }
+    let mut tx = store.begin().await.unwrap();
+    let seeds = ["http://site.test/".to_owned()];
+    let crawl =
+        store.crawls().insert(tx.conn(), collection, CrawlKind::Web, &seeds, &json!({})).await.unwrap().id;
+    tx.commit().await.unwrap();
+    let pages: Vec<_> = (0..50).map(page).collect();
+    admit_pages(store, crawl, 1_000, &pages).await;
+    let urls: Vec<_> = (0..50).map(|number| image_url(number, "")).collect();
+    admit_images(store, crawl, 1_000, &urls).await;
+    for insert in [
+        "insert into subjects (id, collection_id, name) values (gen_random_uuid(), $1, 'someone')",
+        "insert into suppressions (id, collection_id, phash) values (gen_random_uuid(), $1, 7)",
+    ] {
+        sqlx::query(insert).bind(collection).execute(store.pool()).await.unwrap();
+    }
+    (collection, crawl)
+}
+
+#[testing::test]
+async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_is_done_again() {
+    let (_db, store) = fixture::database().await;
+    let (collection, crawl) = full(&store, "press").await;
+    let mut tx = store.begin().await.unwrap();
+    assert!(matches!(
+        store.collections().erase_some(tx.conn(), collection).await,
+        Err(StoreError::Conflict(_))
+    ));
+    drop(tx);
+    mark_deleted(&store, collection).await;
+    assert!(matches!(store.collections().get("press").await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(store.collections().by_id(collection).await, Err(StoreError::NotFound { .. })));
+    assert_eq!(store.collections().list().await.unwrap().len(), 1);
+    assert_eq!(store.collections().crawls_to_cancel(collection).await.unwrap(), [crawl]);
+    // The name is available, and a new collection with this name contains none of the old content.
+    let namesake = fixture::collection(&store, "press").await;
+
+    let (mut blobs, mut pieces, mut cancelled) = (BTreeSet::new(), 0, false);
+    loop {
+        // The step is interrupted before its commit, so the next call returns the same blobs.
+        let mut lost = store.begin().await.unwrap();
+        let before = store.collections().erase_some(lost.conn(), collection).await.unwrap();
+        drop(lost);
+        let erased =
+            store.commit(async |tx| store.collections().erase_some(tx.conn(), collection).await).await;
+        assert_eq!(erased, before);
+        assert!(erased.rows <= 5_000, "{erased:?}");
+        pieces += 1;
+        blobs.extend(erased.blobs);
+        match (erased.done, erased.rows) {
+            (true, _) => break,
+            (false, 0) => {
+                // The deletion waits for a running crawl.
+                assert!(!cancelled);
+                cancelled = true;
+                store
+                    .commit(async |tx| {
+                        store
+                            .crawls()
+                            .set_state(tx.conn(), crawl, &[CrawlState::Running], CrawlState::Cancelled, None)
+                            .await
+                    })
+                    .await;
+            }
+            _ => {}
+        }
+    }
+    assert!(cancelled && pieces > 6, "{pieces}");
+    // The thumbnail, chip and crop of each image.
+    assert_eq!(blobs.len() as u64, 3 * IMAGES);
+    for table in
+        ["images", "faces", "image_sources", "image_urls", "pages", "crawls", "subjects", "suppressions"]
+    {
+        assert_eq!(count(&store, table).await, 0, "{table}");
+    }
+    assert_eq!(store.collections().get("press").await.unwrap().id, namesake);
+    let mut tx = store.begin().await.unwrap();
+    assert!(
+        store.collections().erase_some(tx.conn(), collection).await.unwrap().done,
+        "the collection stays deleted"
+    );
+}
+
+#[testing::test]
+async fn keys_go_with_their_collection_and_stay_with_default() {
+    let (_db, store) = fixture::database().await;
+    let [press, default] = fixture::collections(&store, ["press", "default"]).await;
+    for collection in [press, default] {
+        let new = NewKey {
+            collection_id: Some(collection),
+            name: "a desk".into(),
+            scopes: vec![Scope::Read],
+            requests_per_minute: None,
+            expires_at: None,
+            made_by: None,
+        };
+        store.commit(async |tx| store.keys().create(tx.conn(), &new).await).await;
+    }
+    mark_deleted(&store, press).await;
+    mark_deleted(&store, default).await;
+    let successor = store.collections().get("default").await.unwrap();
+    assert_ne!(successor.id, default);
+    let keys = store.keys().list(None, 10).await.unwrap();
+    assert_eq!(keys.iter().map(|key| key.collection_id).collect::<Vec<_>>(), [Some(successor.id)]);
+    let mut tx = store.begin().await.unwrap();
+    let again = store.collections().mark_deleted(tx.conn(), press).await;
+    assert!(matches!(again, Err(StoreError::NotFound { .. })));
+    // A store with a scope can delete only its own collection.
+    let other = store.within(Uuid::now_v7()).collections().mark_deleted(tx.conn(), successor.id).await;
+    assert!(matches!(other, Err(StoreError::NotFound { .. })));
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn own(salt: u8) -> WebhookSigner {
+    WebhookSigner::Own(vec![salt; SALT])
+}
+
+async fn rotate(store: &Store, collection: Uuid, salt: u8, overlap: Duration) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    store.collections().rotate_webhook_secret(tx.conn(), collection, &[salt; SALT], overlap).await?;
+    tx.commit().await
+}
+
+#[testing::test]
+async fn at_most_two_sign_and_only_for_their_own_collection() {
+    let (_db, store) = fixture::database().await;
+    let [ours, theirs] = fixture::collections(&store, ["ours", "b"]).await;
+    assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [WebhookSigner::Service]);
+    rotate(&store, ours, 1, HOUR).await.unwrap();
+    assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [own(1), WebhookSigner::Service]);
+    rotate(&store, ours, 2, HOUR).await.unwrap();
+    rotate(&store, ours, 3, HOUR).await.unwrap();
+    assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [own(3), own(2)]);
+    rotate(&store, ours, 4, Duration::ZERO).await.unwrap();
+    assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [own(4)]);
+    assert_eq!(store.collections().webhook_signers(theirs).await.unwrap(), [WebhookSigner::Service]);
+    let bound = store.within(theirs);
+    assert!(matches!(rotate(&bound, ours, 5, HOUR).await, Err(StoreError::NotFound { .. })));
+}
+
+#[testing::test]
+async fn secrets_go_with_their_collection_and_stay_with_default() {
+    let (_db, store) = fixture::database().await;
+    let mut gone = Vec::new();
+    for name in ["ours", "default"] {
+        let collection = fixture::collection(&store, name).await;
+        rotate(&store, collection, 7, Duration::ZERO).await.unwrap();
+        store.commit(async |tx| store.collections().mark_deleted(tx.conn(), collection).await).await;
+        gone.push(collection);
+    }
+    for collection in gone {
+        let mut done = false;
+        while !done {
+            done = store
+                .commit(async |tx| store.collections().erase_some(tx.conn(), collection).await)
+                .await
+                .done;
+        }
+    }
+    let default = fixture::collection(&store, "default").await;
+    assert_eq!(store.collections().webhook_signers(default).await.unwrap(), [own(7)]);
+    let left: i64 =
+        sqlx::query_scalar("select count(*) from webhook_secrets").fetch_one(store.pool()).await.unwrap();
+    assert_eq!(left, 1);
+}
+
+#[testing::test]
+async fn a_restored_backup_does_not_sign_with_what_was_replaced_since() {
+    let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
+    let (live, copy) = (live.store(), copy.store());
+    let collection = fixture::collection(&live, "default").await;
+    rotate(&live, collection, 1, Duration::ZERO).await.unwrap();
+    // Both databases have the same row, as after a restore.
+    let row: (Uuid, time::OffsetDateTime) =
+        sqlx::query_as("select id, created_at from webhook_secrets").fetch_one(live.pool()).await.unwrap();
+    sqlx::query("insert into webhook_secrets (id, collection_id, salt, created_at, overlaps_until) values ($1, $2, $3, $4, $4)")
+        .bind(row.0)
+        .bind(fixture::collection(&copy, "default").await)
+        .bind(vec![1_u8; SALT])
+        .bind(row.1)
+        .execute(copy.pool())
+        .await
+        .unwrap();
+    rotate(&live, collection, 2, Duration::ZERO).await.unwrap();
+    let mut deletion_log: Vec<Entry> = Vec::new();
+    let read = live.erasures().deletion_log(|line| {
+        deletion_log.push(serde_json::from_str(line).unwrap());
+        Ok::<_, StoreError>(())
+    });
+    read.await.unwrap();
+    copy.erasures().import_deletion_log(deletion_log).await.unwrap();
+    assert_eq!(copy.collections().webhook_signers(collection).await.unwrap(), [WebhookSigner::Service]);
+}

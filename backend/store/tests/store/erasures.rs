@@ -1,0 +1,224 @@
+//! Tests the deletion of faces, images and crawls, erasures by likeness, and suppressions.
+use crate::fixture::{self, Commit, admit_images, count, image_url, settle};
+use domain::ImageState;
+use store::StoreError;
+use store::erasures::Target;
+use store::erasures::suppressions::{Sketch, Suppression};
+use store::images::ImageFilter;
+use uuid::Uuid;
+
+#[testing::test]
+async fn a_face_goes_with_the_blobs_that_nobody_else_needs() {
+    let (_db, store, default, model) = fixture::with_model(4).await;
+    let first = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+    let mut second = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+    second.chip_key = first.chip_key.clone();
+    let faces = [first.clone(), second.clone()];
+    let image = fixture::store_image(&store, default, &fixture::image(1), &faces).await.unwrap();
+    let mut conn = store.pool().acquire().await.unwrap();
+    // The other face uses the same chip, but a different crop.
+    let keys = store.faces().delete(&mut conn, first.id).await.unwrap();
+    assert_eq!(keys, [first.crop_key.unwrap()]);
+    assert_eq!(store.images().get(image).await.unwrap().face_count, 1);
+    assert!(matches!(store.faces().get(first.id).await, Err(StoreError::NotFound { .. })));
+    let mut expected = vec![second.chip_key.unwrap(), second.crop_key.unwrap()];
+    expected.sort();
+    assert_eq!(store.faces().delete(&mut conn, second.id).await.unwrap(), expected);
+    let again = store.faces().delete(&mut conn, second.id).await;
+    assert!(matches!(again, Err(StoreError::NotFound { what: "face", .. })));
+}
+
+#[testing::test]
+async fn an_image_goes_with_its_faces_and_sources_and_a_roll_back_brings_all_back() {
+    let (_db, store, _, model) = fixture::with_model(4).await;
+    let crawl = fixture::crawl(&store).await;
+    let face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+    let new = fixture::image(1);
+    let image = fixture::crawled_face(&store, &crawl, "a.jpg", &new, face.clone()).await;
+    let mut tx = store.begin().await.unwrap();
+    store.images().delete(tx.conn(), image).await.unwrap();
+    drop(tx);
+    assert_eq!(store.images().get(image).await.unwrap().face_count, 1);
+
+    let keys = store.commit(async |tx| store.images().delete(tx.conn(), image).await).await;
+    let mut expected = vec![face.chip_key.unwrap(), face.crop_key.unwrap(), new.thumbnail_key.unwrap()];
+    expected.sort();
+    assert_eq!(keys, expected);
+    for table in ["images", "faces", "image_sources"] {
+        assert_eq!(count(&store, table).await, 0, "{table}");
+    }
+    // The ledger still contains the crawl's outcomes.
+    let progress = store.crawls().progress(crawl.id).await.unwrap();
+    assert_eq!((progress.images[&ImageState::Processed], progress.faces), (1, 0));
+    let mut conn = store.pool().acquire().await.unwrap();
+    let again = store.images().delete(&mut conn, image).await;
+    assert!(matches!(again, Err(StoreError::NotFound { what: "image", .. })));
+}
+
+#[testing::test]
+async fn a_crawl_goes_alone_and_its_images_stay_with_their_sources() {
+    let (_db, store, _, model) = fixture::with_model(4).await;
+    let crawl = fixture::crawl(&store).await;
+    let face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+    let image = fixture::crawled_face(&store, &crawl, "a.jpg", &fixture::image(1), face).await;
+    fixture::admit_pages(&store, crawl.id, 9, &[fixture::page("a")]).await;
+    let rows = admit_images(&store, crawl.id, 9, &[image_url("never.jpg", "a")]).await;
+    settle(&store, rows[0].id, "failed", Some("timeout"), None).await;
+
+    let mut tx = store.begin().await.unwrap();
+    assert!(store.crawls().delete(tx.conn(), crawl.id, false).await.unwrap().blobs.is_empty());
+    tx.commit().await.unwrap();
+    assert!(matches!(store.crawls().get(crawl.id).await, Err(StoreError::NotFound { .. })));
+    for table in ["crawls", "pages", "image_urls"] {
+        assert_eq!(count(&store, table).await, 0, "{table}");
+    }
+    assert_eq!(count(&store, "faces").await, 1);
+    let sources = store.images().sources(&[image]).await.unwrap();
+    assert_eq!(sources.len(), 1);
+    assert_eq!((sources[0].1.crawl_id, sources[0].1.image_url.as_str()), (None, "http://site.test/a.jpg"));
+    assert_eq!(count(&store, "image_sources").await, 1);
+    let mut conn = store.pool().acquire().await.unwrap();
+    let again = store.crawls().delete(&mut conn, crawl.id, true).await;
+    assert!(matches!(again, Err(StoreError::NotFound { what: "crawl", .. })));
+}
+
+#[testing::test]
+async fn a_crawl_goes_with_the_images_that_only_it_found() {
+    let (_db, store, _, model) = fixture::with_model(4).await;
+    let face = || fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+    let (past, one, two) =
+        (fixture::crawl(&store).await, fixture::crawl(&store).await, fixture::crawl(&store).await);
+    let only = fixture::image(1);
+    let mine = fixture::crawled_face(&store, &one, "only.jpg", &only, face()).await;
+    let shared = fixture::crawled_face(&store, &one, "shared.jpg", &fixture::image(2), face()).await;
+    let kept = fixture::crawled_face(&store, &past, "kept.jpg", &fixture::image(3), face()).await;
+    for (crawl, path, image) in
+        [(&two, "shared.jpg", shared), (&one, "kept.jpg", kept), (&one, "copy.jpg", mine)]
+    {
+        let rows = admit_images(&store, crawl.id, 9, &[image_url(path, "other")]).await;
+        settle(&store, rows[0].id, "duplicate", None, Some(image)).await;
+    }
+    // This crawl was deleted without its images.
+    store.commit(async |tx| store.crawls().delete(tx.conn(), past.id, false).await).await;
+
+    let keys = store.commit(async |tx| store.crawls().delete(tx.conn(), one.id, true).await).await.blobs;
+    assert_eq!(keys.len(), 3);
+    assert!(keys.contains(&only.thumbnail_key.unwrap()));
+    let filter = ImageFilter { collection: "default".into(), ..ImageFilter::default() };
+    let left: Vec<Uuid> =
+        store.images().list(&filter, None, 9).await.unwrap().into_iter().map(|image| image.id).collect();
+    assert_eq!(left, [kept, shared]);
+    assert_eq!(count(&store, "faces").await, 2);
+    assert_eq!(store.crawls().progress(two.id).await.unwrap().faces, 1);
+}
+
+#[testing::test]
+async fn the_schema_itself_keeps_a_face_in_its_images_collection() {
+    let (_db, store) = fixture::database().await;
+    let default = fixture::collection(&store, "default").await;
+    let other = fixture::collection(&store, "other").await;
+    let model = fixture::model(&store, "m", 4).await;
+    let face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+    fixture::store_image(&store, default, &fixture::image(1), std::slice::from_ref(&face)).await.unwrap();
+    let move_faces = format!("update faces set collection_id = '{other}'");
+    let moved = fixture::run(&store, move_faces).await.unwrap_err();
+    assert!(moved.as_database_error().unwrap().is_foreign_key_violation());
+    let subject = Uuid::now_v7();
+    let insert =
+        format!("insert into subjects (id, collection_id, name) values ('{subject}', '{other}', 'somebody')");
+    fixture::run(&store, insert).await.unwrap();
+    for collection in [default, other] {
+        let columns = "subject_faces (collection_id, subject_id, face_id)";
+        let insert = format!("insert into {columns} values ('{collection}', '{subject}', '{}')", face.id);
+        let crossed = fixture::run(&store, insert).await.unwrap_err();
+        assert!(crossed.as_database_error().unwrap().is_foreign_key_violation());
+    }
+    // Deleting a collection's row deletes all its content.
+    sqlx::query("delete from collections where id = $1").bind(default).execute(store.pool()).await.unwrap();
+    assert_eq!(count(&store, "faces").await, 0);
+    assert_eq!(count(&store, "subjects").await, 1);
+}
+
+/// Number of faces. Comparing them takes more than two statements.
+const FACES: i32 = 120_000;
+
+#[testing::test]
+async fn an_erasure_compares_with_every_face_of_a_large_collection() {
+    let (_db, store, collection, model) = fixture::with_model(4).await;
+    // The index would be updated for each face, and an erasure does not use it.
+    sqlx::raw_sql("drop index faces_embedding_hnsw_1").execute(store.pool()).await.unwrap();
+    let image = fixture::store_image(&store, collection, &fixture::image(1), &[]).await.unwrap();
+    let other = fixture::collection(&store, "other").await;
+    let elsewhere = fixture::store_image(&store, other, &fixture::image(1), &[]).await.unwrap();
+    // Similar faces: the first, the last, and those on both sides of each batch boundary.
+    let alike = "n in (1, 49999, 50000, 50001, 99999, 100000, 100001, 120000)";
+    for (collection, image, prefix) in [(collection, image, "1"), (other, elsewhere, "2")] {
+        let sql = format!(
+            "insert into faces (id, collection_id, image_id, bbox, det_score, landmarks, embedding, model_id)
+             select (lpad(to_hex(n), 8, '0') || '-0000-7000-8000-{prefix}00000000000')::uuid, $1, $2, '{{0,0,9,9}}', 1,
+                    '{{0,0,0,0,0,0,0,0,0,0}}', case when {alike} then '[1,0,0,0]' else '[0,1,0,0]' end::halfvec, $3
+             from generate_series(1, {FACES}) n"
+        );
+        let insert = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(collection).bind(image).bind(model.id);
+        insert.execute(store.pool()).await.unwrap();
+    }
+    let target = Target::Likeness { embedding: vec![1.0, 0.0, 0.0, 0.0], model_id: model.id, threshold: 0.9 };
+    let plan = fixture::erase(&store, collection, &target).await;
+    let mut found: Vec<Uuid> = plan.faces.iter().map(|face| face.id).collect();
+    found.sort();
+    let expected = [1_u32, 49_999, 50_000, 50_001, 99_999, 100_000, 100_001, 120_000]
+        .map(|n| Uuid::parse_str(&format!("{n:08x}-0000-7000-8000-100000000000")).unwrap());
+    assert_eq!(found, expected);
+    assert!(plan.images.is_empty(), "the image has other faces");
+    assert_eq!(store.images().get(image).await.unwrap().face_count, FACES - 8);
+}
+
+/// Number of images. Inserting their suppressions takes more than two statements.
+const PICTURES: i64 = 2_500;
+
+#[testing::test]
+async fn many_suppressions_are_written_whole_and_each_once() {
+    let (db, store, collection, model) = fixture::with_model(4).await;
+    let picture = |number: i64, region| Suppression::Picture {
+        sha256: [number.to_be_bytes(); 4].concat(),
+        phash: number,
+        dhash: number + 1,
+        ahash: number + 2,
+        region,
+    };
+    // Every second image has one face. The width of the face's box is the image's number.
+    let region = |number: i64| (number % 2 == 1).then_some([0.25, 0.5, number as f32, 0.75]);
+    let mut kept_out: Vec<Suppression> =
+        (0..PICTURES).map(|number| picture(number, region(number))).collect();
+    let sketch = Sketch { bits: "01".repeat(128), key: "secret".into(), model_id: model.id };
+    kept_out.extend([Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone())]);
+    let distinct = kept_out.len() as u64;
+    // Adds all of them again, in different batches, and another face of an image in the list.
+    kept_out.extend(kept_out.clone());
+    kept_out.push(picture(1, Some([0.0, 0.0, 1.0, 1.0])));
+
+    let record = fixture::erasure_by_likeness(collection);
+    let mut tx = store.begin().await.unwrap();
+    store.erasures().record(tx.conn(), &record).await.unwrap();
+    let written = store.suppressions().suppress(tx.conn(), collection, record.id, &kept_out).await.unwrap();
+    assert_eq!(written, distinct + 1);
+    tx.commit().await.unwrap();
+
+    let count = async |condition: &'static str| db.number(condition).await;
+    assert_eq!(count("select count(*) from suppressions").await as u64, distinct + 1);
+    let whole = "select count(*) from suppressions where region is null and phash % 2 = 0
+                 and sha256 = repeat_of(phash) and dhash = phash + 1 and ahash = phash + 2";
+    db.execute(
+        "create function repeat_of(n bigint) returns bytea language sql as
+         'select int8send(n) || int8send(n) || int8send(n) || int8send(n)'",
+    )
+    .await;
+    assert_eq!(count(whole).await, PICTURES / 2);
+    let faces = "select count(*) from suppressions where region = array[0.25, 0.5, phash, 0.75]::real[]";
+    assert_eq!(count(faces).await, PICTURES / 2);
+    let mut tx = store.begin().await.unwrap();
+    let found = store.suppressions().suppressed_sketches(tx.conn(), collection, &[sketch], 0).await.unwrap();
+    assert_eq!(found, [true]);
+    let (record, lifted) = store.erasures().lift(tx.conn(), record.id).await.unwrap();
+    assert_eq!((record.suppressions, lifted), (0, distinct + 1));
+}
