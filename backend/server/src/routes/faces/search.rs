@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 use store::faces::FaceSubject;
 use store::faces::search::{Hit, SearchQuery};
-use store::index::scope::{FaceFilter, Site};
+use store::index::scope::FaceFilter;
 use store::keys::audit::Action;
 use store::{Store, StoreError, retried};
 use time::OffsetDateTime;
