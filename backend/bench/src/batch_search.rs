@@ -1,5 +1,5 @@
 //! Searches for the best batch size by measuring several.
-use crate::{BenchTarget, Pictures, Plan, Process, Side, measure};
+use crate::{BenchImages, BenchTarget, Plan, Process, Side, measure};
 use serde::Serialize;
 
 /// A throughput of at least this share of the best one is treated as equally good. A larger batch
@@ -79,7 +79,7 @@ fn recommend(mut steps: Vec<Step>, gpu: bool, memory_limit: f64) -> AutoBatch {
 pub struct BatchSearch<'a> {
     /// The preceding measurement. Each step measures about the same number of images.
     pub plan: &'a Plan,
-    pub pictures: &'a Pictures,
+    pub images: &'a BenchImages,
     pub process: &'a Process,
     pub gpu: bool,
     pub largest: usize,
@@ -138,7 +138,7 @@ impl BatchSearch<'_> {
         }
         Ok(SearchReport {
             operation: self.target().name(),
-            image_size: self.pictures.size.clone(),
+            image_size: self.images.size.clone(),
             side: if self.gpu { "gpu_true" } else { "gpu_false" },
             found: recommend(steps, self.gpu, self.memory_limit),
         })
@@ -147,17 +147,17 @@ impl BatchSearch<'_> {
     async fn step(&self, side: &Side, batch: usize) -> anyhow::Result<Step> {
         // With two batches in flight, the next batch is full while one runs.
         let in_flight = if self.gpu { 2 * batch } else { batch };
-        let images = self.plan.batch_size * self.plan.iterations;
+        let count = self.plan.batch_size * self.plan.iterations;
         let plan = Plan {
             targets: vec![self.target()],
             batch_size: in_flight,
             // Every step measures the same number of images, and the largest step measures several
             // batches.
-            iterations: images.div_ceil(in_flight).max(3),
+            iterations: count.div_ceil(in_flight).max(3),
             warmup: self.plan.warmup,
         };
-        let (sides, pictures) = (std::slice::from_ref(side), std::slice::from_ref(self.pictures));
-        let results = measure(&plan, sides, pictures, self.process, |_| ()).await?;
+        let (sides, images) = (std::slice::from_ref(side), std::slice::from_ref(self.images));
+        let results = measure(&plan, sides, images, self.process, |_| ()).await?;
         let mut all = results.values().flat_map(|sizes| sizes.values()).flat_map(|sides| sides.values());
         let result = all.next();
         let devices = side.analyzer.engine().report().devices;

@@ -4,27 +4,19 @@
 //! The measurements use the same code as the service: [`pipeline::Analyzer`] and
 //! [`inference::Engine`]. `docs/reference/BENCHMARKS.md` describes the report.
 mod batch_search;
-mod bottleneck;
-mod counters;
+mod images;
 mod measure;
-mod pictures;
-mod plot;
 mod report;
-mod rounds;
 mod side;
 mod side_report;
 mod spread;
 mod video;
-mod work;
 
 pub use batch_search::{AutoBatch, BatchSearch, SearchReport, Step};
-pub use bottleneck::Bottleneck;
-pub use counters::Counters;
+pub use images::{BenchImages, ImageSize};
 pub use measure::{Plan, measure};
-pub use pictures::{ImageSize, Pictures};
-pub use plot::svg;
-pub use report::{Analysis, Gain, PlanReport, Report, Summary, System, gain};
-pub use side::{BenchTarget, Device, Process, Side};
-pub use side_report::{Results, SideReport, ordered};
+pub use report::{Analysis, Gain, PlanReport, Report, Summary, System, gain, svg};
+pub use side::{BenchTarget, Counters, Device, Process, Side};
+pub use side_report::{Bottleneck, Results, SideReport, ordered};
 pub use spread::{Spread, Tail};
 pub use video::{VideoPlan, VideoPlanReport, VideoReport, VideoResults, VideoSide, measure_video};

@@ -1,7 +1,14 @@
-//! Measures each subject at each image size, on both sides in turn.
-use crate::rounds::{Tally, round};
-use crate::work::Work;
-use crate::{BenchTarget, Pictures, Process, Results, Side};
+//! Measures each operation at each image size, on both sides in turn.
+use crate::side_report::{Sample, Tally, round};
+use crate::{BenchImages, BenchTarget, Process, Results, Side};
+use anyhow::bail;
+use bytes::Bytes;
+use inference::{Operation, Priority, drawing};
+use pipeline::{AnalyzeOptions, Analyzer};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vision::Frame;
 
 /// Number of rounds in which CPU and GPU alternate, so that other load on the machine affects both.
 const ROUNDS: usize = 5;
@@ -18,7 +25,7 @@ pub struct Plan {
     pub warmup: usize,
 }
 
-/// Measures every operation at every size of `pictures`. Runs on the CPU and on the GPU alternate.
+/// Measures every operation at every size of `images`. Runs on the CPU and on the GPU alternate.
 /// `progress` is called with the name of the next measurement.
 ///
 /// # Errors
@@ -27,19 +34,19 @@ pub struct Plan {
 pub async fn measure(
     plan: &Plan,
     sides: &[Side],
-    pictures: &[Pictures],
+    images: &[BenchImages],
     process: &Process,
     mut progress: impl FnMut(&str),
 ) -> anyhow::Result<Results> {
     let mut results = Results::new();
-    for pictures in pictures {
+    for images in images {
         for target in &plan.targets {
-            progress(&format!("{} {}", target.name(), pictures.size));
+            progress(&format!("{} {}", target.name(), images.size));
             let Some(first) = sides.first() else { continue };
-            let work = Work::prepare(*target, pictures, &first.analyzer).await?;
+            let work = Work::prepare(*target, images, &first.analyzer).await?;
             let tallies = alternate(plan, sides, &work, process).await;
             let of_size = results.entry(target.name().to_owned()).or_default();
-            let of_side = of_size.entry(pictures.size.clone()).or_default();
+            let of_side = of_size.entry(images.size.clone()).or_default();
             for (side, tally) in sides.iter().zip(tallies) {
                 of_side.insert(
                     side.key().to_owned(),
@@ -75,4 +82,133 @@ async fn alternate(plan: &Plan, sides: &[Side], work: &Work, process: &Process) 
         }
     }
     tallies
+}
+
+/// Side in pixels of the chips that embedders accept.
+const CHIP: u32 = 112;
+
+/// Inputs that can be used repeatedly.
+enum Work {
+    Pipeline(Vec<Bytes>),
+    Operation(Operation, Vec<Result<Arc<Frame>, String>>),
+}
+
+impl Work {
+    /// Prepares the inputs. All work that must not be measured happens here: decoding images for
+    /// single operations, and finding chips.
+    async fn prepare(target: BenchTarget, images: &BenchImages, analyzer: &Analyzer) -> anyhow::Result<Self> {
+        if images.frames.iter().all(Result::is_err) {
+            let reason = images.frames.iter().find_map(|frame| frame.as_ref().err());
+            bail!("none of the images can be used: {}", reason.map_or("there are none", String::as_str));
+        }
+        let operation = match target {
+            BenchTarget::Pipeline => return Ok(Self::Pipeline(images.files.clone())),
+            BenchTarget::Operation(Operation::FaceEmbedding) => {
+                let chips = chips(&images.files, analyzer).await?;
+                return Ok(Self::Operation(Operation::FaceEmbedding, chips));
+            }
+            BenchTarget::Operation(operation) => operation,
+        };
+        Ok(Self::Operation(operation, images.frames.clone()))
+    }
+
+    /// Runs the work once. `index` selects the input, modulo the number of inputs.
+    pub(crate) async fn once(&self, analyzer: &Analyzer, index: usize) -> Result<Sample, String> {
+        match self {
+            Self::Pipeline(files) => whole(analyzer, files[index % files.len()].clone()).await,
+            Self::Operation(operation, frames) => {
+                let frame = frames[index % frames.len()].clone()?;
+                single(analyzer, *operation, frame).await.map_err(|error| format!("{error:#}"))
+            }
+        }
+    }
+}
+
+/// Returns the chips of all faces found in the files, or a drawn one if there are none.
+async fn chips(files: &[Bytes], analyzer: &Analyzer) -> anyhow::Result<Vec<Result<Arc<Frame>, String>>> {
+    let options =
+        AnalyzeOptions { embeddings: false, quality: false, chips: true, ..AnalyzeOptions::default() };
+    let mut chips = Vec::new();
+    for file in files {
+        match analyzer.analyze(file.clone(), &options, Priority::Background).await {
+            Ok(analysis) => chips.extend(analysis.faces.into_iter().filter_map(|face| face.chip).map(Ok)),
+            Err(error) => chips.push(Err(error.to_string())),
+        }
+    }
+    if !chips.iter().any(Result::is_ok) {
+        chips.push(Ok(Arc::new(drawing::portrait(CHIP, CHIP))));
+    }
+    Ok(chips)
+}
+
+async fn whole(analyzer: &Analyzer, bytes: Bytes) -> Result<Sample, String> {
+    let asked = Instant::now();
+    let analysis = analyzer
+        .analyze(bytes, &AnalyzeOptions::default(), Priority::Background)
+        .await
+        .map_err(|error| error.to_string())?;
+    let timings = analysis.timings;
+    let stages = [
+        ("decode", timings.decode),
+        ("letterbox", timings.letterbox),
+        ("detect", timings.detect),
+        ("align", timings.align),
+        ("quality", timings.quality),
+        ("embed", timings.embed),
+        ("queue", timings.queue),
+    ];
+    Ok(Sample { took: asked.elapsed(), faces: analysis.faces.len(), stages: BTreeMap::from(stages) })
+}
+
+async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) -> anyhow::Result<Sample> {
+    let asked = Instant::now();
+    let engine = analyzer.engine();
+    let mut stages: BTreeMap<&'static str, Duration> = BTreeMap::new();
+    let mut faces = 0;
+    match operation {
+        Operation::FaceDetection => {
+            let min_score = engine.detector().min_score;
+            // The pipeline works in the same way. If both operations share a device, the image is
+            // copied to it once, and the canvas is part of the run.
+            let found = if engine.detects_frames() {
+                let letterbox = analyzer.letterbox(&frame);
+                engine.faces().detect(frame, letterbox, min_score, Priority::Background).await?
+            } else {
+                let canvas = canvas(analyzer, frame, &mut stages).await?;
+                engine.detect(canvas, min_score, Priority::Background).await?
+            };
+            *stages.entry("queue").or_default() += found.queued;
+            stages.insert("detect", found.ran);
+            faces = found.output.len();
+        }
+        Operation::FaceEmbedding => {
+            let embedded = engine.embed(frame, Priority::Background).await?;
+            stages.extend([("queue", embedded.queued), ("embed", embedded.ran)]);
+            faces = 1;
+        }
+        Operation::ImageProcessing => {
+            canvas(analyzer, frame, &mut stages).await?;
+        }
+        Operation::ImageEnhancement => {
+            let enhanced = analyzer.pixels().enhance(frame, Priority::Background).await?;
+            stages.extend([("queue", enhanced.queued), ("enhance", enhanced.ran)]);
+        }
+        Operation::QualityChecks => {
+            let judged = analyzer.pixels().statistics(frame, Priority::Background).await?;
+            stages.extend([("queue", judged.queued), ("quality", judged.ran)]);
+        }
+    }
+    Ok(Sample { took: asked.elapsed(), faces, stages })
+}
+
+/// Returns the frame drawn on the detector's canvas.
+async fn canvas(
+    analyzer: &Analyzer,
+    frame: Arc<Frame>,
+    stages: &mut BTreeMap<&'static str, Duration>,
+) -> anyhow::Result<Arc<Frame>> {
+    let letterbox = analyzer.letterbox(&frame);
+    let drawn = analyzer.pixels().canvas(frame, letterbox, Priority::Background).await?;
+    stages.extend([("queue", drawn.queued), ("letterbox", drawn.ran)]);
+    Ok(drawn.output)
 }

@@ -1,10 +1,11 @@
-//! Computes the figures of one operation and size on the CPU or the GPU.
-use crate::bottleneck::{Facts, bottleneck};
-use crate::rounds::{Tally, milliseconds};
-use crate::side::devices;
-use crate::{BenchTarget, Bottleneck, Device, ImageSize, Side, Spread};
+//! Runs the work in rounds, adds up their results, and computes the figures of one operation and
+//! size on the CPU or the GPU. Finds what limits the throughput.
+use crate::side::{Counts, devices};
+use crate::{BenchTarget, Device, ImageSize, Side, Spread};
+use futures::{StreamExt, stream};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// The results by operation, size and side.
 pub type Results = BTreeMap<String, BTreeMap<String, BTreeMap<String, SideReport>>>;
@@ -77,6 +78,102 @@ pub struct SideReport {
     pub bottleneck: Option<Bottleneck>,
 }
 
+/// The result of one image.
+pub(crate) struct Sample {
+    /// Time from call to result.
+    pub(crate) took: Duration,
+    pub(crate) faces: usize,
+    pub(crate) stages: BTreeMap<&'static str, Duration>,
+}
+
+/// The results of one round in order of completion, each with the time since the start of the
+/// round.
+pub(crate) struct Round {
+    answers: Vec<(Duration, Result<Sample, String>)>,
+    wall: Duration,
+    /// CPU seconds, if the system reports them.
+    cpu: Option<f64>,
+}
+
+/// Calls `once` with 0, 1, …, `count` - 1, and runs `in_flight` of the calls concurrently.
+/// `cpu_seconds` returns the CPU time of the process, if the system reports it.
+pub(crate) async fn round<F>(
+    once: impl Fn(usize) -> F,
+    count: usize,
+    in_flight: usize,
+    cpu_seconds: fn() -> Option<f64>,
+) -> Round
+where
+    F: Future<Output = Result<Sample, String>>,
+{
+    let (began, cpu) = (Instant::now(), cpu_seconds());
+    let mut answering = stream::iter((0..count).map(once)).buffer_unordered(in_flight);
+    let mut answers = Vec::with_capacity(count);
+    while let Some(answer) = answering.next().await {
+        answers.push((began.elapsed(), answer));
+    }
+    let cpu = cpu_seconds().zip(cpu).map(|(after, before)| after - before);
+    Round { answers, wall: began.elapsed(), cpu }
+}
+
+/// The totals of all rounds on the CPU or the GPU.
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// Milliseconds per image, one value per iteration.
+    per_image: Vec<f64>,
+    /// Milliseconds from call to result, one value per image.
+    latencies: Vec<f64>,
+    pub(crate) failed: usize,
+    pub(crate) errors: BTreeMap<String, usize>,
+    pub(crate) faces: usize,
+    pub(crate) stages: BTreeMap<&'static str, Duration>,
+    pub(crate) wall: Duration,
+    /// CPU seconds; `None` if the system does not report them.
+    pub(crate) cpu: Option<f64>,
+    pub(crate) counts: Counts,
+}
+
+impl Tally {
+    /// Adds a round. An iteration consists of `batch` consecutive results and lasts from the last
+    /// result of the previous iteration to its own last result. The images in flight stay constant,
+    /// so there is no pause between iterations.
+    pub(crate) fn add(&mut self, round: Round, batch: usize, counts: &Counts) {
+        self.wall += round.wall;
+        self.cpu = round.cpu.map(|seconds| self.cpu.unwrap_or(0.0) + seconds);
+        self.counts.add(counts);
+        let mut since = Duration::ZERO;
+        for iteration in round.answers.chunks(batch.max(1)) {
+            let until = iteration.last().map_or(since, |(at, _)| *at);
+            let succeeded = iteration.iter().filter(|(_, answer)| answer.is_ok()).count();
+            if succeeded > 0 {
+                self.per_image.push(milliseconds(until.saturating_sub(since)) / succeeded as f64);
+            }
+            since = until;
+        }
+        for (_, answer) in round.answers {
+            match answer {
+                Ok(sample) => self.count(&sample),
+                Err(reason) => {
+                    self.failed += 1;
+                    *self.errors.entry(reason).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, sample: &Sample) {
+        self.latencies.push(milliseconds(sample.took));
+        self.faces += sample.faces;
+        for (stage, took) in &sample.stages {
+            *self.stages.entry(stage).or_default() += *took;
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
 impl Tally {
     /// Computes the report. `in_flight` is the number of concurrent images, and `cores` is the
     /// number of cores that the process may use.
@@ -91,12 +188,12 @@ impl Tally {
         let asked = succeeded + self.failed;
         let wall = self.wall.as_secs_f64();
         let per_second = |count: usize| if wall > 0.0 { count as f64 / wall } else { 0.0 };
-        let per_picture = |total: f64| (succeeded > 0).then(|| total / succeeded as f64);
-        let times = Spread::of(&self.per_picture);
+        let per_image = |total: f64| (succeeded > 0).then(|| total / succeeded as f64);
+        let times = Spread::of(&self.per_image);
         let stages: BTreeMap<&'static str, f64> = self
             .stages
             .iter()
-            .filter_map(|(stage, total)| Some((*stage, per_picture(milliseconds(*total))?)))
+            .filter_map(|(stage, total)| Some((*stage, per_image(milliseconds(*total))?)))
             .collect();
         let cores_used = self.cpu.filter(|_| wall > 0.0).map(|seconds| seconds / wall);
 
@@ -110,7 +207,7 @@ impl Tally {
         let bottleneck =
             bottleneck(&Facts { stages: &stages, device: &device, cores, cores_used, in_flight });
         SideReport {
-            mean_time_ms: per_picture(milliseconds(self.wall)),
+            mean_time_ms: per_image(milliseconds(self.wall)),
             mean_throughput: per_second(succeeded),
             success_rate: if asked > 0 { succeeded as f64 / asked as f64 } else { 0.0 },
             median_time_ms: times.map(|t| t.median),
@@ -126,7 +223,7 @@ impl Tally {
             faces: self.faces,
             faces_per_second: per_second(self.faces),
             stages,
-            cpu_ms_per_image: self.cpu.and_then(|seconds| per_picture(seconds * 1e3)),
+            cpu_ms_per_image: self.cpu.and_then(|seconds| per_image(seconds * 1e3)),
             cores_used,
             mean_batch: self.counts.mean_batch(),
             on_gpu,
@@ -136,5 +233,177 @@ impl Tally {
             device,
             bottleneck,
         }
+    }
+}
+
+/// Share of used cores above which the CPU is considered saturated.
+const BUSY: f64 = 0.85;
+/// Wait share (for a thread or session) above which workers are considered saturated.
+const WAITING: f64 = 0.1;
+
+/// The measured values that the decision needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts<'a> {
+    /// Milliseconds per image and stage; the stage `queue` is the waiting time.
+    pub(crate) stages: &'a BTreeMap<&'static str, f64>,
+    /// The device of each operation.
+    pub(crate) device: &'a BTreeMap<&'static str, Device>,
+    /// Number of cores that this process may use.
+    pub(crate) cores: usize,
+    /// CPU time divided by wall time, if the system reports it.
+    pub(crate) cores_used: Option<f64>,
+    /// Number of concurrent images.
+    pub(crate) in_flight: usize,
+}
+
+/// What limits the throughput.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Bottleneck {
+    /// `cpu`, `gpu`, or `concurrency` (nothing is saturated; more images could be in flight).
+    pub resource: &'static str,
+    /// The stage with the largest share of the work.
+    pub stage: &'static str,
+    /// The stage's share of the time of all stages except `queue`, from 0 to 1.
+    pub share: f64,
+    pub why: String,
+}
+
+/// Returns the bottleneck, or `None` if nothing was measured.
+pub(crate) fn bottleneck(facts: &Facts<'_>) -> Option<Bottleneck> {
+    let Facts { stages, device, cores, cores_used, in_flight } = *facts;
+    let working = || stages.iter().filter(|(stage, _)| **stage != "queue");
+    let work: f64 = working().map(|(_, took)| took).sum();
+    let (stage, took) = working().max_by(|a, b| a.1.total_cmp(b.1))?;
+    if work <= 0.0 {
+        return None;
+    }
+    let share = took / work;
+    let percent = format!("{stage} is {:.0} % of the work", share * 100.0);
+    let of_cores = cores_used.map_or_else(
+        || format!("an unknown part of {cores} cores"),
+        |used| format!("{used:.1} of {cores} cores"),
+    );
+    let waiting = stages.get("queue").copied().unwrap_or(0.0);
+    let place = runs_on(stage, device);
+    let saturated = cores_used.is_some_and(|used| used >= BUSY * cores as f64);
+    let crowded = waiting > WAITING * (work + waiting);
+
+    let (resource, why) = if let Some(place) = place.filter(|_| !saturated) {
+        let more = if crowded { "" } else { "; more images in flight may fill larger batches" };
+        ("gpu", format!("{percent}, on {place}, while {of_cores} are busy{more}"))
+    } else if saturated {
+        ("cpu", format!("{of_cores} are busy; {percent}"))
+    } else if crowded && in_flight >= cores {
+        (
+            "cpu",
+            format!(
+                "images wait for a thread or a session, but only {of_cores} are available (other processes use the rest); {percent}"
+            ),
+        )
+    } else {
+        ("concurrency", format!("only {of_cores} are busy with {in_flight} in flight; {percent}"))
+    };
+    Some(Bottleneck { resource, stage, share, why })
+}
+
+/// Returns the GPU on which a stage runs, or `None` if it runs on the CPU.
+fn runs_on<'a>(stage: &str, device: &'a BTreeMap<&'static str, Device>) -> Option<&'a str> {
+    let operation = match stage {
+        "detect" => "face_detection",
+        "embed" => "face_embedding",
+        "letterbox" => "image_processing",
+        "enhance" => "image_enhancement",
+        "quality" => "quality_checks",
+        _ => return None,
+    };
+    let effective = device.get(operation)?.effective.as_str();
+    (effective != "cpu").then_some(effective)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn found(
+        stages: &[(&'static str, f64)],
+        detection: &str,
+        cores_used: f64,
+        in_flight: usize,
+    ) -> Option<Bottleneck> {
+        let place =
+            Device { asked: detection.into(), effective: detection.into(), reason: None, fell_back: false };
+        bottleneck(&Facts {
+            stages: &stages.iter().copied().collect(),
+            device: &BTreeMap::from([("face_detection", place)]),
+            cores: 4,
+            cores_used: Some(cores_used),
+            in_flight,
+        })
+    }
+
+    #[test]
+    fn the_resource_that_is_busy_is_named_with_its_largest_stage() {
+        let stages = [("decode", 10.0), ("detect", 30.0), ("queue", 100.0)];
+        let busy = found(&stages, "cpu", 3.9, 8).expect("a bottleneck");
+        assert_eq!((busy.resource, busy.stage, busy.share), ("cpu", "detect", 0.75));
+        assert!(busy.why.contains("3.9 of 4 cores are busy") && busy.why.contains("75 %"), "{}", busy.why);
+        let gpu = found(&stages, "cuda:0", 1.0, 8).expect("a bottleneck");
+        assert!(gpu.resource == "gpu" && gpu.why.contains("cuda:0"), "{gpu:?}");
+        let host = found(&[("decode", 30.0), ("detect", 3.0)], "cuda:0", 3.9, 8).expect("a bottleneck");
+        assert_eq!(
+            (host.resource, host.stage),
+            ("cpu", "decode"),
+            "a GPU that waits for pixels is not the bottleneck"
+        );
+    }
+
+    #[test]
+    fn idle_cores_are_too_little_in_flight_unless_pictures_wait() {
+        let idle = found(&[("detect", 30.0), ("queue", 0.1)], "cpu", 1.0, 1).expect("a bottleneck");
+        assert!(idle.resource == "concurrency" && idle.why.contains("1 in flight"), "{idle:?}");
+        let robbed = found(&[("detect", 30.0), ("queue", 60.0)], "cpu", 1.0, 8).expect("a bottleneck");
+        assert!(robbed.resource == "cpu" && robbed.why.contains("other processes"), "{robbed:?}");
+        assert_eq!(found(&[("queue", 1.0)], "cpu", 1.0, 8), None);
+    }
+
+    fn sample() -> Sample {
+        Sample {
+            took: Duration::from_millis(7),
+            faces: 2,
+            stages: BTreeMap::from([("detect", Duration::from_millis(5))]),
+        }
+    }
+
+    #[tokio::test]
+    async fn so_many_are_in_flight_and_never_more() {
+        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let once = |_| async {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            now.fetch_sub(1, Ordering::SeqCst);
+            Ok(sample())
+        };
+        assert_eq!(round(once, 20, 4, || None).await.answers.len(), 20);
+        assert_eq!(most.load(Ordering::SeqCst), 4);
+    }
+
+    #[test]
+    fn an_iteration_lasts_from_the_last_answer_of_the_one_before() {
+        let at =
+            |ms, ok: bool| (Duration::from_millis(ms), if ok { Ok(sample()) } else { Err("no".to_owned()) });
+        let answers =
+            vec![at(10, true), at(20, true), at(25, true), at(50, false), at(51, false), at(60, false)];
+        let round = Round { answers, wall: Duration::from_millis(60), cpu: Some(0.1) };
+        let mut tally = Tally::default();
+        tally.add(round, 2, &Counts::default());
+        assert_eq!(
+            tally.per_image,
+            [10.0, 30.0],
+            "failures count neither as images nor as separate iterations"
+        );
+        assert_eq!((tally.latencies.len(), tally.failed, tally.faces), (3, 3, 6));
+        assert_eq!(tally.errors["no"], 3);
+        assert_eq!(tally.stages["detect"], Duration::from_millis(15));
     }
 }

@@ -1,29 +1,25 @@
 //! Extracts links and image candidates from a page. The page is decoded to UTF-8 (`charset`). A
 //! streaming parser reads it once and never builds a tree (`reader`). URLs are resolved at the end,
 //! when `<base href>` is known (`resolve`).
-pub(crate) mod budget;
 pub(crate) mod charset;
 mod css;
 mod extensions;
-mod frames;
 mod json_ld;
 mod picture;
 mod reader;
-mod recipe_filter;
 mod resolve;
-mod srcset;
 mod stored_page;
 #[cfg(test)]
 mod tests;
 mod text;
 pub(crate) mod videos;
-
-use crate::recipes::SiteRecipe;
+use crate::extract::reader::{MAX_FRAMES, RawPage, read_document};
+use crate::recipes::{RecipeFilter, SiteRecipe};
 use crate::{Directives, ReferrerPolicy};
-use url::Url;
-
 pub use extensions::{has_image_extension, has_video_extension, is_page_path};
+use std::collections::VecDeque;
 pub use stored_page::{MAX_STORED_BYTES, extractor_id};
+use url::Url;
 
 /// Maximum number of links per page. Later links are dropped.
 pub const MAX_LINKS: usize = 10_000;
@@ -113,6 +109,35 @@ pub fn extract_page(
     recipe: Option<&SiteRecipe>,
 ) -> Page {
     let (text, encoding) = charset::decode(html, content_type);
-    let found = frames::read(&text, agent, recipe);
+    let found = read(&text, agent, recipe);
     resolve::resolve(found, url, encoding)
+}
+
+/// Maximum nesting depth of `srcdoc` documents. Deeper ones are ignored.
+const MAX_FRAME_DEPTH: usize = 3;
+
+/// Reads a page and its `srcdoc` documents. The page comes first, and each document before those
+/// that it contains. The limits of this module and the length of the page bound the memory.
+fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Vec<RawPage> {
+    let (page, frames) = read_document(html, agent, recipe, RecipeFilter::new(recipe));
+    let mut found = vec![page];
+    // Documents are read one after the other, so that only one parser is in memory.
+    let mut waiting: VecDeque<_> = frames.into_iter().map(|frame| (frame, 0, 1)).collect();
+    while let Some((frame, parent, depth)) = waiting.pop_front()
+        && found.len() <= MAX_FRAMES
+    {
+        let (mut page, frames) = read_document(&frame.html, agent, recipe, frame.recipe_filter);
+        // The limits of a page apply to all its documents together.
+        let links = found.iter().map(|page| page.links.len()).sum();
+        page.links.truncate(MAX_LINKS.saturating_sub(links));
+        let images = found.iter().map(|page| page.images.len()).sum();
+        page.images.truncate(MAX_IMAGES.saturating_sub(images));
+        let videos = found.iter().map(|page| page.videos.len()).sum();
+        page.videos.truncate(MAX_VIDEOS.saturating_sub(videos));
+        if depth < MAX_FRAME_DEPTH {
+            waiting.extend(frames.into_iter().map(|frame| (frame, found.len(), depth + 1)));
+        }
+        found.push(RawPage { parent: Some(parent), ..page });
+    }
+    found
 }

@@ -2,10 +2,8 @@
 mod body;
 mod client;
 mod connection;
-mod convert;
 mod date;
 mod decoder;
-mod post;
 
 pub use client::{Download, Fetcher, MAX_RETRY_AFTER};
 

@@ -1,6 +1,5 @@
 //! Reads playlists of HTTP Live Streaming (RFC 8216) as lists of files that together are one video.
-use crate::extract::budget::ByteBudget;
-use crate::urls;
+use crate::urls::{self, ByteBudget};
 use m3u8_rs::{Key, KeyMethod, MediaPlaylist, Playlist as Parsed, VariantStream};
 use std::collections::HashSet;
 use url::Url;

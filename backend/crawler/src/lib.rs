@@ -3,7 +3,6 @@
 
 pub mod config;
 pub mod directives;
-pub mod dns;
 pub mod extract;
 pub mod fetch;
 pub mod frontier;
@@ -15,10 +14,9 @@ pub mod referrer;
 pub mod robots;
 pub mod scope;
 pub mod sitemap;
-pub mod tls;
 pub mod urls;
 
-pub use config::Config;
+pub use config::{Config, Roots, RootsError};
 pub use directives::Directives;
 pub use extract::{ImageCandidate, Link, Page, extract_page};
 pub use fetch::{FetchError, Fetched, Fetcher, HopPolicy, Request, Validators};
@@ -29,4 +27,3 @@ pub use referrer::{Referrer, ReferrerPolicy};
 pub use robots::Robots;
 pub use scope::Scope;
 pub use sitemap::Sitemap;
-pub use tls::{Roots, RootsError};

@@ -1,5 +1,7 @@
 //! Normalises URLs, so that each resource has one spelling. Also detects URLs that look like
-//! crawler traps.
+//! crawler traps, and limits the bytes of the URLs that one document yields.
+#[cfg(test)]
+mod tests;
 use domain::Reason;
 use std::borrow::Cow;
 use url::{ParseError, Url};
@@ -431,5 +433,23 @@ fn repeats(segments: &[&str]) -> bool {
     })
 }
 
-#[cfg(test)]
-mod tests;
+/// Counts bytes up to a limit. A short relative link becomes at least as long as its base. Limits
+/// on the number of links and on the length of the document do not limit the total length of the
+/// resolved URLs.
+#[derive(Debug)]
+pub(crate) struct ByteBudget {
+    left: usize,
+}
+
+impl ByteBudget {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { left: bytes }
+    }
+
+    /// Takes `bytes` and returns `true`, or returns `false` and takes nothing if fewer are left.
+    pub(crate) fn take(&mut self, bytes: usize) -> bool {
+        let left = self.left.checked_sub(bytes);
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
+    }
+}

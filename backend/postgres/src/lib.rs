@@ -12,11 +12,9 @@
 
 #![cfg(unix)]
 
-mod binaries_copy;
 mod cluster;
 pub mod identity;
 mod initialise;
-mod takeover;
 
 pub use cluster::Cluster;
 

@@ -2,6 +2,7 @@
 //! another one. Rows that another transaction has locked are skipped, so these statements can never
 //! be part of a deadlock.
 use crate::{Claim, ClaimedJob, Queue, QueueError};
+use sqlx::postgres::PgQueryResult;
 use sqlx::postgres::types::PgInterval;
 use std::time::Duration;
 use uuid::Uuid;
@@ -92,9 +93,7 @@ impl Queue {
     /// # Errors
     /// Fails with `Stale` if the claim is no longer held.
     pub async fn begin_alone(&self, claim: Claim) -> Result<(), QueueError> {
-        let sql = "update jobs set alone = true where id = $1 and fence = $2 and state = 'running'";
-        let done = sqlx::query(sql).bind(claim.id).bind(claim.fence).execute(&self.pool).await?;
-        if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
+        self.set_alone(claim, true).await
     }
 
     /// Returns whether the job is marked as the only one in its process. The mark ends with
@@ -114,9 +113,13 @@ impl Queue {
     /// # Errors
     /// Fails with `Stale` if the claim is no longer held.
     pub(crate) async fn end_alone(&self, claim: Claim) -> Result<(), QueueError> {
-        let sql = "update jobs set alone = false where id = $1 and fence = $2 and state = 'running'";
-        let done = sqlx::query(sql).bind(claim.id).bind(claim.fence).execute(&self.pool).await?;
-        if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
+        self.set_alone(claim, false).await
+    }
+
+    async fn set_alone(&self, claim: Claim, alone: bool) -> Result<(), QueueError> {
+        let sql = "update jobs set alone = $3 where id = $1 and fence = $2 and state = 'running'";
+        let done = sqlx::query(sql).bind(claim.id).bind(claim.fence).bind(alone).execute(&self.pool).await?;
+        changed(&done, claim)
     }
 
     /// Extends the leases. Returns the lost claims. A claim is neither extended nor lost while
@@ -145,6 +148,11 @@ impl Queue {
         // The limit avoids an overflow for times in the distant future.
         Ok(seconds.map(|s| Duration::from_secs_f64(s.clamp(0.0, 1e9))))
     }
+}
+
+/// Fails with `Stale` if the statement changed nothing, because the claim is no longer held.
+pub(crate) fn changed(done: &PgQueryResult, claim: Claim) -> Result<(), QueueError> {
+    if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
 }
 
 /// Splits claims into ids and fences, as `unnest` expects them.

@@ -15,14 +15,26 @@ use crate::{Queue, QueueError};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+/// The operations on whole groups of jobs. The statements run on the caller's connection.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Groups;
+
 impl Queue {
-    /// Holds a group: none of its jobs is claimed until [`Self::release_group`] is called. This
+    /// Returns the operations on groups.
+    pub fn groups(&self) -> Groups {
+        Groups
+    }
+}
+
+impl Groups {
+    /// Holds a group: none of its jobs is claimed until [`Self::release`] is called. This
     /// includes jobs added meanwhile. Running jobs continue. Holding a held group has no effect.
     ///
     /// This function and the next two wait for transactions that settle jobs of the group. Call
     /// them before you lock rows that such transactions also write. The opposite order can end in a
     /// deadlock, in which Postgres aborts one of the two transactions.
-    pub async fn hold_group(&self, conn: &mut PgConnection, group: Uuid) -> Result<(), QueueError> {
+    pub async fn hold(self, conn: &mut PgConnection, group: Uuid) -> Result<(), QueueError> {
         lock_group(conn, group).await?;
         sqlx::query("insert into job_groups (id) values ($1) on conflict do nothing")
             .bind(group)
@@ -35,7 +47,7 @@ impl Queue {
     }
 
     /// Releases a held group, so that its jobs can be claimed.
-    pub async fn release_group(&self, conn: &mut PgConnection, group: Uuid) -> Result<(), QueueError> {
+    pub async fn release(self, conn: &mut PgConnection, group: Uuid) -> Result<(), QueueError> {
         lock_group(conn, group).await?;
         sqlx::query("delete from job_groups where id = $1").bind(group).execute(&mut *conn).await?;
         let mut freed = 0;
@@ -50,7 +62,7 @@ impl Queue {
 
     /// Makes jobs of the groups due now if they wait for a later time, and returns their number.
     /// Jobs of held groups keep waiting. A job whose row is locked keeps its time.
-    pub async fn hasten_groups(&self, conn: &mut PgConnection, groups: &[Uuid]) -> Result<u64, QueueError> {
+    pub async fn hasten(self, conn: &mut PgConnection, groups: &[Uuid]) -> Result<u64, QueueError> {
         let hastened = sqlx::query(
             "with picked as materialized (
                  select id from jobs
@@ -74,12 +86,7 @@ impl Queue {
     /// Running jobs are cancelled too: their rows are deleted and their fences incremented, so
     /// later calls of their workers are stale. Parked jobs leave no record, because there can be a
     /// million of them.
-    pub async fn cancel_group(
-        &self,
-        conn: &mut PgConnection,
-        group: Uuid,
-        most: i64,
-    ) -> Result<u64, QueueError> {
+    pub async fn cancel(self, conn: &mut PgConnection, group: Uuid, most: i64) -> Result<u64, QueueError> {
         lock_group(conn, group).await?;
         sqlx::query("delete from job_groups where id = $1").bind(group).execute(&mut *conn).await?;
         let mut cancelled = 0;
@@ -92,8 +99,8 @@ impl Queue {
     }
 
     /// Returns the number of live (available, running, retryable) jobs of a group. This counts
-    /// rows; use `group_is_live` if you do not need the number.
-    pub async fn live_in_group(&self, conn: &mut PgConnection, group: Uuid) -> Result<i64, QueueError> {
+    /// rows; use [`Self::is_live`] if you do not need the number.
+    pub async fn count_live(self, conn: &mut PgConnection, group: Uuid) -> Result<i64, QueueError> {
         Ok(sqlx::query_scalar("select count(*) from jobs where group_id = $1")
             .bind(group)
             .fetch_one(conn)
@@ -101,7 +108,7 @@ impl Queue {
     }
 
     /// Returns `true` if the group has a live job, at a cost independent of the group's size.
-    pub async fn group_is_live(&self, conn: &mut PgConnection, group: Uuid) -> Result<bool, QueueError> {
+    pub async fn is_live(self, conn: &mut PgConnection, group: Uuid) -> Result<bool, QueueError> {
         Ok(sqlx::query_scalar("select exists(select from jobs where group_id = $1)")
             .bind(group)
             .fetch_one(conn)
@@ -109,8 +116,8 @@ impl Queue {
     }
 
     /// Returns those of the groups that have no live job, in one statement.
-    pub async fn groups_without_jobs(
-        &self,
+    pub async fn without_jobs(
+        self,
         conn: &mut PgConnection,
         groups: &[Uuid],
     ) -> Result<Vec<Uuid>, QueueError> {
@@ -123,8 +130,8 @@ impl Queue {
     }
 
     /// Returns the held groups with a job of `kind`, in the order of their ids, after `after`.
-    pub async fn held_groups(
-        &self,
+    pub async fn held(
+        self,
         conn: &mut PgConnection,
         kind: &str,
         after: Uuid,
@@ -143,7 +150,7 @@ impl Queue {
     }
 
     /// Returns `true` if the group is held. The result remains valid until the transaction ends.
-    pub async fn group_is_held(&self, conn: &mut PgConnection, group: Uuid) -> Result<bool, QueueError> {
+    pub async fn is_held(self, conn: &mut PgConnection, group: Uuid) -> Result<bool, QueueError> {
         lock_groups_shared(conn, &[group]).await?;
         Ok(sqlx::query_scalar("select exists(select from job_groups where id = $1)")
             .bind(group)

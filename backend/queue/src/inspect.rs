@@ -1,9 +1,12 @@
 //! Functions for operators, which list, get, retry, cancel and count jobs.
-use crate::claim::bands;
+use crate::claim::{bands, interval};
+use crate::enqueue::stored_key;
 use crate::queue::{lock_groups_shared, wake};
 use crate::settle::finish;
 use crate::{JobRow, JobState, Queue, QueueError};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Job counts for `/metrics` and the system page.
@@ -15,11 +18,42 @@ pub struct QueueStats {
     pub oldest_due_seconds: f64,
 }
 
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KindReport {
+    /// Number of live jobs per state, and of discarded jobs.
+    pub counts: BTreeMap<JobState, i64>,
+    /// Number of jobs completed within the window.
+    pub completed: i64,
+    /// Number of jobs discarded within the window.
+    pub discarded: i64,
+    /// Age in seconds of the oldest job that is due and not running; `None` if none is due.
+    pub oldest_due_seconds: Option<f64>,
+}
+
+/// The report of every kind that has live or discarded jobs, or a job that ended within the window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueueReport {
+    /// The window of `completed` and `discarded`.
+    pub window: Duration,
+    pub kinds: BTreeMap<String, KindReport>,
+}
+
+/// The operations on single jobs, for operators and for the records of ended jobs.
+#[derive(Clone, Copy, Debug)]
+pub struct Jobs<'a>(pub(crate) &'a Queue);
+
 impl Queue {
+    /// Returns the operations on single jobs.
+    pub fn jobs(&self) -> Jobs<'_> {
+        Jobs(self)
+    }
+}
+
+impl Jobs<'_> {
     /// Lists at most `limit` jobs by state, newest first. `before` is the cursor: the id of the
     /// last row of the previous page.
     pub async fn list(
-        &self,
+        self,
         state: Option<JobState>,
         kind: Option<&str>,
         group: Option<Uuid>,
@@ -69,15 +103,35 @@ impl Queue {
             query.push(" order by ").push(order).push(" limit ").push_bind(limit).push(")");
         }
         query.push(") as listed order by id desc limit ").push_bind(limit);
-        Ok(query.build_query_as().persistent(false).fetch_all(&self.pool).await?)
+        Ok(query.build_query_as().persistent(false).fetch_all(&self.0.pool).await?)
     }
 
     /// Returns one job, live or ended.
-    pub async fn get(&self, id: Uuid) -> Result<JobRow, QueueError> {
+    pub async fn get(self, id: Uuid) -> Result<JobRow, QueueError> {
         let mut query = QueryBuilder::<Postgres>::new(Table::Live.select());
         query.push(" where id = ").push_bind(id).push(" union all ");
         query.push(Table::Finished.select()).push(" where id = ").push_bind(id);
-        query.build_query_as().fetch_optional(&self.pool).await?.ok_or(QueueError::NotFound(id))
+        query.build_query_as().fetch_optional(&self.0.pool).await?.ok_or(QueueError::NotFound(id))
+    }
+
+    /// Returns those of `keys` that are the unique key of a live job of `kind`, in input order.
+    /// Callers use it to find the records for which a live job exists.
+    pub async fn live_keys(
+        self,
+        conn: &mut PgConnection,
+        kind: &str,
+        keys: &[String],
+    ) -> Result<Vec<String>, QueueError> {
+        let stored: Vec<String> = keys.iter().map(|key| stored_key(key)).collect();
+        let live: Vec<String> =
+            sqlx::query_scalar("select unique_key from jobs where kind = $1 and unique_key = any($2)")
+                .bind(kind)
+                .bind(&stored)
+                .fetch_all(conn)
+                .await?;
+        let live: HashSet<String> = live.into_iter().collect();
+        let held = keys.iter().zip(&stored).filter(|(_, stored)| live.contains(*stored));
+        Ok(held.map(|(key, _)| key.clone()).collect())
     }
 
     /// Returns a discarded or cancelled job to the queue inside the caller's transaction, due now
@@ -86,7 +140,7 @@ impl Queue {
     /// # Errors
     /// Fails with `NotFound` if the job is neither discarded nor cancelled. Fails with `Duplicate`
     /// if a live job has the same kind and unique key.
-    pub async fn retry(&self, conn: &mut PgConnection, id: Uuid) -> Result<JobRow, QueueError> {
+    pub async fn retry(self, conn: &mut PgConnection, id: Uuid) -> Result<JobRow, QueueError> {
         let group: Option<Option<Uuid>> = sqlx::query_scalar(
             "select group_id from finished_jobs where id = $1 and state in ('discarded', 'cancelled') for update",
         )
@@ -104,12 +158,7 @@ impl Queue {
 
     /// Sets the tenant of a live job, for example of a retried one: the records of ended jobs do
     /// not contain it.
-    pub async fn set_tenant(
-        &self,
-        conn: &mut PgConnection,
-        id: Uuid,
-        tenant: Uuid,
-    ) -> Result<(), QueueError> {
+    pub async fn set_tenant(self, conn: &mut PgConnection, id: Uuid, tenant: Uuid) -> Result<(), QueueError> {
         sqlx::query("update jobs set tenant = $2 where id = $1").bind(id).bind(tenant).execute(conn).await?;
         Ok(())
     }
@@ -118,7 +167,7 @@ impl Queue {
     ///
     /// # Errors
     /// Fails with `NotFound` if the job is not live.
-    pub async fn cancel(&self, conn: &mut PgConnection, id: Uuid) -> Result<JobRow, QueueError> {
+    pub async fn cancel(self, conn: &mut PgConnection, id: Uuid) -> Result<JobRow, QueueError> {
         let group: Option<Option<Uuid>> = sqlx::query_scalar("select group_id from jobs where id = $1")
             .bind(id)
             .fetch_optional(&mut *conn)
@@ -132,23 +181,46 @@ impl Queue {
     /// Counts all jobs, including those that have ended, and returns the age of the oldest due job.
     /// Reads the index entries of all rows, which is too slow for every metrics scrape. Use it for
     /// web pages that a person opens.
-    pub async fn stats(&self) -> Result<QueueStats, QueueError> {
+    pub async fn stats(self) -> Result<QueueStats, QueueError> {
         self.count(STATS).await
     }
 
     /// Works like [`stats`](Self::stats), but does not count completed and cancelled jobs. There
     /// can be many of them, and they do not affect the depth of the queue.
-    pub async fn depth(&self) -> Result<QueueStats, QueueError> {
+    pub async fn depth(self) -> Result<QueueStats, QueueError> {
         self.count(DEPTH).await
     }
 
-    async fn count(&self, counts: &'static str) -> Result<QueueStats, QueueError> {
-        let rows: Vec<(String, String, i64)> = sqlx::query_as(counts).fetch_all(&self.pool).await?;
+    /// Returns a report per kind, with the jobs that ended within the last `window`. The cost
+    /// depends only on the live jobs and on those that ended within the window.
+    pub async fn report(self, window: Duration) -> Result<QueueReport, QueueError> {
+        let mut kinds: BTreeMap<String, KindReport> = BTreeMap::new();
+        for (kind, state, count) in self.depth().await?.counts {
+            kinds.entry(kind).or_default().counts.insert(state, count);
+        }
+        let ended: Vec<(String, String, i64)> =
+            sqlx::query_as(ENDED).bind(interval(window)).fetch_all(&self.0.pool).await?;
+        for (kind, state, count) in ended {
+            let report = kinds.entry(kind).or_default();
+            match state.parse()? {
+                JobState::Completed => report.completed = count,
+                _ => report.discarded = count,
+            }
+        }
+        let ages: Vec<(String, f64)> = sqlx::query_as(OLDEST).fetch_all(&self.0.pool).await?;
+        for (kind, age) in ages {
+            kinds.entry(kind).or_default().oldest_due_seconds = (age >= 0.0).then_some(age);
+        }
+        Ok(QueueReport { window, kinds })
+    }
+
+    async fn count(self, counts: &'static str) -> Result<QueueStats, QueueError> {
+        let rows: Vec<(String, String, i64)> = sqlx::query_as(counts).fetch_all(&self.0.pool).await?;
         let counts = rows
             .into_iter()
             .map(|(kind, state, count)| Ok((kind, state.parse()?, count)))
             .collect::<Result<_, QueueError>>()?;
-        let oldest: Option<f64> = sqlx::query_scalar(OLDEST_DUE).fetch_one(&self.pool).await?;
+        let oldest: Option<f64> = sqlx::query_scalar(OLDEST_DUE).fetch_one(&self.0.pool).await?;
         Ok(QueueStats { counts, oldest_due_seconds: oldest.unwrap_or(0.0).max(0.0) })
     }
 }
@@ -196,6 +268,22 @@ impl Table {
     }
 }
 
+/// Works like [`bands`], for all kinds with at least one job. A skip scan also finds these kinds.
+macro_rules! every_band {
+    () => {
+        concat!(
+            "with recursive kinds as (
+    select (select j.kind from jobs j where j.state <> 'running' and not j.held order by j.kind limit 1) as kind
+    union all
+    select (select j.kind from jobs j where j.kind > k.kind and j.state <> 'running' and not j.held order by j.kind limit 1)
+    from kinds k where k.kind is not null
+), wanted as (
+    select kind, 1::bigint as slots from kinds where kind is not null
+), ",
+            bands!()
+        )
+    };
+}
 /// Counts live jobs. Each table is counted separately, so that each count uses its smallest index.
 macro_rules! live_counts {
     () => {
@@ -238,25 +326,19 @@ const CANCEL: &str = concat!(
        finished_at, last_error, group_id, false as held, locked_by"
 );
 
-/// Works like [`bands`], for all kinds with at least one job. A skip scan also finds these kinds.
-macro_rules! every_band {
-    () => {
-        concat!(
-            "with recursive kinds as (
-    select (select j.kind from jobs j where j.state <> 'running' and not j.held order by j.kind limit 1) as kind
-    union all
-    select (select j.kind from jobs j where j.kind > k.kind and j.state <> 'running' and not j.held order by j.kind limit 1)
-    from kinds k where k.kind is not null
-), wanted as (
-    select kind, 1::bigint as slots from kinds where kind is not null
-), ",
-            bands!()
-        )
-    };
-}
-pub(crate) use every_band;
-
 const OLDEST_DUE: &str = concat!(
     every_band!(),
     " select extract(epoch from clock_timestamp() - min(first_at))::float8 from bands"
+);
+
+/// Each half uses its own partial index: completed jobs by time, the few discarded jobs by state.
+const ENDED: &str = "
+select kind, state::text, count(*) from finished_jobs
+where state <> 'discarded' and state = 'completed' and finished_at > now() - $1::interval group by 1, 2
+union all
+select kind, state::text, count(*) from finished_jobs where state = 'discarded' and finished_at > now() - $1::interval group by 1, 2";
+
+const OLDEST: &str = concat!(
+    every_band!(),
+    " select kind, extract(epoch from clock_timestamp() - min(first_at))::float8 from bands group by kind"
 );

@@ -1,9 +1,6 @@
-//! Defines the queue handle and its configuration, and what all operations share: the locks of
-//! groups and the notification of workers.
-//!
-//! The operations are in sibling modules: `enqueue`, `claim` (claim jobs, extend leases), `settle`
-//! (end a run), `groups` (hold, release, cancel), `inspect` (list, retry, stats) and `purge`.
-use crate::QueueError;
+//! The queue handle, its configuration and its errors, and what all operations share: the locks of
+//! groups, the notification of workers and the time limit of a call. The operations are in sibling
+//! modules.
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -49,6 +46,32 @@ impl Default for Config {
             partition_window: 256,
             group_window: 8_192,
             schema_version: i64::MAX,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// The claim is lost: the job was rescued after its lease expired, or was cancelled.
+    #[error("the claim on job {0} is no longer held")]
+    Stale(Uuid),
+    /// The job does not exist, or its state does not allow the operation.
+    #[error("there is no job {0}, or its state does not allow this")]
+    NotFound(Uuid),
+    #[error("job {0} cannot be retried: a live job has the same kind and unique key")]
+    Duplicate(Uuid),
+    /// The input cannot be stored. The text states what is allowed.
+    #[error("{0}")]
+    Invalid(String),
+    #[error("the queue's database failed: {0}")]
+    Database(#[from] sqlx::Error),
+}
+
+impl QueueError {
+    pub fn database(&self) -> Option<&sqlx::Error> {
+        match self {
+            Self::Database(error) => Some(error),
+            _ => None,
         }
     }
 }
@@ -137,4 +160,16 @@ pub(crate) async fn lock_groups_shared(conn: &mut PgConnection, groups: &[Uuid])
 pub(crate) async fn wake(conn: &mut PgConnection) -> Result<(), QueueError> {
     sqlx::query("select pg_notify($1, '')").bind(CHANNEL).execute(conn).await?;
     Ok(())
+}
+
+/// Ends a queue call with an error after `limit`. Without the limit, a call on a connection whose
+/// peer vanished may wait for hours.
+pub(crate) async fn with_time_limit<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, QueueError>>,
+) -> Result<T, QueueError> {
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+        let text = format!("no response within {limit:?}");
+        Err(QueueError::Database(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, text))))
+    })
 }

@@ -7,7 +7,7 @@
 //! group. So they acquire the group's shared lock before they lock the row (see `group_lock`). A
 //! transaction that holds, releases or cancels the group therefore waits only for this lock, before
 //! it locks any row. The other statements never wait for a row, like those of `claim`.
-use crate::claim::{ids_and_fences, interval};
+use crate::claim::{changed, ids_and_fences, interval};
 use crate::queue::wake;
 use crate::{Claim, JobState, Queue, QueueError};
 use sqlx::PgConnection;
@@ -36,7 +36,7 @@ impl Queue {
     /// Fails with `Stale` if the claim is no longer held. The caller must then roll back.
     pub async fn complete(&self, conn: &mut PgConnection, claim: Claim) -> Result<(), QueueError> {
         let done = sqlx::query(COMPLETE).bind(claim.id).bind(claim.fence).execute(conn).await?;
-        if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
+        changed(&done, claim)
     }
 
     /// Proves inside the caller's transaction that the claim is held, and keeps it held until the
@@ -60,7 +60,7 @@ impl Queue {
     /// Fails with `Stale` if the claim is no longer held. The caller must then roll back.
     pub async fn record_progress(&self, conn: &mut PgConnection, claim: Claim) -> Result<(), QueueError> {
         let done = sqlx::query(RECORD_PROGRESS).bind(claim.id).bind(claim.fence).execute(conn).await?;
-        if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
+        changed(&done, claim)
     }
 
     /// Returns the number of the current attempt, from 1.
@@ -131,7 +131,7 @@ impl Queue {
             .bind(interval(wait))
             .execute(&self.pool)
             .await?;
-        if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
+        changed(&done, claim)
     }
 
     /// Returns jobs to the queue (at shutdown). The runs are not counted as attempts. Returns the
@@ -151,7 +151,7 @@ impl Queue {
     }
 
     /// Runs one round of [`release`](Self::release).
-    pub(crate) async fn try_release(&self, claims: &[Claim]) -> Result<Batch, QueueError> {
+    async fn try_release(&self, claims: &[Claim]) -> Result<Batch, QueueError> {
         if claims.is_empty() {
             return Ok(Batch::default());
         }

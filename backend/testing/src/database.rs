@@ -1,10 +1,14 @@
 //! Creates a database per test, cloned from a migrated template and dropped together with the
-//! returned value.
-
-use crate::server;
+//! returned value. Starts the Postgres server of the test process, and stops processes at a
+//! database statement that the test selects.
+use embedded_postgres::{Cluster, Config};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::str::FromStr;
+use std::sync::OnceLock;
+use std::sync::mpsc::{Sender, channel};
 use store::db::schema::OlderPrograms;
 use uuid::Uuid;
 
@@ -48,7 +52,7 @@ impl TestDatabase {
     }
 
     /// Opens a new connection outside the pool.
-    pub(crate) async fn connection(&self) -> PgConnection {
+    async fn connection(&self) -> PgConnection {
         let options = self.server.clone().database(&self.name);
         PgConnection::connect_with(&options).await.expect("the database answers")
     }
@@ -103,7 +107,7 @@ impl TestDatabase {
 
     /// Returns the URL of the database, for other processes.
     pub fn url(&self) -> String {
-        let mut url = url::Url::parse(server::url()).expect("checked in server()");
+        let mut url = url::Url::parse(url()).expect("checked in server()");
         url.set_path(&self.name);
         url.to_string()
     }
@@ -166,7 +170,7 @@ impl Drop for TestDatabase {
 }
 
 fn server() -> PgConnectOptions {
-    PgConnectOptions::from_str(server::url()).expect("TEST_DATABASE_URL is a postgres:// URL")
+    PgConnectOptions::from_str(url()).expect("TEST_DATABASE_URL is a postgres:// URL")
 }
 
 /// Creates and migrates a template, once per schema. Its name contains the migrations' checksums,
@@ -215,4 +219,126 @@ async fn ensure_template(server: &PgConnectOptions) -> String {
         .await
         .expect("the lock can be released");
     name
+}
+
+/// Stops the server `$0` and deletes its folder `$1` when standard input ends, that is, when the
+/// test process has exited. The number of attempts is limited, because some containers keep ended
+/// processes in the process table.
+const WATCH: &str = r#"cat; kill -INT "$0"
+for attempt in $(seq 100); do kill -0 "$0" 2>/dev/null || break; sleep 0.1; done
+rm -rf "$1""#;
+
+/// Returns the URL of the server: `TEST_DATABASE_URL` if it is set, and otherwise that of a private
+/// server, which all tests of the process share. It starts when it is first needed and ends with
+/// the process. It does not sync to disk. Panics if the server does not start.
+pub fn url() -> &'static str {
+    static URL: OnceLock<String> = OnceLock::new();
+    URL.get_or_init(|| std::env::var("TEST_DATABASE_URL").unwrap_or_else(|_| private()))
+}
+
+fn private() -> String {
+    let (ready, url) = channel();
+    // The thread outlives every test. It reads the log of the server.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime can be created").block_on(run(ready));
+    });
+    url.recv().expect("Postgres starts")
+}
+
+async fn run(ready: Sender<String>) {
+    let folder = parent().join(format!("facecrawl-tests-{}", std::process::id()));
+    let cluster = Cluster::start(&Config::for_tests(programs(), folder.join("data")))
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
+    let server = cluster.pid().expect("the server runs");
+    watch(server, &folder);
+    ready.send(cluster.url("postgres")).expect("a test waits for the server");
+    std::future::pending::<()>().await;
+}
+
+/// Returns the folder for the data. Each test creates and drops a database, which is faster in
+/// memory. The build folder is not suitable, because the server's user may be unable to enter it.
+fn parent() -> PathBuf {
+    /// Databases of concurrent tests, the log and the template, in bytes.
+    const NEEDED: u64 = 4 << 30;
+    let memory = Path::new("/dev/shm");
+    match rustix::fs::statvfs(memory) {
+        Ok(found) if found.f_bavail * found.f_frsize >= NEEDED => memory.to_owned(),
+        _ => std::env::temp_dir(),
+    }
+}
+
+/// Returns the folder of Postgres's programs.
+pub fn programs() -> PathBuf {
+    let installed = || crate::assets::root().join(".runtime/postgres/bin");
+    std::env::var_os("POSTGRES_BIN_DIR").map_or_else(installed, PathBuf::from)
+}
+
+/// Starts the process that stops the server. A destructor cannot do this, because Rust does not
+/// drop statics at exit.
+fn watch(server: u32, folder: &Path) {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(WATCH).arg(server.to_string()).arg(folder).stdin(Stdio::piped());
+    #[cfg(unix)]
+    // Ctrl-C in the terminal must end the test process only.
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let watcher = command.stdout(Stdio::null()).spawn().expect("sh starts");
+    // Keeps the pipe open until the process exits.
+    std::mem::forget(watcher);
+}
+
+/// The advisory lock for which the held statements wait.
+const LOCK: i64 = 0x686f_6c64;
+
+/// Makes statements of one kind wait in a database until [`Hold::release`] is called.
+pub struct Hold {
+    connection: PgConnection,
+    table: &'static str,
+}
+
+impl Hold {
+    /// Makes every `event` (`insert` or `update`) on `table` wait if `condition` (SQL) is true when
+    /// the event begins. Panics if the database fails.
+    pub async fn at(
+        database: &TestDatabase,
+        event: &'static str,
+        table: &'static str,
+        condition: &'static str,
+    ) -> Self {
+        let mut connection = database.connection().await;
+        for statement in [
+            format!("select pg_advisory_lock({LOCK})"),
+            format!(
+                "create function hold() returns trigger language plpgsql as $$ begin
+                   if {condition} then perform pg_advisory_xact_lock_shared({LOCK}); end if;
+                   return null;
+                 end $$"
+            ),
+            format!(
+                "create trigger hold before {event} on {table} for each statement execute function hold()"
+            ),
+        ] {
+            execute(&mut connection, statement).await;
+        }
+        Self { connection, table }
+    }
+
+    /// Ends the waiting sessions, whose process was killed, and lets all other sessions continue.
+    /// Panics if the database fails.
+    pub async fn release(mut self) {
+        for statement in [
+            "select pg_terminate_backend(pid, 60000) from pg_locks where locktype = 'advisory' and not granted
+             and database = (select oid from pg_database where datname = current_database())"
+                .to_owned(),
+            format!("drop trigger hold on {}", self.table),
+            format!("select pg_advisory_unlock({LOCK})"),
+        ] {
+            execute(&mut self.connection, statement).await;
+        }
+    }
+}
+
+async fn execute(connection: &mut PgConnection, statement: String) {
+    sqlx::query(AssertSqlSafe(statement)).execute(connection).await.expect("the statement runs");
 }

@@ -1,6 +1,6 @@
-//! Lists and searches files in folders that a service changes concurrently.
-
-use std::io::ErrorKind;
+//! Lists and searches files in folders that a service changes concurrently, also inside gzip data.
+use flate2::read::GzDecoder;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Returns all files below a folder. A folder that does not exist is treated as empty, because a
@@ -31,4 +31,36 @@ pub fn files_below(folder: &Path) -> Vec<PathBuf> {
 /// Returns whether `content` contains `wanted`. This crate is optimised, unlike the tests.
 pub fn holds(content: &[u8], wanted: &[u8]) -> bool {
     content.windows(wanted.len()).any(|window| window == wanted)
+}
+
+/// The first bytes of a gzip member: magic number and compression method.
+const GZIP: [u8; 3] = [0x1f, 0x8b, 0x08];
+
+/// Returns the content, followed by the decompressed gzip members in it. Also finds members written
+/// as hexadecimal digits, as in a Postgres dump. If a member is truncated or damaged, the result
+/// contains its readable part.
+pub fn unpacked(content: impl Into<Vec<u8>>) -> Vec<u8> {
+    let mut content = content.into();
+    let mut inside = Vec::new();
+    let marks = |content: &[u8], mark: &[u8]| -> Vec<usize> {
+        let places = content.windows(mark.len()).enumerate();
+        places.filter(|(_, window)| *window == mark).map(|(at, _)| at).collect()
+    };
+    for at in marks(&content, &GZIP) {
+        read(&content[at..], &mut inside);
+    }
+    for at in marks(&content, hex::encode(GZIP).as_bytes()) {
+        let digits = content[at..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        if let Ok(member) = hex::decode(&content[at..at + digits / 2 * 2]) {
+            read(&member, &mut inside);
+        }
+    }
+    content.extend(inside);
+    content
+}
+
+fn read(member: &[u8], into: &mut Vec<u8>) {
+    into.push(b'\n');
+    // The bytes read before an error are kept.
+    let _cut = GzDecoder::new(member).read_to_end(into);
 }

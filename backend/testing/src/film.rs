@@ -8,22 +8,14 @@
 //! Nothing here uses a model. `tests/it/default_pack.rs` of inference compares the truth with the
 //! default models.
 
-mod damaged;
 mod draw;
-mod encoding;
 mod ffmpeg;
-mod number;
-mod placement;
-mod scaled;
 mod script;
-mod standard;
 mod truth;
 
-pub use damaged::DamagedFilms;
-pub use draw::Frames;
-pub use encoding::{Codec, Container, Encoding, MovieIndex};
-pub use ffmpeg::{DecodedFrame, decode, repeat};
-pub use number::{number_area, read_number, read_number_and_rotation};
-pub use placement::Placed;
-pub use script::{Actor, Film, Key, Shot, Timing, View};
+pub use draw::{Frames, number_area, read_number, read_number_and_rotation};
+pub use ffmpeg::{
+    Codec, Container, DecodedFrame, Encoding, FakeGpu, MovieIndex, decode, ffmpeg_with_gpu, repeat,
+};
+pub use script::{Actor, Film, Key, Placed, Shot, Timing, View};
 pub use truth::{Appearance, Track, Truth, TruthFrame};

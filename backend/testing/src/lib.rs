@@ -9,34 +9,26 @@ pub mod assets;
 pub mod clock;
 pub mod damage;
 pub mod database;
-mod drawn;
 pub mod embeddings;
 pub mod files;
 pub mod film;
 pub mod fixture_models;
 pub mod gallery;
-pub mod gpu_ffmpeg;
-pub mod hold;
 pub mod people;
-pub mod scene;
-pub mod server;
 pub mod still;
-pub mod unpack;
 
 pub use assets::{
     DEFAULT_PACK, ffmpeg, image, images, library, model, models_dir, openvino, oracle, pack, root,
     shared_models,
 };
-pub use database::{TableLock, TestDatabase};
-pub use files::{files_below, holds};
+pub use database::{Hold, TableLock, TestDatabase};
+pub use files::{files_below, holds, unpacked};
+pub use film::{FakeGpu, ffmpeg_with_gpu};
 pub use fixture_models::{
     FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,
 };
 pub use gallery::picture;
-pub use gpu_ffmpeg::{FakeGpu, ffmpeg_with_gpu};
-pub use hold::Hold;
 pub use testing_macros::{needs, test};
-pub use unpack::unpacked;
 
 /// Time after which a wait of a test fails. Slow machines need up to ten times as long as fast
 /// ones, so this is much longer than any step takes. Only a test that fails waits this long.

@@ -6,21 +6,16 @@
 //! dot product, -1..1.
 
 mod assignment;
-mod association;
-mod best_shots;
 pub mod boxes;
-pub mod config;
 pub mod evaluate;
 mod motion;
 mod open_track;
 pub mod people;
 mod similarity;
 pub mod split;
-mod thinning;
 pub mod track;
 mod tracker;
 
-pub use config::Config;
 pub use split::split;
-pub use track::{Observation, Shot, TimedBox, Track, box_at};
+pub use track::{Config, Observation, Shot, TimedBox, Track, box_at};
 pub use tracker::Tracker;

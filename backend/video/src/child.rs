@@ -1,20 +1,20 @@
-//! Starts ffmpeg and reads its pipes, with a time limit.
-
-use crate::cancel::Cancelled;
+//! Starts ffmpeg and reads its pipes until it stops working, its time is over, or the caller
+//! cancels.
 use crate::cpu::{CpuBudget, CpuClock};
 use crate::error::VideoError;
 use crate::messages::Messages;
-use crate::pipes::{CANCELLED, Watch, WatchedPipe};
 use crate::sandbox;
 use command_fds::{CommandFdExt, FdMapping};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufReader, PipeReader};
-use std::os::fd::OwnedFd;
+use std::io::{self, BufReader, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -215,4 +215,100 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Cancels when it is dropped: processes of its decoder end, and calls fail with
+/// [`VideoError::Cancelled`](crate::VideoError::Cancelled). See
+/// [`Decoder::cancellable`](crate::Decoder::cancellable).
+#[derive(Debug)]
+pub struct CancelOnDrop {
+    _end: PipeWriter,
+}
+
+/// Tells readers of pipes about the cancellation: the file becomes readable.
+#[derive(Clone, Debug)]
+pub(crate) struct Cancelled(Arc<PipeReader>);
+
+pub(crate) fn pair() -> io::Result<(CancelOnDrop, Cancelled)> {
+    let (reader, writer) = io::pipe()?;
+    Ok((CancelOnDrop { _end: writer }, Cancelled(Arc::new(reader))))
+}
+
+impl AsFd for Cancelled {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The kind of error after a cancellation.
+const CANCELLED: io::ErrorKind = io::ErrorKind::ConnectionAborted;
+/// A child works if it uses at least this share of one processor: 5 %. A decoder that reads a file
+/// from a slow disk waits, but not for so long.
+const WORKING_SHARE: u32 = 20;
+
+/// Until when a pipe is read.
+#[derive(Clone, Debug)]
+struct Watch {
+    /// Longest time in which nothing arrives and the child does not work.
+    pub(crate) patience: Duration,
+    clock: Option<CpuClock>,
+    pub(crate) cancelled: Option<Cancelled>,
+}
+
+impl Watch {
+    fn used(&self) -> Option<Duration> {
+        self.clock.and_then(CpuClock::read)
+    }
+}
+
+/// A pipe whose reads fail with `TimedOut` when the child neither writes nor works, and with
+/// [`CANCELLED`] when the caller cancels. A child can work for minutes without output: all frames
+/// between two that are selected are decoded. Its processor time has a limit of its own.
+pub(crate) struct WatchedPipe<P> {
+    pub(crate) pipe: P,
+    watch: Watch,
+}
+
+impl<P: AsFd + Read> Read for WatchedPipe<P> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let watch = &self.watch;
+        let time = Timespec::try_from(watch.patience).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        let mut before = watch.used();
+        loop {
+            let mut waiting = vec![PollFd::new(&self.pipe, PollFlags::IN)];
+            waiting.extend(watch.cancelled.as_ref().map(|end| PollFd::new(end, PollFlags::IN)));
+            match poll(&mut waiting, Some(&time)) {
+                Ok(0) => {
+                    let now = watch.used();
+                    let used = now.zip(before).map(|(now, before)| now.saturating_sub(before));
+                    if used.is_none_or(|used| used < watch.patience / WORKING_SHARE) {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                    before = now;
+                }
+                Ok(_) if waiting.get(1).is_some_and(|end| !end.revents().is_empty()) => {
+                    return Err(CANCELLED.into());
+                }
+                Ok(_) => return self.pipe.read(buffer),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Returns a file with these bytes that is only in memory.
+#[cfg(target_os = "linux")]
+pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file)
+}
+
+/// Returns a temporary file with these bytes, because other systems have no files in memory.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<File> {
+    let mut file = tempfile::tempfile()?;
+    file.write_all(bytes)?;
+    Ok(file)
 }

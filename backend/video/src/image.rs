@@ -1,11 +1,10 @@
 //! Decodes images of formats for which only ffmpeg has a decoder, in the same sandbox as videos.
-
-use crate::arguments::{self, Plane};
+use crate::arguments::Plane;
 use crate::cpu::CpuBudget;
 use crate::error::VideoError;
+use crate::frames::Pam;
 use crate::messages::Messages;
-use crate::ppm::{self, Pam};
-use crate::{Decoder, memory};
+use crate::{Decoder, arguments, child, frames};
 use std::io::{self, Read};
 use std::sync::{Arc, LazyLock};
 use vision::decode::{Pictures, coded};
@@ -96,14 +95,14 @@ impl Decoder {
         add: &mut Add<'_>,
     ) -> Result<(), ImageError> {
         let stream = pictures.stream(format)?;
-        let file = memory::file(&stream).map_err(|error| ImageError::Decoder(error.into()))?;
+        let file = child::memory_file(&stream).map_err(|error| ImageError::Decoder(error.into()))?;
         let arguments = arguments::image(pictures, plane, stream.len());
         drop(stream);
         let failed = |error| of_file(format, error);
         let mut process = self.start(&arguments, Some(&file), budget).map_err(failed)?;
         let (mut samples, mut count) = (Vec::new(), 0);
         loop {
-            let head = ppm::read_pam_header(&mut process.pixels);
+            let head = frames::read_pam_header(&mut process.pixels);
             let Some(Pam { width, height, channels }) =
                 head.map_err(|error| failed(process.read_error(error)))?
             else {

@@ -10,7 +10,6 @@
 //! variable frame rate.
 
 mod arguments;
-mod cancel;
 mod child;
 mod cpu;
 mod error;
@@ -19,26 +18,18 @@ mod gpu;
 mod image;
 mod index;
 mod listing;
-mod memory;
 mod messages;
-mod pipes;
-mod ppm;
 mod program;
-mod proof;
 pub mod refine;
 pub mod sampling;
 pub mod sandbox;
-mod selection;
 pub mod shots;
 
-pub use cancel::CancelOnDrop;
-pub use child::Launcher;
+pub use child::{CancelOnDrop, Launcher};
 pub use error::{Damage, VideoError};
 pub use frames::FrameReader;
 pub use gpu::Gpus;
 pub use image::{ImageDecoder, ImageError};
 pub use index::Index;
-pub use program::{Config, Decoder, Limits, Sandboxed, find, is_video};
-pub use proof::GpuError;
-pub use sampling::{Looks, Sampling, Segment};
-pub use selection::TimedFrame;
+pub use program::{Config, Decoder, GpuError, Limits, Sandboxed, find, is_video};
+pub use sampling::{Looks, Sampling, Segment, TimedFrame};

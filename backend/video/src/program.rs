@@ -1,12 +1,12 @@
-//! Finds ffmpeg, checks its version, and starts it.
-
-use crate::arguments;
-use crate::cancel::{self, CancelOnDrop, Cancelled};
-use crate::child::{Bounds, Launcher, Process, Start};
+//! Finds ffmpeg, checks its version, and starts it. Proves that a GPU decodes as the CPU does
+//! before a decoder uses it.
+use crate::child::{Bounds, CancelOnDrop, Cancelled, Launcher, Process, Start};
 use crate::cpu::CpuBudget;
 use crate::error::VideoError;
-use crate::gpu::Pool;
-use crate::sandbox::{self, FileAccess};
+use crate::gpu::{Gpus, Pool, reason_of};
+use crate::sampling::{MAX_FPS, MAX_GAP_US, plan};
+use crate::sandbox::FileAccess;
+use crate::{Index, Sampling, TimedFrame, arguments, child, sandbox};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -132,7 +132,7 @@ impl Decoder {
     /// # Errors
     /// Fails if too many files are open.
     pub fn cancellable(&self) -> std::io::Result<(Self, CancelOnDrop)> {
-        let (guard, cancelled) = cancel::pair()?;
+        let (guard, cancelled) = child::pair()?;
         Ok((Self { cancelled: Some(cancelled), ..self.clone() }, guard))
     }
 
@@ -245,6 +245,83 @@ fn begins_like_movie(head: &[u8]) -> bool {
 /// The smallest number that four characters of a text can be, if they are read as a big-endian
 /// number: a text begins with a tab or a greater character.
 const TEXT: u32 = 0x0900_0000;
+
+/// A second of ffmpeg's test pattern in H.264, with two groups of pictures and B-frames, 192x128:
+/// `ffmpeg -f lavfi -i testsrc2=s=192x128:r=10:d=1 -pix_fmt yuv420p -c:v libx264 -g 5 -bf 2
+/// -sc_threshold 0 -crf 45 -bsf:v filter_units=remove_types=6 -fflags +bitexact
+/// -flags:v +bitexact clip.mkv`.
+const CLIP: &[u8] = include_bytes!("proof/clip.mkv");
+
+/// A GPU does not decode correctly.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    /// Its frames are not those of the CPU.
+    #[error("{0}")]
+    Differs(String),
+    /// It cannot decode at all. The text is the message of ffmpeg.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Decoder {
+    #[must_use]
+    pub fn with_gpus(&self, gpus: Gpus) -> Self {
+        let mut with = self.clone();
+        with.gpus = Some(Pool::new(gpus));
+        with
+    }
+
+    #[must_use]
+    pub fn without_gpus(&self) -> Self {
+        let mut without = self.clone();
+        without.gpus = None;
+        without
+    }
+
+    /// Decodes a small video on the CPU and on a GPU, and compares the pixels. It takes about a
+    /// second. `variables` are those of [`Gpus`].
+    ///
+    /// # Errors
+    /// Fails if a pixel or a time differs, or if the GPU does not decode the video.
+    pub fn check_gpu(&self, id: u32, variables: Vec<(&'static str, OsString)>) -> Result<(), GpuError> {
+        let failed = |error: VideoError| GpuError::Failed(reason_of(error));
+        let (cpu, file) = (self.without_gpus(), clip().map_err(failed)?);
+        let index = cpu.index(&file).map_err(failed)?;
+        let wanted = cpu.all_frames(&file, &index).map_err(failed)?;
+        let gpus = Gpus { ids: vec![id], variables, only: true, on_fallback: Box::new(|_| {}) };
+        let found = self.with_gpus(gpus).all_frames(&file, &index).map_err(failed)?;
+        if found.len() != wanted.len() || wanted.is_empty() {
+            return Err(GpuError::Differs(format!("{} frames instead of {}", found.len(), wanted.len())));
+        }
+        let different = wanted.iter().zip(&found).filter(|(wanted, found)| wanted != found).count();
+        match different {
+            0 => Ok(()),
+            _ => Err(GpuError::Differs(format!("{different} of {} frames differ", wanted.len()))),
+        }
+    }
+
+    fn all_frames(&self, file: &File, index: &Index) -> Result<Vec<TimedFrame>, VideoError> {
+        let mut all = Vec::new();
+        for segment in plan(index, Sampling::Fps(MAX_FPS), MAX_GAP_US) {
+            let mut frames = self.frames(file, index, &segment)?;
+            while let Some(frame) = frames.next_frame()? {
+                all.push(frame);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Returns the clip as a file without a name.
+#[cfg(target_os = "linux")]
+fn clip() -> Result<File, VideoError> {
+    Ok(child::memory_file(CLIP)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn clip() -> Result<File, VideoError> {
+    Err(VideoError::Unavailable(format!("decoding on a GPU needs Linux ({} bytes)", CLIP.len())))
+}
 
 #[cfg(test)]
 mod tests {

@@ -5,8 +5,7 @@
 //! therefore needs a first look at only one block to compute the same plan again.
 
 use crate::index::{Index, Timeline};
-use crate::sampling::{self, CLOSER_US, Looks, START_US, Sampling, Segment, decoding_us, whole};
-use crate::selection::Selection;
+use crate::sampling::{self, CLOSER_US, Looks, START_US, Sampling, Segment, Selection, decoding_us, whole};
 
 /// Shortest length of a block in microseconds. A block ends where decoding can start, so blocks are
 /// longer where keyframes are far apart.

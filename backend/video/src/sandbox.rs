@@ -26,8 +26,6 @@
 //! writing. Its list of files and system calls was tested on an H100 with driver 580.
 
 #[cfg(target_os = "linux")]
-mod files;
-#[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
 mod syscalls;

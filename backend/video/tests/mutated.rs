@@ -5,7 +5,7 @@
 mod damaged;
 
 use std::io::Write;
-use testing::film::DamagedFilms;
+use testing::damage::DamagedFilms;
 use video::sampling::plan;
 use video::{Decoder, Sampling, VideoError};
 

@@ -1,5 +1,5 @@
-//! Aligns faces to the ArcFace template.
-use crate::{Frame, Landmarks, Point};
+//! Aligns faces to the ArcFace template, and covers parts of an image in the aligned chips.
+use crate::{Frame, Landmarks, Point, Rect};
 
 /// Side of an aligned chip in pixels, as the models take it.
 pub const CHIP: u32 = 112;
@@ -74,7 +74,7 @@ fn fit(from: &Landmarks, to: &Landmarks) -> Option<[f64; 4]> {
 }
 
 /// Returns the landmark positions in an aligned chip with `size` pixels per side.
-pub(crate) fn template(size: u32) -> Landmarks {
+fn template(size: u32) -> Landmarks {
     let ratio = size as f32 / CHIP as f32;
     ARCFACE_TEMPLATE.map(|p| Point { x: p.x * ratio, y: p.y * ratio })
 }
@@ -160,19 +160,51 @@ fn sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     std::array::from_fn(|c| interpolate(corners.map(|corner| corner[c]), (x, y)))
 }
 
+/// Covering colour, the same as in [`crate::crop::paint_over`].
+const GREY: [u8; 3] = [127; 3];
+/// Maximum distance in pixels from a hidden box at which a sample can include its pixels.
+const REACH: f32 = 4.0;
+
+/// Covers the visible parts of the boxes `hidden` in the chip of a face with grey. `landmarks` are
+/// those of the face; all coordinates are those of the image. `margin`, a fraction of the larger
+/// side of a hidden box, is also covered, except inside the face's `own` box.
+pub fn cover_in_chip(chip: &mut Frame, landmarks: &Landmarks, own: &Rect, hidden: &[Rect], margin: f32) {
+    let back = Similarity::estimate(landmarks, &template(chip.width())).and_then(|fit| fit.inverse());
+    let width = chip.width() as usize;
+    for (at, pixel) in chip.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
+        let place = Point { x: (at % width) as f32, y: (at / width) as f32 };
+        let covered = back.is_none_or(|back| {
+            let place = back.apply(place);
+            hidden.iter().any(|hidden| {
+                let border = REACH.max(margin * hidden.width.max(hidden.height));
+                contains(hidden, place, REACH)
+                    || (contains(hidden, place, border) && !contains(own, place, 0.0))
+            })
+        });
+        if covered {
+            *pixel = GREY;
+        }
+    }
+}
+
+fn contains(rect: &Rect, point: Point, border: f32) -> bool {
+    (rect.x - border..=rect.x + rect.width + border).contains(&point.x)
+        && (rect.y - border..=rect.y + rect.height + border).contains(&point.y)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
-    fn picture(width: u32, height: u32) -> Frame {
+    fn image(width: u32, height: u32) -> Frame {
         let pixel = |i: u32| [(i * 7) as u8, (i / 3) as u8, (i * i / 11) as u8];
         Frame::new(width, height, (0..width * height).flat_map(pixel).collect()).unwrap()
     }
 
     #[test]
     fn landmarks_in_place_give_the_pixels_unchanged() {
-        let picture = picture(112, 112);
+        let picture = image(112, 112);
         assert_eq!(norm_crop(&picture, &ARCFACE_TEMPLATE, 112).unwrap(), picture);
         let whole_pixels = ARCFACE_TEMPLATE.map(|p| Point { x: p.x + 8.0, y: p.y - 3.0 });
         let chip = norm_crop(&picture, &whole_pixels, 112).unwrap();
@@ -188,7 +220,7 @@ mod tests {
         let fitted = Similarity::estimate(&mirrored, &ARCFACE_TEMPLATE).unwrap();
         // For such a symmetric face, the best similarity only scales it down and keeps it upright.
         assert!(fitted.a.abs() < 0.6 && fitted.b.abs() < 0.1, "{fitted:?}");
-        assert!(norm_crop(&picture(112, 112), &mirrored, 112).is_some());
+        assert!(norm_crop(&image(112, 112), &mirrored, 112).is_some());
         // Points in a symmetric cross and their mirror image determine no rotation.
         let cross: Landmarks =
             [(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0)].map(|(x, y)| Point { x, y });
@@ -201,7 +233,7 @@ mod tests {
     /// functions. The results must be equal.
     #[test]
     fn both_ways_to_sample_say_the_same() {
-        let picture = picture(150, 130);
+        let picture = image(150, 130);
         let mut inner = 0;
         for x in (-2 * ONE..152 * ONE).step_by(777) {
             for y in (-2 * ONE..132 * ONE).step_by(993) {
@@ -220,7 +252,7 @@ mod tests {
 
     #[test]
     fn impossible_landmarks_are_none() {
-        let picture = picture(20, 20);
+        let picture = image(20, 20);
         let same = [Point { x: 5.0, y: 5.0 }; 5];
         assert_eq!(Similarity::estimate(&same, &ARCFACE_TEMPLATE), None);
         let mut odd = ARCFACE_TEMPLATE;
@@ -238,8 +270,43 @@ mod tests {
 
     #[test]
     fn other_sizes_scale_the_template() {
-        let picture = picture(112, 112);
+        let picture = image(112, 112);
         let chip = norm_crop(&picture, &ARCFACE_TEMPLATE, 56).unwrap();
         assert_eq!(chip.pixel(20, 30), picture.pixel(40, 60));
+    }
+
+    /// Returns a white image with a red box.
+    fn image_with_box(red: &Rect) -> Frame {
+        let mut frame = Frame::filled(300, 300, [255; 3]);
+        for (at, pixel) in frame.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
+            if contains(red, Point { x: (at % 300) as f32, y: (at / 300) as f32 }, 0.0) {
+                *pixel = [255, 0, 0];
+            }
+        }
+        frame
+    }
+
+    #[test]
+    fn nothing_of_a_hidden_box_is_left_in_a_chip_however_it_is_turned() {
+        let red = Rect { x: 170.0, y: 90.0, width: 60.0, height: 80.0 };
+        let own = Rect { x: 90.0, y: 90.0, width: 70.0, height: 90.0 };
+        let frame = image_with_box(&red);
+        for degrees in [0.0_f32, 25.0, -40.0, 90.0, 180.0] {
+            let (sin, cos) = degrees.to_radians().sin_cos();
+            // The face is next to the box, at several rotations.
+            let landmarks = ARCFACE_TEMPLATE.map(|p| {
+                let (x, y) = (p.x - 56.0, p.y - 56.0);
+                Point { x: 130.0 + 0.9 * (cos * x - sin * y), y: 135.0 + 0.9 * (sin * x + cos * y) }
+            });
+            let mut chip = norm_crop(&frame, &landmarks, 112).unwrap();
+            let reds = |chip: &Frame| {
+                let pixels = chip.data().as_chunks::<3>().0.iter();
+                pixels.filter(|[r, g, _]| r.abs_diff(*g) > 8).count()
+            };
+            assert!(reds(&chip) > 0, "{degrees}");
+            cover_in_chip(&mut chip, &landmarks, &own, &[red], 0.3);
+            assert_eq!(reds(&chip), 0, "{degrees}");
+            assert!(chip.data().contains(&255), "{degrees}: the rest is unchanged");
+        }
     }
 }

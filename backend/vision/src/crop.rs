@@ -1,8 +1,7 @@
 //! Crops, thumbnails and rotations.
 
 use crate::geometry::Region;
-use crate::resize::lanczos;
-use crate::{Frame, Rect};
+use crate::{Frame, Rect, resize};
 
 /// Returns the face with `margin` (fraction of the larger box side) on each side, clamped to the
 /// image. A crop has at least one pixel: for a box outside the image, the nearest edge pixels.
@@ -97,7 +96,7 @@ pub fn thumbnail(frame: &Frame, max_side: u32) -> Frame {
     }
     let scale = f64::from(max_side.max(1)) / f64::from(longer);
     let side = |v: u32| ((f64::from(v) * scale).round() as u32).clamp(1, max_side.max(1));
-    lanczos(frame, (side(frame.width()), side(frame.height())))
+    resize::lanczos(frame, (side(frame.width()), side(frame.height())))
 }
 
 /// Rotates the frame clockwise by `degrees` (0, 90, 180 or 270). Other values are rounded down to a

@@ -9,12 +9,9 @@ mod coded;
 mod headers;
 mod heif;
 mod jpeg;
-mod png;
 mod raster;
-mod sniff;
-mod webp;
 
-pub use coded::{Assembly, CodedImage, Coding, Colours, Pictures, coded};
+pub use coded::{Assembly, CodedImage, Coding, Colours, Pictures};
 
 use crate::Frame;
 use domain::Reason;
@@ -186,6 +183,19 @@ pub fn probe(bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> 
     guarded(format, || match format {
         Format::Jpeg => jpeg::probe(bytes, limits),
         _ => raster::probe(format, bytes, limits),
+    })
+}
+
+/// Reads what a file of a format with [`Format::needs_ffmpeg`] contains, without decoding it. The
+/// limits hold for the stated sizes.
+///
+/// # Errors
+/// Fails with the errors of [`decode`]. Never panics.
+pub fn coded<'a>(bytes: &'a [u8], limits: &Limits) -> Result<CodedImage<'a>, DecodeError> {
+    let format = known_format(bytes, limits)?;
+    guarded(format, || match format {
+        Format::Avif | Format::Heic => heif::read(format, bytes, limits),
+        _ => headers::read(format, bytes, limits),
     })
 }
 

@@ -20,8 +20,8 @@
 //! Levels are rounded half up and clipped to bytes after each step, and between columns and rows.
 
 use crate::decode::BYTES_PER_PIXEL;
-use crate::grey::grey;
-use crate::resize::{enlarging_taps, lanczos};
+use crate::frame::grey;
+use crate::resize::{self, enlarging_taps};
 use crate::{AxisTaps, Frame, Limits, Taps};
 
 /// Images whose short side is below this, in pixels, have low resolution.
@@ -109,7 +109,7 @@ pub fn enhance(frame: &Frame, limits: &Limits) -> Enhanced {
     if !plan.enlarges() {
         return Enhanced { frame: stretched, scale: 1.0 };
     }
-    let mut enlarged = lanczos(&stretched, plan.size);
+    let mut enlarged = resize::lanczos(&stretched, plan.size);
     unsharp(&mut enlarged);
     Enhanced { frame: enlarged, scale: plan.scale }
 }

@@ -1,7 +1,7 @@
-//! The pixel container that all crates use.
-
-use crate::attachment::Attachment;
+//! The pixel container that all crates use, what is dropped together with it, and its grey levels.
+use multiversion::multiversion;
 use std::any::Any;
+use std::sync::Arc;
 
 /// An 8-bit RGB image, rows top to bottom, pixels interleaved, no padding: `data.len() == width *
 /// height * 3`.
@@ -86,6 +86,44 @@ impl Frame {
 impl std::fmt::Debug for Frame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Frame({}x{})", self.width, self.height)
+    }
+}
+
+/// A value that is dropped with the last frame that it is attached to. It is not part of an image:
+/// all attachments are equal, so that frames with equal pixels are equal.
+#[derive(Clone, Default)]
+struct Attachment(
+    #[expect(dead_code, reason = "it is there to be dropped")] Option<Arc<dyn Any + Send + Sync>>,
+);
+
+impl Attachment {
+    pub(crate) fn new(value: impl Any + Send + Sync) -> Self {
+        Self(Some(Arc::new(value)))
+    }
+}
+
+impl PartialEq for Attachment {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Attachment {}
+
+/// Converts to BT.601 grey in OpenCV's fixed-point form (`COLOR_RGB2GRAY` on bytes: 15-bit weights,
+/// rounded), one byte per pixel.
+pub(crate) fn grey(frame: &Frame) -> Vec<u8> {
+    let mut out = vec![0; frame.data().len() / 3];
+    grey_row(frame.data(), &mut out);
+    out
+}
+
+/// Converts a run of pixels in the same way; `out` may be longer.
+#[multiversion(targets("x86_64+avx2"))]
+pub(crate) fn grey_row(rgb: &[u8], out: &mut [u8]) {
+    for (grey, [r, g, b]) in out.iter_mut().zip(rgb.as_chunks::<3>().0) {
+        let weighted = u32::from(*r) * 9798 + u32::from(*g) * 19235 + u32::from(*b) * 3735;
+        *grey = ((weighted + (1 << 14)) >> 15) as u8;
     }
 }
 

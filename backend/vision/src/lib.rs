@@ -6,34 +6,27 @@
 //! origin top-left, x to the right, y down. Pixel (0, 0) covers the square from (0, 0) to (1, 1).
 
 pub mod align;
-mod attachment;
-mod cover;
 pub mod crop;
 pub mod decode;
 pub mod encode;
 pub mod enhance;
 pub mod frame;
 pub mod geometry;
-mod grey;
-pub mod letterbox;
 pub mod nms;
 pub mod phash;
 pub mod quality;
 mod resize;
-mod taps;
 mod turns;
 pub mod view;
 
-pub use align::{ARCFACE_TEMPLATE, CHIP, Similarity, norm_crop};
-pub use cover::cover_in_chip;
+pub use align::{ARCFACE_TEMPLATE, CHIP, Similarity, cover_in_chip, norm_crop};
 pub use decode::{BYTES_PER_PIXEL, DecodeError, Decoded, Format, ImageHeader, Limits, decode, probe};
 pub use enhance::Enhanced;
 pub use frame::Frame;
 pub use geometry::{Detection, Landmarks, Point, Rect};
-pub use letterbox::{AxisTaps, Letterbox};
 pub use nms::{keep_best, nms};
 pub use phash::PerceptualHashes;
 pub use quality::{Profile, QualityReport};
-pub use taps::Taps;
+pub use resize::Taps;
 pub use turns::TurnScores;
-pub use view::View;
+pub use view::{AxisTaps, Letterbox, View};

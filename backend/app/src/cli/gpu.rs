@@ -1,5 +1,5 @@
 //! Implements `gpu`, which lists devices and operations, and tests every device.
-use super::{Command, Exit};
+use super::Exit;
 use crate::config::Settings;
 use crate::decoder::open_decoder;
 use crate::output;
@@ -31,22 +31,6 @@ pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Ex
     let mut report = start_engine(settings).await?.report();
     report.add_operation(tokio::task::block_in_place(|| open_decoder(settings))?.report);
     output::json_or(args.json, &report, || print(&report))?;
-    Ok(Exit::Success)
-}
-
-/// Prints, for `scripts/run`, the GPU runtime that `scripts/gpu-runtime` must install before
-/// `command` starts. Prints nothing if none is needed.
-pub(super) fn print_runtime(command: Option<&Command>, settings: &Settings) -> anyhow::Result<Exit> {
-    let loads_models = match command {
-        None => true,
-        Some(Command::Up | Command::Serve | Command::Worker) => true,
-        Some(Command::Scan(_) | Command::Detect(_) | Command::Bench(_) | Command::Gpu(_)) => true,
-        Some(Command::Models(_) | Command::Reembed(_)) => true,
-        Some(_) => false,
-    };
-    if let Some(wanted) = settings.wanted_gpu_runtime().filter(|_| loads_models) {
-        output::line(wanted)?;
-    }
     Ok(Exit::Success)
 }
 

@@ -123,7 +123,7 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
     let json = args.json;
     match args.command {
         JobsCommand::List(args) => list(queue, args, json).await,
-        JobsCommand::Show { id } => match queue.get(id).await {
+        JobsCommand::Show { id } => match queue.jobs().get(id).await {
             Err(QueueError::NotFound(_)) => Err(UsageError(format!(
                 "there is no job {id}; `facecrawl jobs list --state any` lists all jobs"
             ))
@@ -149,7 +149,7 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
             results.print(JobState::Cancelled.as_str(), json)
         }
         JobsCommand::Purge { older_than } => {
-            let purged = queue.purge_discarded(older_than.unsigned_abs()).await?;
+            let purged = queue.jobs().purge_discarded(older_than.unsigned_abs()).await?;
             output::json_or(json, &json!({ "purged": purged }), || output::line(format!("{purged} purged")))?;
             Ok(Exit::Success)
         }
@@ -160,7 +160,7 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
 async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit> {
     let ListArgs { state: StateFilter(wanted), kind, crawl, before, limit } = args;
     // One more row shows whether the list continues.
-    let mut jobs = queue.list(wanted, kind.as_deref(), crawl, before, limit + 1).await?;
+    let mut jobs = queue.jobs().list(wanted, kind.as_deref(), crawl, before, limit + 1).await?;
     let is_cut = jobs.len() as i64 > limit;
     if is_cut {
         jobs.pop();
@@ -212,7 +212,7 @@ fn show(job: &JobRow, json: bool) -> anyhow::Result<Exit> {
 }
 
 async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Exit> {
-    let report = queue.report(window).await?;
+    let report = queue.jobs().report(window).await?;
     let rate = |count: i64| count as f64 / window.as_secs_f64();
     let shown = [JobState::Available, JobState::Running, JobState::Retryable, JobState::Discarded];
     let mut table = output::table([

@@ -87,7 +87,7 @@ pub async fn run(cli: Cli, inherited: ListenFd) -> Exit {
     // before any of them uses rustls.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let result = match load(&cli.global.sources()) {
-        Ok(loaded) if cli.global.gpu_runtime => gpu::print_runtime(cli.command.as_ref(), &loaded.settings),
+        Ok(loaded) if cli.global.gpu_runtime => print_runtime(cli.command.as_ref(), &loaded.settings),
         Ok(loaded) => start(cli, loaded, inherited).await,
         Err(errors) => Err(errors.into()),
     };
@@ -180,4 +180,20 @@ fn exit_of(error: &anyhow::Error) -> Exit {
             || matches!(cause.downcast_ref::<ModelError>(), Some(ModelError::Licence { .. }))
     });
     if usage { Exit::Usage } else { Exit::Failure }
+}
+
+/// Prints, for `scripts/run`, the GPU runtime that `scripts/gpu-runtime` must install before
+/// `command` starts. Prints nothing if none is needed.
+fn print_runtime(command: Option<&Command>, settings: &Settings) -> anyhow::Result<Exit> {
+    let loads_models = match command {
+        None => true,
+        Some(Command::Up | Command::Serve | Command::Worker) => true,
+        Some(Command::Scan(_) | Command::Detect(_) | Command::Bench(_) | Command::Gpu(_)) => true,
+        Some(Command::Models(_) | Command::Reembed(_)) => true,
+        Some(_) => false,
+    };
+    if let Some(wanted) = settings.wanted_gpu_runtime().filter(|_| loads_models) {
+        output::line(wanted)?;
+    }
+    Ok(Exit::Success)
 }

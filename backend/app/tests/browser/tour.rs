@@ -37,7 +37,7 @@ async fn from_the_first_command_to_the_first_search_hit() {
     // The private database, which a new user has by default.
     let mut command = place.facecrawl_at(&binary, &["up", "--port", "0"]);
     command
-        .env("POSTGRES_BIN_DIR", testing::server::programs())
+        .env("POSTGRES_BIN_DIR", testing::database::programs())
         .env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8")
         .env("LOG_LEVEL", "warn");
 

@@ -274,7 +274,7 @@ pub async fn expire_leases(database: &TestDatabase) {
 
 /// Runs a program of Postgres, and returns its output.
 pub fn postgres(program: &str, args: &[&str]) -> String {
-    let program = testing::server::programs().join(program);
+    let program = testing::database::programs().join(program);
     Finished::of(Command::new(program).args(args)).expect(0).stdout
 }
 

@@ -11,8 +11,8 @@ use embedded_postgres::Cluster;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::Path;
+use testing::database::programs;
 use testing::files_below;
-use testing::server::programs;
 
 /// Number of consecutive components of an embedding that are searched for. No other face has the
 /// same run of components.

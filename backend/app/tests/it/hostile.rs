@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use testing::film::{DamagedFilms, Film};
+use testing::damage::DamagedFilms;
+use testing::film::Film;
 use testing::{MAX_WAIT, TestDatabase};
 
 const MAX_PAGES: i64 = 60;

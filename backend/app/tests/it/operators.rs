@@ -95,7 +95,7 @@ async fn an_operator_deletes_old_discarded_jobs() {
 async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
     let place = TestFolder::new();
     // The commands connect to the private database of the service.
-    let bin = testing::server::programs();
+    let bin = testing::database::programs();
     let facecrawl = |args: &[&str]| {
         let mut command = place.facecrawl(args);
         command.env("POSTGRES_BIN_DIR", &bin).env("AUTH", "keys");

@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Store;
-use testing::server::programs;
+use testing::database::programs;
 use testing::{MAX_WAIT, TestDatabase};
 use tokio::sync::watch;
 
@@ -228,7 +228,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
     let late = &workers[stopped.unwrap()];
     let its_name = format!("-{}", late.child.id());
     wait_for("for the stopped worker's leases to run out", async || {
-        let running = jobs.list(Some(JobState::Running), None, None, None, 1000).await.ok()?;
+        let running = jobs.jobs().list(Some(JobState::Running), None, None, None, 1000).await.ok()?;
         let is_its = |worker: &Option<String>| worker.as_ref().is_some_and(|name| name.ends_with(&its_name));
         (!running.iter().any(|job| is_its(&job.locked_by))).then_some(())
     })
@@ -267,7 +267,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
     let pictures: HashSet<&str> = faces.iter().map(|face| face["image_id"].as_str().unwrap()).collect();
     assert_eq!((faces.len(), pictures.len()), (portraits, portraits), "each face is stored once");
 
-    let stats = jobs.stats().await.unwrap();
+    let stats = jobs.jobs().stats().await.unwrap();
     let left: Vec<_> = stats.counts.iter().filter(|(_, state, _)| *state != JobState::Completed).collect();
     assert!(left.is_empty(), "{left:?}");
     drop(workers);

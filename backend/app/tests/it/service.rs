@@ -59,7 +59,7 @@ async fn a_service_that_is_started_directly_has_the_settings_of_the_allocator() 
 #[testing::test(flavor = "multi_thread")]
 async fn up_brings_a_database_of_its_own_and_takes_it_along() {
     let place = TestFolder::new();
-    let bin = testing::server::programs();
+    let bin = testing::database::programs();
     let up = |place: &TestFolder| {
         let mut command = place.facecrawl(&["up", "--port", "0"]);
         command.env("POSTGRES_BIN_DIR", &bin);

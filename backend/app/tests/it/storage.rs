@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use testing::server::programs;
+use testing::database::programs;
 use testing::{TestDatabase, files_below};
 use tokio::sync::{Notify, watch};
 

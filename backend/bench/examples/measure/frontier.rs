@@ -7,8 +7,7 @@
 //! are slow, dead or busy. Four crawls of very different sizes run concurrently.
 //! docs/measurements/QUEUE.md explains the figures and their limits.
 //!
-//! The test `backend/bench/tests/it/frontier.rs` runs the same files at a small size.
-mod ledger;
+//! The test `backend/bench/tests/it/measurements.rs` runs the same files at a small size.
 mod simulation;
 mod world;
 

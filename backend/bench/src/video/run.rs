@@ -1,13 +1,19 @@
-//! Decodes the frames of a sampling with and without an analysis, and collects the runs.
-use super::usage::{Usage, Watch};
-use crate::Process;
+//! Decodes the frames of a sampling with and without an analysis, and collects the runs. Watches
+//! the processor time and the resident memory of this process and of the decoder's process
+//! meanwhile.
+use crate::{Process, Spread};
 use anyhow::Context;
 use inference::Priority;
 use pipeline::{Analyzer, FrameFaces, VideoAnalysis, VideoOptions, VideoProgress};
-use std::collections::BTreeMap;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use video::{Decoder, Index, VideoError, sampling};
 
 /// The result of decoding all frames once.
@@ -73,7 +79,7 @@ pub(super) struct Run {
     pub(super) usage: Usage,
     pub(super) analysis: VideoAnalysis,
     /// Time of the last frame that was analysed, in microseconds.
-    pub(super) last_us: i64,
+    last_us: i64,
     /// Number of faces in all frames.
     pub(super) faces: u64,
     /// Time for decoding alone in the same round.
@@ -146,4 +152,251 @@ pub(super) fn seconds_of(index: &Index, measured: &[Runs]) -> f64 {
     let runs = measured.iter().flat_map(|runs| &runs.sides).flat_map(|side| &side.runs);
     let last_us = runs.map(|run| run.last_us).max().unwrap_or(0);
     index.duration_us.unwrap_or(last_us) as f64 / 1e6
+}
+
+/// Time between two samples.
+const PERIOD: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    /// CPU seconds of this process, if the system reports them.
+    pub(super) service: Option<f64>,
+    /// CPU seconds of the decoder's processes.
+    pub(super) decoder: Option<f64>,
+    /// CPU seconds by the part of the work that a thread does.
+    pub(super) parts: BTreeMap<&'static str, f64>,
+    /// The memory at several times; empty if the system does not report it.
+    pub(super) memory: Vec<MemorySample>,
+}
+
+struct Watch {
+    position_us: Arc<AtomicI64>,
+    ended: Arc<AtomicBool>,
+    sampler: JoinHandle<(Vec<MemorySample>, BTreeMap<&'static str, f64>)>,
+    started: Instant,
+    service: Option<f64>,
+    decoder: Option<f64>,
+    process: Process,
+}
+
+impl Watch {
+    /// Starts to measure. Fails if no thread can be started.
+    pub(super) fn start(process: &Process) -> io::Result<Self> {
+        let (position_us, ended) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (position, end) = (position_us.clone(), ended.clone());
+        let sampler = std::thread::Builder::new().name("watch".into()).spawn(move || {
+            let mut threads = ThreadTimes::start();
+            let mut memory = Vec::new();
+            loop {
+                let stop = end.load(Ordering::Relaxed);
+                threads.sample();
+                if let Some(service) = own_resident() {
+                    let at_us = position.load(Ordering::Relaxed);
+                    memory.push(MemorySample { at_us, service, decoder: children_resident() });
+                }
+                if stop {
+                    return (memory, threads.parts());
+                }
+                std::thread::park_timeout(PERIOD);
+            }
+        })?;
+        Ok(Self {
+            position_us,
+            ended,
+            sampler,
+            started: Instant::now(),
+            service: (process.cpu_seconds)(),
+            decoder: (process.children_cpu_seconds)(),
+            process: process.clone(),
+        })
+    }
+
+    /// Sets the position in the video in microseconds, to which later samples belong.
+    pub(super) fn at(&self, position_us: i64) {
+        self.position_us.store(position_us, Ordering::Relaxed);
+    }
+
+    /// Ends the measurement. Returns the time since the start, and what was used.
+    fn stop(self) -> (Duration, Usage) {
+        let took = self.started.elapsed();
+        let since = |before: Option<f64>, now: Option<f64>| now.zip(before).map(|(now, then)| now - then);
+        let service = since(self.service, (self.process.cpu_seconds)());
+        let decoder = since(self.decoder, (self.process.children_cpu_seconds)());
+        self.ended.store(true, Ordering::Relaxed);
+        self.sampler.thread().unpark();
+        let (memory, parts) = self.sampler.join().unwrap_or_default();
+        (took, Usage { service, decoder, parts, memory })
+    }
+}
+
+/// Number of parts of the video.
+const TENTHS: usize = 10;
+
+/// The resident memory at one time, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemorySample {
+    /// Position in the video in microseconds.
+    at_us: i64,
+    /// That of this process.
+    pub(super) service: u64,
+    /// That of the decoder's processes.
+    pub(super) decoder: u64,
+}
+
+/// The resident memory during the analyses, in bytes, from samples every 0.2 s.
+#[derive(Clone, Debug, Serialize)]
+pub struct Resident {
+    /// Maximum of this process.
+    pub peak_service: u64,
+    /// Maximum of the decoder's process; `null` if it ended before the first sample.
+    pub peak_decoder: Option<u64>,
+    /// Maximum of the sum of both. Pages that both use count twice.
+    pub peak_together: u64,
+    /// The sum of both in each tenth of the video; `null` for a part without a sample.
+    pub tenths: Vec<Option<Part>>,
+}
+
+/// The resident memory during a part of the video, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Part {
+    pub min: u64,
+    pub median: u64,
+    pub max: u64,
+}
+
+impl Resident {
+    /// Summarises samples of a video of `seconds`. Returns `None` without samples.
+    pub(super) fn of(samples: &[MemorySample], seconds: f64) -> Option<Self> {
+        let sum = |sample: &MemorySample| sample.service + sample.decoder;
+        let part = |number: usize| {
+            let inside = |sample: &&MemorySample| {
+                let share = sample.at_us as f64 / (seconds * 1e6).max(1.0);
+                ((share * TENTHS as f64) as usize).min(TENTHS - 1) == number
+            };
+            let values: Vec<f64> = samples.iter().filter(inside).map(|sample| sum(sample) as f64).collect();
+            let spread = Spread::of(&values)?;
+            Some(Part { min: spread.min as u64, median: spread.median as u64, max: spread.max as u64 })
+        };
+        Some(Self {
+            peak_service: samples.iter().map(|sample| sample.service).max()?,
+            peak_decoder: samples.iter().map(|sample| sample.decoder).max().filter(|bytes| *bytes > 0),
+            peak_together: samples.iter().map(sum).max()?,
+            tenths: (0..TENTHS).map(part).collect(),
+        })
+    }
+}
+
+/// Returns the resident memory of this process, or `None` if there is no `/proc`.
+fn own_resident() -> Option<u64> {
+    resident("self")
+}
+
+/// Returns the resident memory of the child processes. A child that still runs this program is not
+/// counted: until it becomes another program, its memory is that of its parent.
+fn children_resident() -> u64 {
+    let own = program("self");
+    let other = |process: &&str| own.is_none() || program(process) != own;
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    children.map(|list| list.split_whitespace().filter(other).filter_map(resident).sum::<u64>()).sum()
+}
+
+fn program(process: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/exe")).ok()
+}
+
+fn resident(process: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+/// First letters of the names of threads, and the part of the work that these threads do.
+const PARTS: [(&str, &str); 3] =
+    [("video", "read"), ("face_detection", "detect"), ("face_embedding", "embed")];
+/// The part of the other threads: canvases, chips, quality, tracks.
+const OTHER: &str = "other";
+
+/// The CPU time of threads since a start. A thread that has ended counts until its last sample.
+struct ThreadTimes {
+    /// Nanoseconds by the number of the thread.
+    before: HashMap<String, u64>,
+    /// Name and nanoseconds by the number of the thread.
+    latest: HashMap<String, (String, u64)>,
+}
+
+impl ThreadTimes {
+    pub(super) fn start() -> Self {
+        let before = read().map(|(number, _, time)| (number, time)).collect();
+        Self { before, latest: HashMap::new() }
+    }
+
+    pub(super) fn sample(&mut self) {
+        self.latest.extend(read().map(|(number, name, time)| (number, (name, time))));
+    }
+
+    /// Returns the seconds by part; empty if the system does not report them.
+    pub(super) fn parts(&self) -> BTreeMap<&'static str, f64> {
+        let mut parts = BTreeMap::new();
+        for (number, (name, time)) in &self.latest {
+            let before = self.before.get(number).copied().unwrap_or(0);
+            *parts.entry(part(name)).or_default() += time.saturating_sub(before) as f64 / 1e9;
+        }
+        parts
+    }
+}
+
+fn part(name: &str) -> &'static str {
+    PARTS.iter().find(|(first, _)| name.starts_with(first)).map_or(OTHER, |(_, part)| part)
+}
+
+/// Returns number, name and CPU time in nanoseconds of every thread.
+fn read() -> impl Iterator<Item = (String, String, u64)> {
+    let folder = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    folder.filter_map(|entry| {
+        let text = |name: &str| std::fs::read_to_string(entry.path().join(name)).ok();
+        // The first of three numbers is the time on a CPU:
+        // https://docs.kernel.org/scheduler/sched-stats.html
+        let time = text("schedstat")?.split_whitespace().next()?.parse().ok()?;
+        Some((entry.file_name().into_string().ok()?, text("comm")?, time))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_assigned_to_tenths_of_the_video() {
+        let sample = |at_us, service, decoder| MemorySample { at_us, service, decoder };
+        let samples =
+            [sample(0, 10, 0), sample(900_000, 10, 5), sample(900_001, 30, 1), sample(10_500_000, 20, 5)];
+        let found = Resident::of(&samples, 10.0).expect("samples");
+        assert_eq!((found.peak_service, found.peak_decoder, found.peak_together), (30, Some(5), 31));
+        assert_eq!(found.tenths[0], Some(Part { min: 10, median: 15, max: 31 }));
+        assert_eq!(found.tenths[9], Some(Part { min: 25, median: 25, max: 25 }));
+        assert_eq!(found.tenths[4], None);
+        assert!(Resident::of(&[], 10.0).is_none());
+        let without = Resident::of(&[sample(0, 10, 0)], 10.0).expect("a sample");
+        assert_eq!(without.peak_decoder, None, "no decoder ran at the time of a sample");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_memory_of_this_process_and_its_children_is_read() {
+        assert!(own_resident().is_some_and(|bytes| bytes > 100_000));
+        let mut child = std::process::Command::new("sleep").arg("30").spawn().expect("a process");
+        let started = std::time::Instant::now();
+        while children_resident() < 100_000 {
+            assert!(started.elapsed().as_secs() < 20, "the process has no memory");
+            std::thread::yield_now();
+        }
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+    }
+
+    #[test]
+    fn threads_belong_to_the_part_that_their_name_says() {
+        let names = ["video\n", "face_detection-\n", "face_embedding-\n", "tokio-rt-worker\n"];
+        assert_eq!(names.map(part), ["read", "detect", "embed", "other"]);
+    }
 }

@@ -1,5 +1,4 @@
 //! Tests of the measurements, with models without weights, and of the simulated frontier.
 #![allow(clippy::unwrap_used)]
 
-mod frontier;
 mod measurements;

@@ -1,14 +1,22 @@
-//! Tests the measurements with models without weights.
+//! Tests the measurements with models without weights, and the simulation of crawls over many hosts
+//! (`examples/measure/frontier`) at a small size.
+#[path = "../../examples/measure/frontier/simulation.rs"]
+mod simulation;
+#[path = "../../examples/measure/frontier/world.rs"]
+mod world;
 
 use bench::{
-    BatchSearch, BenchTarget, Counters, Device, Pictures, Plan, Process, Side, SideReport, Spread, gain,
+    BatchSearch, BenchImages, BenchTarget, Counters, Device, Plan, Process, Side, SideReport, Spread, gain,
     measure, svg,
 };
 use inference::{Engine, Manifest, Operation, ResolvedPack};
 use pipeline::Analyzer;
+use serde_json::json;
+use simulation::Simulation;
 use std::collections::BTreeMap;
-use testing::{draw_face, fixture_pack};
+use testing::{TestDatabase, draw_face, fixture_pack};
 use vision::{Frame, Limits};
+use world::Sizes;
 
 /// Returns a side whose engine uses models without weights.
 fn side() -> Side {
@@ -43,18 +51,18 @@ fn plan(targets: &[BenchTarget]) -> Plan {
     Plan { targets: targets.to_vec(), batch_size: 4, iterations: 3, warmup: 1 }
 }
 
-fn pictures(files: &[&[u8]]) -> Pictures {
-    Pictures::of(files.iter().map(|file| file.to_vec().into()).collect(), &Limits::default())
+fn images(files: &[&[u8]]) -> BenchImages {
+    BenchImages::of(files.iter().map(|file| file.to_vec().into()).collect(), &Limits::default())
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn every_operation_is_measured_by_its_documented_name() {
     let side = side();
     let files = [picture(2), picture(1)];
-    let pictures = pictures(&[&files[0], &files[1]]);
+    let images = images(&[&files[0], &files[1]]);
     let mut measured = Vec::new();
     let results =
-        measure(&plan(&BenchTarget::ALL), std::slice::from_ref(&side), &[pictures], &process(), |what| {
+        measure(&plan(&BenchTarget::ALL), std::slice::from_ref(&side), &[images], &process(), |what| {
             measured.push(what.to_owned())
         })
         .await
@@ -88,7 +96,7 @@ async fn every_operation_is_measured_by_its_documented_name() {
 async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
     let side = side();
     let good = picture(1);
-    let mixed = pictures(&[&good, b"no picture", &good, &good]);
+    let mixed = images(&[&good, b"no image", &good, &good]);
     let operations = [BenchTarget::Pipeline, BenchTarget::Operation(Operation::QualityChecks)];
     let sides = std::slice::from_ref(&side);
     let results = measure(&plan(&operations), sides, &[mixed], &process(), |_| ()).await.unwrap();
@@ -98,7 +106,7 @@ async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
         assert_eq!(result.errors.values().sum::<usize>(), 3, "{:?}", result.errors);
         assert!(result.errors.keys().all(|reason| reason.contains("image")), "{:?}", result.errors);
     }
-    let broken = pictures(&[b"no picture"]);
+    let broken = images(&[b"no image"]);
     let refused = measure(&plan(&operations), sides, &[broken], &process(), |_| ()).await;
     assert!(refused.unwrap_err().to_string().contains("none of the images can be used"));
 }
@@ -107,11 +115,11 @@ async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
 async fn a_search_ends_with_the_first_batch_that_cannot_be_measured() {
     let side = side();
     let file = picture(1);
-    let (plan, pictures, process) =
-        (plan(&[BenchTarget::Operation(Operation::QualityChecks)]), pictures(&[&file]), process());
+    let (plan, images, process) =
+        (plan(&[BenchTarget::Operation(Operation::QualityChecks)]), images(&[&file]), process());
     let search = BatchSearch {
         plan: &plan,
-        pictures: &pictures,
+        images: &images,
         process: &process,
         gpu: false,
         largest: 8,
@@ -195,4 +203,29 @@ fn the_plot_is_a_well_formed_document_with_every_bar() {
         }
     }
     assert!(open.is_empty());
+}
+
+#[testing::needs(slow)]
+#[testing::test]
+async fn two_thousand_hosts_are_asked_politely_and_none_is_forgotten() {
+    let database = TestDatabase::create().await;
+    // The ratio of hosts to claimable jobs is that of 80,000 hosts to the 8,192 of a real crawl.
+    let sizes = Sizes { line: 200, slots: 25, largest: 200, ..Sizes::of(2_000) };
+    let report = Simulation::prepare(&database, sizes).await.run().await;
+    for never in ["asked_too_soon", "asked_twice_at_once", "never_asked"] {
+        assert_eq!(report[never], json!(0), "{never}: {report:#}");
+    }
+    let number =
+        |name: &str| report[name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {report:#}"));
+    assert_eq!(
+        number("fetched") + number("given_up"),
+        number("pages"),
+        "every page has an outcome: {report:#}"
+    );
+    // Until every host has received a request, no host receives many more requests than its number
+    // of claimable jobs.
+    assert!(number("as_fair_shares") <= 1.5, "{report:#}");
+    // This crawl of two hosts starts after the other crawls have filled their queues.
+    let small = &report["crawls"][3]["first_wait"]["max"];
+    assert!(small.as_f64().is_some_and(|seconds| seconds < 5.0), "{report:#}");
 }

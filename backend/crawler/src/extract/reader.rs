@@ -4,11 +4,10 @@ use super::picture::{
     self, Candidate, ImageAttributes, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, is_decodable_type,
     is_fetchable, is_lazy_url,
 };
-use super::recipe_filter::{self, RecipeFilter};
 use super::text::{Attributes, has_token, is_picture_property, refresh_target, tidy, unescape};
 use super::videos::{RawVideo, Videos, is_file_type};
 use super::{MAX_IMAGES, MAX_LINKS, MAX_RAW_URL, MAX_TEXT, css, json_ld};
-use crate::recipes::SiteRecipe;
+use crate::recipes::{self, RecipeFilter, SiteRecipe};
 use crate::{Directives, ReferrerPolicy};
 use lol_html::html_content::{Element, TextChunk};
 use lol_html::{HtmlRewriter, MemorySettings, Settings, element, text};
@@ -105,7 +104,7 @@ pub(super) fn read_document(
 
 fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>) {
     // The recipe's handlers must run before the handler that reads the element.
-    let recipe_handlers = recipe.map(|recipe| recipe_filter::handlers(recipe, state)).unwrap_or_default();
+    let recipe_handlers = recipe.map(|recipe| recipes::handlers(recipe, state)).unwrap_or_default();
     let handlers = recipe_handlers.into_iter().chain([
         element!("template *", |_| {
             state.borrow_mut().in_template = true;
@@ -495,7 +494,7 @@ impl State {
     }
 }
 
-impl recipe_filter::HasRecipeFilter for State {
+impl recipes::HasRecipeFilter for State {
     fn recipe_filter(&mut self) -> &mut RecipeFilter {
         &mut self.recipe_filter
     }

@@ -1,8 +1,8 @@
 //! Converts the extracted values to absolute URLs without duplicates.
-use super::budget::ByteBudget;
 use super::extensions::is_page_path;
 use super::reader::{RawImage, RawPage};
 use super::{ImageCandidate, Link, MAX_URL_BYTES, Page, VideoCandidate};
+use crate::urls::ByteBudget;
 use crate::{ReferrerPolicy, urls};
 use encoding_rs::{Encoding, UTF_8};
 use std::borrow::Cow;

@@ -1,7 +1,7 @@
 //! Reads response bodies within their limits.
 use super::FetchError;
-use super::convert;
 use super::decoder::Decoder;
+use crate::fetch::connection;
 use bytes::{Bytes, BytesMut};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -88,7 +88,7 @@ impl Body {
                     if self.decoded.is_multiple_of(CALLS_PER_TURN) {
                         tokio::task::yield_now().await;
                     }
-                    decoder.next().map_err(convert::undecodable)?
+                    decoder.next().map_err(connection::undecodable)?
                 }
                 None => None,
             };
@@ -142,11 +142,11 @@ impl Body {
             Ok(Ok(None)) => {
                 self.ended = true;
                 match &self.decoder {
-                    Some(decoder) if decoder.is_cut_off() => Err(convert::cut_off()),
+                    Some(decoder) if decoder.is_cut_off() => Err(connection::cut_off()),
                     _ => Ok(None),
                 }
             }
-            Ok(Err(error)) => Err(convert::broken_off(&error)),
+            Ok(Err(error)) => Err(connection::broken_off(&error)),
             Err(_) => Ok(None),
         }
     }

@@ -1,13 +1,12 @@
-//! Sends HTTP requests to addresses that the guard allows.
+//! Sends HTTP requests to addresses that the guard allows: fetches of a crawl, and webhooks.
 use super::body::{Body, Limits};
-use super::connection::{self, NewConnections};
-use super::convert::explain;
-use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, date, decoder};
-use crate::config::VIDEO_WINDOWS;
-use crate::dns::{Lookup, SystemLookup, VettedResolver};
-use crate::guard::{AddressScope, Guard};
-use crate::tls::provide_crypto;
+use super::connection::NewConnections;
+use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, connection, date, decoder};
+use crate::config::{VIDEO_WINDOWS, provide_crypto};
+use crate::fetch::connection::explain;
+use crate::guard::{AddressScope, Guard, Lookup, SystemLookup, VettedResolver};
 use crate::{Config, ReferrerPolicy, hls, urls};
+use bytes::Bytes;
 use domain::Reason;
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use std::sync::{Arc, OnceLock};
@@ -166,7 +165,7 @@ impl Fetcher {
     }
 
     /// Returns the client that may connect to the URL's port.
-    pub(super) fn client_for(&self, url: &Url) -> &reqwest::Client {
+    fn client_for(&self, url: &Url) -> &reqwest::Client {
         &self.clients_for(url).pooled
     }
 
@@ -428,4 +427,34 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     // A date in the past means no wait.
     let wait = date::parse(&text, now)? - now;
     Some(Duration::try_from(wait).unwrap_or_default().min(MAX_RETRY_AFTER))
+}
+
+/// Time limit from the connection to the head of the response.
+const POST_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Fetcher {
+    /// Posts `body` with `headers` to a URL that the guard allows, and returns the status of the
+    /// response. Does not follow redirects and does not read the response's body. Errors never
+    /// contain the URL, because it may contain a secret.
+    ///
+    /// # Errors
+    /// Fails with `Guard` for a forbidden URL or address, and with `Dns`, `Connect` or `Timeout` if
+    /// there is no response.
+    pub async fn post(
+        &self,
+        url: &Url,
+        headers: &[(&'static str, String)],
+        body: Bytes,
+    ) -> Result<u16, FetchError> {
+        self.guard().check_url(url)?;
+        let mut request = self.client_for(url).post(url.clone()).body(body);
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        match tokio::time::timeout(POST_TIMEOUT, request.send()).await {
+            Ok(Ok(response)) => Ok(response.status().as_u16()),
+            Ok(Err(error)) => Err(explain(error.without_url())),
+            Err(_) => Err(FetchError::Timeout("no response within the time limit")),
+        }
+    }
 }

@@ -256,7 +256,7 @@ fn a_mixed_answer_is_refused_whole() {
 
 /// Generates addresses of the special-purpose IPv4 ranges.
 fn special_v4() -> impl Strategy<Value = Ipv4Addr> {
-    let table: Vec<(Ipv4Addr, u32)> = ranges::v4_table().collect();
+    let table: Vec<(Ipv4Addr, u32)> = v4_table().collect();
     (proptest::sample::select(table), any::<u32>()).prop_map(|((net, len), host)| {
         let host_bits = host & u32::MAX.checked_shr(len).unwrap_or(0);
         Ipv4Addr::from_bits(net.to_bits() | host_bits)

@@ -1,23 +1,32 @@
-//! Tests the connection itself: HTTP versions, certificates, and fetches that are dropped.
-
-use crate::secure::{NAME, SecureSite};
+//! Tests the connection itself and conditional requests: HTTP versions, certificates of a local
+//! server, and fetches that are dropped.
 use crate::support::{Forbidden, Names, Recorder, Site, local_config};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, Request as Incoming};
-use axum::http::header;
-use axum::response::Redirect;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Redirect};
 use axum::routing::get;
 use bytes::Bytes;
 use crawler::fetch::{AnyHop, Kind};
-use crawler::{Config, FetchError, Fetched, Fetcher, Request, Roots, RootsError};
+use crawler::{Config, FetchError, Fetched, Fetcher, Request, Roots, RootsError, Validators};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::StreamExt;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::net::TcpListener;
 use tokio::sync::Notify;
+use tokio_rustls::TlsAcceptor;
+use url::Url;
 
 #[tokio::test]
 async fn a_dropped_fetch_ends_its_hop() {
@@ -131,4 +140,112 @@ async fn only_authorities_that_were_named_are_trusted() {
     assert_eq!(Roots::from_pem(b"no certificate").unwrap_err(), RootsError::None);
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     assert!(matches!(Roots::from_pem(broken.as_bytes()), Err(RootsError::Bad(_))));
+}
+
+/// The host name in the certificate.
+const NAME: &str = "secure.test";
+
+/// A site that counts its connections.
+struct SecureSite {
+    pub(crate) address: SocketAddr,
+    /// Certificate of the authority in PEM form.
+    authority: String,
+    connections: Arc<AtomicUsize>,
+}
+
+impl SecureSite {
+    /// Starts a site that offers `protocols` by ALPN.
+    pub(crate) async fn start(router: Router, protocols: &[&str]) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new(vec![NAME.to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivateKeyDer::Pkcs8(key.serialize_der().into()),
+            )
+            .unwrap();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counter = connections.clone();
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                counter.fetch_add(1, Ordering::SeqCst);
+                let (acceptor, service) = (acceptor.clone(), TowerToHyperService::new(router.clone()));
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(socket).await else { return };
+                    let builder = Builder::new(TokioExecutor::new());
+                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Self { address, authority: authority.pem(), connections }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> Url {
+        Url::parse(&format!("https://{NAME}:{}{path}", self.address.port())).unwrap()
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test]
+async fn conditional_requests() {
+    let handler = |headers: HeaderMap| async move {
+        let sent = |name| headers.get(name).and_then(|v: &header::HeaderValue| v.to_str().ok());
+        if sent("if-none-match") == Some("\"v1\"") || sent("if-modified-since") == Some("yesterday") {
+            return (StatusCode::NOT_MODIFIED, [("etag", "\"v1\"")]).into_response();
+        }
+        "new".into_response()
+    };
+    let site = Site::start(
+        Router::new()
+            .route("/", get(handler))
+            .route("/moved", get(|| async { Redirect::to("/") }))
+            .route("/always", get(|| async { StatusCode::NOT_MODIFIED })),
+    )
+    .await;
+    let fetcher = Fetcher::new(&local_config());
+    let request = Request::new(site.url("/"), Kind::Page);
+    let asking = |url: Url, etag: Option<&str>, date: Option<&str>| {
+        let (etag, last_modified) = (etag.map(Into::into), date.map(Into::into));
+        Request { validators: Some(Validators { url, etag, last_modified }), ..request.clone() }
+    };
+    let own = || request.url.clone();
+    for conditional in [asking(own(), Some("\"v1\""), None), asking(own(), None, Some("yesterday"))] {
+        let answer = fetcher.fetch(conditional, &AnyHop).await.unwrap();
+        assert_eq!((answer.status, answer.body.len()), (304, 0));
+        assert_eq!(answer.etag.as_deref(), Some("\"v1\""));
+    }
+    let other = asking(own(), Some("\"v0\""), None);
+    assert_eq!(fetcher.fetch(other, &AnyHop).await.unwrap().status, 200);
+    // Validators apply to the URL that they came from, even after a redirect.
+    let elsewhere = asking(site.url("/elsewhere"), Some("\"v1\""), None);
+    assert_eq!(fetcher.fetch(elsewhere, &AnyHop).await.unwrap().status, 200);
+    let moved = Request { url: site.url("/moved"), ..asking(own(), Some("\"v1\""), None) };
+    assert_eq!(fetcher.fetch(moved, &AnyHop).await.unwrap().status, 304);
+    // An invalid header value is omitted. A 304 response to an unconditional request is an error.
+    let odd = asking(own(), Some("\"v1\"\r\nx: y"), None);
+    assert_eq!(fetcher.fetch(odd, &AnyHop).await.unwrap().status, 200);
+    assert_eq!(
+        fetcher
+            .fetch(Request::new(site.url("/always"), Kind::Page), &AnyHop)
+            .await
+            .unwrap_err()
+            .reason()
+            .code(),
+        "http_304"
+    );
 }

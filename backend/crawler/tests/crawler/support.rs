@@ -2,7 +2,7 @@
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
-use crawler::dns::Lookup;
+use crawler::guard::Lookup;
 use crawler::{Config, FetchError, HopPolicy};
 use domain::Reason;
 use std::collections::HashMap;

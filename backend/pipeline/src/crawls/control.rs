@@ -39,7 +39,7 @@ impl Crawls {
     pub async fn pause(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         retried("pause_crawl", || async {
             let mut tx = self.store().begin().await?;
-            self.queue().hold_group(tx.conn(), id).await?;
+            self.queue().groups().hold(tx.conn(), id).await?;
             let (from, to) = ([CrawlState::Running], CrawlState::Paused);
             let crawl = self.store().crawls().set_state(tx.conn(), id, &from, to, None).await?;
             if crawl.kind != CrawlKind::Web {
@@ -59,7 +59,7 @@ impl Crawls {
     pub async fn resume(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         let crawl = retried("resume_crawl", || async {
             let mut tx = self.store().begin().await?;
-            self.queue().release_group(tx.conn(), id).await?;
+            self.queue().groups().release(tx.conn(), id).await?;
             let (from, to) = ([CrawlState::Paused], CrawlState::Running);
             let crawl = self.store().crawls().set_state(tx.conn(), id, &from, to, None).await?;
             tx.commit().await?;
@@ -82,7 +82,7 @@ impl Crawls {
             let Some(last) = videos.last() else { return Ok(()) };
             after = *last;
             let mut tx = self.store().begin().await?;
-            self.queue().hasten_groups(tx.conn(), &videos).await?;
+            self.queue().groups().hasten(tx.conn(), &videos).await?;
             tx.commit().await?;
         }
     }
@@ -143,7 +143,7 @@ impl Crawls {
     /// remain to be closed.
     async fn begin_closing(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
         let mut tx = self.store().begin().await?;
-        let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
+        let jobs = self.queue().groups().cancel(tx.conn(), id, CHUNK).await?;
         self.store().suppressions().lock_of_crawl(tx.conn(), id).await?;
         let (from, to) = (CrawlState::LIVE, CrawlState::Cancelled);
         let crawl = self.store().crawls().set_state(tx.conn(), id, &from, to, None).await?;
@@ -161,7 +161,7 @@ impl Crawls {
     pub(super) async fn close(&self, id: Uuid) -> Result<(), CrawlError> {
         loop {
             let mut tx = self.store().begin().await?;
-            let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
+            let jobs = self.queue().groups().cancel(tx.conn(), id, CHUNK).await?;
             let skipped =
                 match self.store().crawls().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await {
                     // The crawl and its rows were deleted meanwhile. Its jobs must still be
@@ -190,7 +190,7 @@ impl Crawls {
     pub async fn retry(&self, job: Uuid) -> Result<JobRow, CrawlError> {
         retried("retry_job", || async {
             let mut tx = self.store().begin().await?;
-            let row = self.queue().retry(tx.conn(), job).await?;
+            let row = self.queue().jobs().retry(tx.conn(), job).await?;
             if let Some(crawl) = row.group_id {
                 self.reopen(&mut tx, crawl, &row).await?;
             }
@@ -210,7 +210,8 @@ impl Crawls {
         let mut result = Retried::default();
         let mut before = None;
         loop {
-            let rows = self.queue().list(Some(JobState::Discarded), kind, crawl, before, CHUNK).await?;
+            let rows =
+                self.queue().jobs().list(Some(JobState::Discarded), kind, crawl, before, CHUNK).await?;
             for row in &rows {
                 match self.retry(row.id).await {
                     Ok(_) => result.retried += 1,
@@ -236,7 +237,7 @@ impl Crawls {
     pub async fn cancel_job(&self, job: Uuid) -> Result<JobRow, CrawlError> {
         let (row, ledger_row) = retried("cancel_job", || async {
             let mut tx = self.store().begin().await?;
-            let row = self.queue().cancel(tx.conn(), job).await?;
+            let row = self.queue().jobs().cancel(tx.conn(), job).await?;
             let ledger_row = jobs::row_of(&row.kind, &row.payload);
             if let Some((ledger, id)) = ledger_row {
                 let (state, reason) = (Unprocessed::Skipped, &Reason::Cancelled);
@@ -264,7 +265,7 @@ impl Crawls {
         {
             return refuse(format!("the job's crawl is {state}; start a new crawl with its URL instead"));
         }
-        self.queue().set_tenant(tx.conn(), job.id, collection).await?;
+        self.queue().jobs().set_tenant(tx.conn(), job.id, collection).await?;
         if let Some((ledger, row)) = jobs::row_of(&job.kind, &job.payload) {
             self.store().crawls().reopen_row(tx.conn(), crawl, ledger, row).await?;
         }
@@ -382,7 +383,7 @@ impl Crawls {
             self.store().ledger().queued_rows(tx.conn(), crawl, ledger, *after, ROWS_AT_A_TIME).await?;
         let keys: Vec<String> = rows.iter().map(Uuid::to_string).collect();
         let live: HashSet<String> =
-            self.queue().live_keys(tx.conn(), kind.as_str(), &keys).await?.into_iter().collect();
+            self.queue().jobs().live_keys(tx.conn(), kind.as_str(), &keys).await?.into_iter().collect();
         *after = ((rows.len() as i64) == ROWS_AT_A_TIME).then(|| rows.last().copied()).flatten();
         Ok(rows.into_iter().filter(|row| !live.contains(&row.to_string())).collect())
     }

@@ -102,10 +102,10 @@ pub async fn forget_jobs(queue: &Queue, tx: &mut Tx, jobs: &LedgerJobs) -> Resul
     let crawls: Vec<Uuid> = jobs.crawls.iter().copied().collect();
     // The unique key of such a job is the id of its row.
     let keys: Vec<String> = jobs.rows.iter().map(Uuid::to_string).collect();
-    queue.redact_keyed(tx.conn(), &crawls, &keys).await?;
+    queue.groups().redact_keyed(tx.conn(), &crawls, &keys).await?;
     // The jobs of a video are its group.
     let videos: Vec<Uuid> = jobs.videos.iter().copied().collect();
-    queue.redact_groups(tx.conn(), &videos).await?;
+    queue.groups().redact(tx.conn(), &videos).await?;
     Ok(())
 }
 

@@ -281,7 +281,7 @@ pub(crate) async fn forget(
     let jobs = store.erasures().erase_suppressed_image(tx.conn(), row).await?;
     forget_jobs(queue, tx, &jobs).await?;
     if let Some(claim) = claim {
-        queue.redact(tx.conn(), &[claim.id]).await?;
+        queue.jobs().redact(tx.conn(), &[claim.id]).await?;
     }
     Ok(())
 }

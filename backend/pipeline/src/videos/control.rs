@@ -206,10 +206,10 @@ impl Videos {
     pub async fn pause(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
         retried("pause_video", || async {
             let mut tx = store.begin().await?;
-            self.queue.hold_group(tx.conn(), id).await?;
+            self.queue.groups().hold(tx.conn(), id).await?;
             let from = [VideoState::Queued, VideoState::Running];
             store.videos().set_state(tx.conn(), id, &from, VideoState::Paused).await?;
-            if !self.queue.group_is_live(tx.conn(), id).await? {
+            if !self.queue.groups().is_live(tx.conn(), id).await? {
                 // Nobody could resume it: the file is where the scan runs.
                 let scanned =
                     "a scan of local files reads the video; interrupt that command to continue later";
@@ -228,7 +228,7 @@ impl Videos {
     pub async fn resume(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
         retried("resume_video", || async {
             let mut tx = store.begin().await?;
-            self.queue.release_group(tx.conn(), id).await?;
+            self.queue.groups().release(tx.conn(), id).await?;
             store.videos().set_state(tx.conn(), id, &[VideoState::Paused], VideoState::Queued).await?;
             tx.commit().await?;
             Ok(store.videos().get(id).await?)
@@ -244,7 +244,7 @@ impl Videos {
         let collection = store.videos().get(id).await?.collection_id;
         let unused = retried("cancel_video", || async {
             let mut tx = store.begin().await?;
-            self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
+            self.queue.groups().cancel(tx.conn(), id, ALL_JOBS).await?;
             // An erasure finds the video ended, or this transaction finds what was erased.
             store.suppressions().lock(tx.conn(), collection, false).await?;
             let end = VideoEnd {
@@ -314,7 +314,7 @@ impl Videos {
     /// # Errors
     /// Fails with `StoreError::NotFound` if it does not exist.
     pub async fn delete(&self, tx: &mut Tx, store: &Store, id: Uuid) -> Result<Vec<String>, ChangeError> {
-        self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
+        self.queue.groups().cancel(tx.conn(), id, ALL_JOBS).await?;
         Ok(store.videos().delete(tx.conn(), id).await?)
     }
 
@@ -332,7 +332,7 @@ impl Videos {
             let Some(last) = live.last() else { return Ok(repaired) };
             after = *last;
             let mut tx = self.store.begin().await?;
-            let without_job = self.queue.groups_without_jobs(tx.conn(), &live).await?;
+            let without_job = self.queue.groups().without_jobs(tx.conn(), &live).await?;
             drop(tx);
             for id in without_job {
                 repaired += u64::from(self.end_without_job(id).await?);
@@ -351,7 +351,7 @@ impl Videos {
         let (mut cancelled, mut after) = (0, Uuid::nil());
         loop {
             let mut tx = self.store.begin().await?;
-            let held = self.queue.held_groups(tx.conn(), kind.as_str(), after, CHUNK).await?;
+            let held = self.queue.groups().held(tx.conn(), kind.as_str(), after, CHUNK).await?;
             drop(tx);
             let Some(last) = held.last() else { return Ok(cancelled) };
             after = *last;
@@ -359,7 +359,7 @@ impl Videos {
             // Only a retry makes an ended video live again, and it then gets a new job.
             for id in held.into_iter().filter(|id| !live.contains(id)) {
                 let mut tx = self.store.begin().await?;
-                cancelled += self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
+                cancelled += self.queue.groups().cancel(tx.conn(), id, ALL_JOBS).await?;
                 tx.commit().await?;
             }
         }
@@ -372,8 +372,8 @@ impl Videos {
         };
         let mut tx = self.store.begin().await?;
         // The job and the state change in one transaction, under the lock that this call takes.
-        self.queue.group_is_held(tx.conn(), id).await?;
-        if self.queue.group_is_live(tx.conn(), id).await? {
+        self.queue.groups().is_held(tx.conn(), id).await?;
+        if self.queue.groups().is_live(tx.conn(), id).await? {
             return Ok(false);
         }
         self.store.suppressions().lock(tx.conn(), collection, false).await?;

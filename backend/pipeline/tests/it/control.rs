@@ -271,7 +271,8 @@ async fn a_retried_job_of_a_live_crawl_records_its_result() {
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
     let worker = world.worker("one");
     let discarded = async || {
-        let jobs = world.queue.list(Some(JobState::Discarded), None, Some(crawl.id), None, 10).await.unwrap();
+        let jobs =
+            world.queue.jobs().list(Some(JobState::Discarded), None, Some(crawl.id), None, 10).await.unwrap();
         jobs.first().map(|job| job.id)
     };
     let job = wait_for(discarded).await.expect("the job is discarded");
@@ -294,7 +295,7 @@ async fn a_retried_job_of_a_live_crawl_records_its_result() {
 async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
     let (world, site) = World::with_site().await;
     let crawl = world.create(&[site.url("/one.jpg"), site.url("/two.jpg")], fast()).await;
-    let jobs = world.queue.list(None, None, Some(crawl.id), None, 10).await.unwrap();
+    let jobs = world.queue.jobs().list(None, None, Some(crawl.id), None, 10).await.unwrap();
     assert_eq!(jobs.len(), 2);
     world.crawls.cancel_job(jobs[0].id).await.unwrap();
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Running);
@@ -404,7 +405,7 @@ async fn a_page_that_fails_at_every_attempt_is_accounted_for_with_its_job_kept()
     assert_eq!(progress.reasons.get(&Reason::Http(500)), Some(&1));
     assert_eq!((site.asked("/flaky.jpg"), site.asked("/down.jpg")), (3, 5));
     let discarded =
-        world.queue.list(Some(JobState::Discarded), None, Some(crawl.id), None, 10).await.unwrap();
+        world.queue.jobs().list(Some(JobState::Discarded), None, Some(crawl.id), None, 10).await.unwrap();
     assert_eq!(discarded.len(), 1);
     assert!(discarded[0].last_error.as_deref().unwrap().starts_with("http_500"));
 }

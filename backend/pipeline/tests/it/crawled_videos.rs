@@ -37,7 +37,7 @@ async fn video_of(world: &World, crawl: &Crawl) -> Option<Video> {
 async fn job_is_postponed(world: &World) {
     let kind = JobKind::FetchVideo.as_str();
     let postponed = async || {
-        let jobs = world.queue.list(None, Some(kind), None, None, 10).await.unwrap();
+        let jobs = world.queue.jobs().list(None, Some(kind), None, None, 10).await.unwrap();
         (jobs[0].scheduled_at > jobs[0].created_at + time::Duration::seconds(10)).then_some(())
     };
     wait_for(postponed).await.expect("the job is postponed");
@@ -57,7 +57,8 @@ async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Paused);
 
     world.crawls.resume(crawl.id).await.unwrap();
-    let jobs = world.queue.list(None, Some(JobKind::FetchVideo.as_str()), None, None, 10).await.unwrap();
+    let jobs =
+        world.queue.jobs().list(None, Some(JobKind::FetchVideo.as_str()), None, None, 10).await.unwrap();
     let now = time::OffsetDateTime::now_utc();
     assert!(jobs.iter().all(|job| job.scheduled_at <= now), "the video does not wait: {jobs:?}");
     let fetched = async || (site.asked("/film.mkv") > 0).then_some(());
@@ -284,8 +285,8 @@ async fn a_paused_video_leaves_no_job_after_its_crawl_was_cancelled() {
     world.crawls.cancel(crawl.id).await.unwrap();
     videos.reconcile().await.unwrap();
     let mut tx = world.store.begin().await.unwrap();
-    assert!(!world.queue.group_is_live(tx.conn(), video.id).await.unwrap());
-    assert!(!world.queue.group_is_held(tx.conn(), video.id).await.unwrap());
+    assert!(!world.queue.groups().is_live(tx.conn(), video.id).await.unwrap());
+    assert!(!world.queue.groups().is_held(tx.conn(), video.id).await.unwrap());
 }
 
 fn film() -> Vec<u8> {

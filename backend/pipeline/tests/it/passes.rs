@@ -248,7 +248,7 @@ async fn one_view_more(analyzer: &Analyzer, name: &str, picture: Vec<u8>) {
 
 /// Returns an image of 24 megapixels with a group scaled by `scale`, and the boxes of its faces.
 fn lost_group(view: &[u8], group: &[u8], faces: &[Rect], scale: f64) -> (Vec<u8>, Vec<Rect>) {
-    let scene = testing::scene::scene(&pixels(view), &pixels(group), scale, (6000, 4000));
+    let scene = testing::gallery::scene(&pixels(view), &pixels(group), scale, (6000, 4000));
     let [left, top, scale] = [scene.left as f32, scene.top as f32, scene.scale];
     let faces = faces.iter().map(|face| {
         let Rect { x, y, width, height } = face;
@@ -278,7 +278,7 @@ async fn too_coarse(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[
 async fn a_large_picture_without_faces_costs_a_bounded_number_of_looks() {
     let analyzer = analyzer().await;
     let view = pixels(&picture("view.jpg"));
-    let empty = testing::scene::scene(&view, &view, 0.5, (6000, 4000));
+    let empty = testing::gallery::scene(&view, &view, 0.5, (6000, 4000));
     let auto = look(&analyzer, encode::jpeg(&empty.frame, 92), Passes::Auto).await;
     // The small view, the whole image, and the level at which usable faces are visible: 5 x 3.
     assert_eq!((auto.faces.len(), auto.views), (0, 2 + 15));

@@ -188,7 +188,7 @@ async fn interruptions_do_not_change_the_tracks() {
     assert_eq!(paused.state, VideoState::Paused);
     wait_for(async || {
         let mut tx = world.store.begin().await.unwrap();
-        let running = world.queue.group_is_live(tx.conn(), id).await.unwrap();
+        let running = world.queue.groups().is_live(tx.conn(), id).await.unwrap();
         running.then_some(())
     })
     .await

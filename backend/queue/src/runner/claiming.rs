@@ -1,9 +1,10 @@
 //! The claim loop and the shutdown.
-use super::backoff::{Backoff, with_time_limit};
+use super::Backoff;
 use super::settling::{self, Completion};
 use super::slots::ClaimRequest;
-use super::{Shared, heartbeat, maintenance, telemetry};
+use super::{Shared, maintenance, telemetry};
 use crate::ClaimedJob;
+use crate::queue::with_time_limit;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, shutdown: CancellationToken) 
     let (done, inbox) = mpsc::channel(MAX_WAITING_COMPLETIONS);
     let mut completions = tokio::spawn(settling::completions(Arc::clone(&shared), inbox));
     let mut background_tasks = JoinSet::new();
-    background_tasks.spawn(heartbeat::heartbeats(Arc::clone(&shared)));
+    background_tasks.spawn(maintenance::heartbeats(Arc::clone(&shared)));
     background_tasks.spawn(maintenance::maintenance(Arc::clone(&shared)));
     background_tasks.spawn(maintenance::purges(Arc::clone(&shared)));
     background_tasks.spawn(maintenance::listen(Arc::clone(&shared)));

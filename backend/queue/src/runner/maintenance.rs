@@ -1,8 +1,8 @@
-//! Background tasks of a runner: rescue, statistics, purge, unparking and the job notification
-//! listener. The heartbeat is in its own module.
-use super::backoff::{Backoff, with_time_limit};
-use super::{Shared, telemetry};
+//! Background tasks of a runner: heartbeats, rescue, statistics, purge, unparking and the job
+//! notification listener.
+use super::{Backoff, Shared, telemetry};
 use crate::CHANNEL;
+use crate::queue::with_time_limit;
 use sqlx::postgres::PgListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Minimum interval between two passes over the partition keys.
 const PARTITIONS_EVERY: Duration = Duration::from_millis(50);
 /// Minimum of all intervals of the background tasks, regardless of the lease.
-pub(super) const MIN_INTERVAL: Duration = Duration::from_millis(20);
+const MIN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Rescues expired leases of all workers and publishes the queue's depth. Every process does this;
 /// rows that another process is rescuing are skipped.
@@ -124,4 +124,29 @@ async fn listen_once(shared: &Shared, backoff: &mut Backoff) -> Result<(), sqlx:
         }
     }
     Ok(())
+}
+
+/// Extends all leases every third of the lease time, and more often after a failure.
+pub(super) async fn heartbeats(shared: Arc<Shared>) {
+    let lease = shared.queue.config().lease;
+    let every = (lease / 3).max(MIN_INTERVAL);
+    let mut backoff = Backoff::default();
+    let mut pause = every;
+    loop {
+        tokio::time::sleep(pause).await;
+        let claims = shared.active_claims.held();
+        let sent = Instant::now();
+        match with_time_limit(every, shared.queue.heartbeat(&claims)).await {
+            Ok(lost) => {
+                shared.active_claims.heartbeat(&claims, &lost, sent, lease);
+                backoff.reset();
+                pause = every;
+            }
+            Err(error) => {
+                telemetry::failed("heartbeat");
+                tracing::warn!(%error, claims = claims.len(), "failed to send heartbeat; retrying");
+                pause = backoff.next().min(every);
+            }
+        }
+    }
 }

@@ -5,19 +5,16 @@
 //! jobs and listen for new ones. These tasks use a few separate connections. So handlers that
 //! exhaust the main pool cannot block the heartbeats.
 mod active_claims;
-pub(crate) mod backoff;
 mod claiming;
-mod heartbeat;
 mod maintenance;
-mod outside;
 mod settling;
 mod slots;
 mod telemetry;
 
 use crate::{ClaimedJob, Queue};
 use active_claims::ActiveClaims;
-pub use outside::outside_slot;
 use slots::Slots;
+pub use slots::outside_slot;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,5 +154,26 @@ impl Shared {
     /// Returns whether no other job may run in the process beside this one.
     fn runs_alone(&self, job: &ClaimedJob) -> bool {
         job.runs_alone() && !self.config.never_alone.contains(&job.kind)
+    }
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// Exponential pauses with jitter, so that many workers do not retry at the same moment.
+#[derive(Default)]
+struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    fn next(&mut self) -> Duration {
+        let pause = FIRST_PAUSE.saturating_mul(2u32.saturating_pow(self.failures)).min(MAX_PAUSE);
+        self.failures = self.failures.saturating_add(1);
+        pause.mul_f64(rand::random_range(0.5..1.0))
+    }
+
+    fn reset(&mut self) {
+        self.failures = 0;
     }
 }

@@ -1,7 +1,7 @@
 //! Runs one job and records its outcome in the queue.
-use super::backoff::{Backoff, with_time_limit};
-use super::outside::in_slot;
-use super::{Outcome, Shared, telemetry};
+use super::{Backoff, Outcome, Shared, telemetry};
+use crate::queue::with_time_limit;
+use crate::runner::slots::in_slot;
 use crate::settle::{BUSY_PAUSE, Batch};
 use crate::{Claim, ClaimedJob, JobState, QueueError};
 use futures::FutureExt;

@@ -2,6 +2,7 @@
 //! is worthwhile.
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -28,7 +29,7 @@ const MAX_OUTSIDE: usize = 4;
 struct Slot {
     limit: usize,
     used: usize,
-    /// Number of runs that wait outside their slots ([`outside_slot`](super::outside_slot)).
+    /// Number of runs that wait outside their slots ([`outside_slot`]).
     outside: usize,
     /// Whether a tenant never uses more than three quarters of the slots.
     keeps_quarter: bool,
@@ -248,7 +249,7 @@ impl Slots {
     }
 
     /// Releases the slot of a run that waits. Returns `false` and does nothing if too many wait.
-    pub(super) fn leave(&self, kind: &str, tenant: Uuid) -> bool {
+    fn leave(&self, kind: &str, tenant: Uuid) -> bool {
         {
             let mut kinds = self.kinds.lock();
             let Some(slot) = kinds.get_mut(kind) else { return false };
@@ -265,7 +266,7 @@ impl Slots {
     }
 
     /// Occupies a slot again for a run that waited. The slots may be exceeded for a while.
-    pub(super) fn come_back(&self, kind: &str, tenant: Uuid) {
+    fn come_back(&self, kind: &str, tenant: Uuid) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.outside -= 1;
             slot.used += 1;
@@ -359,6 +360,46 @@ impl Slots {
     pub(super) fn used(&self) -> Vec<(String, usize)> {
         self.kinds.lock().iter().map(|(kind, slot)| (kind.clone(), slot.used)).collect()
     }
+}
+
+tokio::task_local! {
+    static SLOT: RunSlot;
+}
+
+/// The slot of a run.
+#[derive(Clone)]
+struct RunSlot {
+    slots: Arc<Slots>,
+    kind: String,
+    tenant: Uuid,
+}
+
+/// A run outside its slot. Dropping it occupies the slot again.
+struct Outside(RunSlot);
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        self.0.slots.come_back(&self.0.kind, self.0.tenant);
+    }
+}
+
+/// Runs a handler that may call [`outside_slot`].
+pub(super) async fn in_slot<F: Future>(slots: &Arc<Slots>, kind: &str, tenant: Uuid, run: F) -> F::Output {
+    let slot = RunSlot { slots: Arc::clone(slots), kind: kind.to_owned(), tenant };
+    SLOT.scope(slot, run).await
+}
+
+/// Releases the slot of the current run while `wait` runs, for example the time until a host
+/// permits the next request. The claim and its lease remain. The run keeps its slot if too many
+/// others wait, and outside of a runner.
+///
+/// Call it in the task of the handler, and never from within `wait`.
+pub async fn outside_slot<F: Future>(wait: F) -> F::Output {
+    let slot = SLOT.try_with(RunSlot::clone).ok();
+    let outside = slot.filter(|slot| slot.slots.leave(&slot.kind, slot.tenant)).map(Outside);
+    let output = wait.await;
+    drop(outside);
+    output
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub(super) struct Depth(Mutex<HashSet<(String, JobState)>>);
 
 impl Depth {
     pub(super) async fn publish(&self, shared: &Shared) -> Result<(), QueueError> {
-        let stats = shared.queue.depth().await?;
+        let stats = shared.queue.jobs().depth().await?;
         let mut now = HashSet::new();
         for (kind, state, count) in stats.counts {
             gauge!(DEPTH, "kind" => kind.clone(), "state" => state.as_str()).set(count as f64);

@@ -70,7 +70,8 @@ async fn a_unique_key_is_taken_while_its_job_lives() {
     let other_kind = NewJob { unique_key: Some(key.clone()), ..image() };
     bench.add_one(other_kind).await;
     let mut conn = bench.db.pool().acquire().await.unwrap();
-    let live = bench.queue.live_keys(&mut conn, "page", &["other".to_owned(), key.clone()]).await.unwrap();
+    let live =
+        bench.queue.jobs().live_keys(&mut conn, "page", &["other".to_owned(), key.clone()]).await.unwrap();
     assert_eq!(live, [key]);
 }
 

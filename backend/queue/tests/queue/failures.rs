@@ -19,7 +19,7 @@ pub(crate) struct Admin {
 
 impl Admin {
     pub(crate) async fn of(bench: &Bench) -> Self {
-        let conn = PgConnection::connect(testing::server::url()).await.unwrap();
+        let conn = PgConnection::connect(testing::database::url()).await.unwrap();
         let database = bench.db.pool().connect_options().get_database().unwrap().to_owned();
         Self { conn, database }
     }
@@ -140,8 +140,8 @@ async fn a_result_outlives_a_database_that_is_away() {
     .await;
     admin.allow_connections(true).await;
     until("both are settled", || async {
-        bench.queue.get(done).await.is_ok_and(|row| row.state == JobState::Completed)
-            && bench.queue.get(discarded).await.is_ok_and(|row| row.state == JobState::Discarded)
+        bench.queue.jobs().get(done).await.is_ok_and(|row| row.state == JobState::Completed)
+            && bench.queue.jobs().get(discarded).await.is_ok_and(|row| row.state == JobState::Discarded)
     })
     .await;
     assert_eq!(bench.get(done).await.attempt, 1);

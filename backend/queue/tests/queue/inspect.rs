@@ -23,7 +23,7 @@ async fn lists_page_through_both_tables_newest_first() {
     bench.fail(jobs[2].claim, false).await.unwrap();
 
     let list = async |state, kind, group, before, limit| -> Vec<Uuid> {
-        let rows = bench.queue.list(state, kind, group, before, limit).await.unwrap();
+        let rows = bench.queue.jobs().list(state, kind, group, before, limit).await.unwrap();
         rows.into_iter().map(|row| row.id).collect()
     };
     let newest: Vec<Uuid> = ids.iter().rev().copied().collect();
@@ -73,7 +73,7 @@ async fn a_retried_job_starts_anew() {
         "a completed job cannot be retried"
     );
     assert!(matches!(bench.retry(Uuid::now_v7()).await, Err(QueueError::NotFound(_))));
-    assert!(matches!(bench.queue.get(Uuid::now_v7()).await, Err(QueueError::NotFound(_))));
+    assert!(matches!(bench.queue.jobs().get(Uuid::now_v7()).await, Err(QueueError::NotFound(_))));
 }
 
 #[testing::test]
@@ -98,18 +98,17 @@ async fn a_job_retried_into_a_held_group_is_held() {
     let group = Uuid::now_v7();
     let id = bench.add_one(NewJob { group_id: Some(group), ..page() }).await;
     bench.fail(bench.claim_one().await.claim, true).await.unwrap();
-    let mut conn = bench.db.pool().acquire().await.unwrap();
-    bench.queue.hold_group(&mut conn, group).await.unwrap();
+    bench.hold(group).await;
     assert!(bench.retry(id).await.unwrap().held);
     assert!(bench.claim(10).await.is_empty());
-    bench.queue.release_group(&mut conn, group).await.unwrap();
+    bench.release(group).await;
     assert_eq!(bench.claim_one().await.claim.id, id);
 }
 
 #[testing::test]
 async fn stats_count_every_kind_and_state() {
     let bench = Bench::new().await;
-    let stats = bench.queue.stats().await.unwrap();
+    let stats = bench.queue.jobs().stats().await.unwrap();
     assert!(stats.counts.is_empty() && stats.oldest_due_seconds == 0.0);
 
     let old = OffsetDateTime::now_utc() - Duration::from_secs(1000);
@@ -126,7 +125,7 @@ async fn stats_count_every_kind_and_state() {
         counts
     };
     let row = |kind: &str, state, count| (kind.to_owned(), state, count);
-    let stats = bench.queue.stats().await.unwrap();
+    let stats = bench.queue.jobs().stats().await.unwrap();
     let mut expected = vec![
         row("image", JobState::Available, 2),
         row("page", JobState::Available, 1),
@@ -137,7 +136,7 @@ async fn stats_count_every_kind_and_state() {
     assert_eq!(sorted(stats.counts), expected);
     assert!((990.0..1100.0).contains(&stats.oldest_due_seconds), "{}", stats.oldest_due_seconds);
     expected.remove(2);
-    assert_eq!(sorted(bench.queue.depth().await.unwrap().counts), expected);
+    assert_eq!(sorted(bench.queue.jobs().depth().await.unwrap().counts), expected);
 }
 
 #[testing::test]
@@ -150,7 +149,7 @@ async fn a_cancelled_job_is_over_for_whoever_holds_it() {
     assert_eq!(claim.id, running);
     let cancel = async |id| {
         let mut tx = bench.db.pool().begin().await.unwrap();
-        let row = bench.queue.cancel(&mut tx, id).await?;
+        let row = bench.queue.jobs().cancel(&mut tx, id).await?;
         tx.commit().await.unwrap();
         Ok::<_, QueueError>(row)
     };
@@ -170,7 +169,7 @@ async fn a_cancelled_job_is_over_for_whoever_holds_it() {
 async fn a_report_tells_of_each_kind_what_waits_and_how_fast_it_goes() {
     let bench = Bench::new().await;
     let minute = Duration::from_secs(60);
-    assert!(bench.queue.report(minute).await.unwrap().kinds.is_empty());
+    assert!(bench.queue.jobs().report(minute).await.unwrap().kinds.is_empty());
 
     let old = OffsetDateTime::now_utc() - Duration::from_secs(1000);
     let later = OffsetDateTime::now_utc() + Duration::from_secs(1000);
@@ -188,7 +187,7 @@ async fn a_report_tells_of_each_kind_what_waits_and_how_fast_it_goes() {
     bench.complete(pages[1].claim).await.unwrap();
     bench.fail(pages[2].claim, true).await.unwrap();
 
-    let report = bench.queue.report(minute).await.unwrap();
+    let report = bench.queue.jobs().report(minute).await.unwrap();
     assert_eq!(report.window, minute);
     let names: Vec<&str> = report.kinds.keys().map(String::as_str).collect();
     assert_eq!(names, ["image", "later", "page"]);
@@ -204,7 +203,7 @@ async fn a_report_tells_of_each_kind_what_waits_and_how_fast_it_goes() {
         .execute(bench.db.pool())
         .await
         .unwrap();
-    let page = bench.queue.report(minute).await.unwrap().kinds["page"].clone();
+    let page = bench.queue.jobs().report(minute).await.unwrap().kinds["page"].clone();
     assert_eq!((page.completed, page.discarded), (0, 0), "they ended before the window");
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::{Barrier, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 /// A handler that wraps a function.
-pub(crate) struct Body<F>(F);
+struct Body<F>(F);
 
 #[async_trait::async_trait]
 impl<F, O> Handler for Body<F>
@@ -34,7 +34,7 @@ where
 /// A runner and the token that stops it.
 pub(crate) struct Worker {
     runner: Runner,
-    pub(crate) shutdown: CancellationToken,
+    shutdown: CancellationToken,
 }
 
 impl Worker {

@@ -56,7 +56,7 @@ impl Bench {
     }
 
     pub(crate) async fn get(&self, id: Uuid) -> JobRow {
-        self.queue.get(id).await.unwrap()
+        self.queue.jobs().get(id).await.unwrap()
     }
 
     pub(crate) async fn state(&self, id: Uuid) -> JobState {
@@ -92,7 +92,7 @@ impl Bench {
 
     pub(crate) async fn retry(&self, id: Uuid) -> Result<JobRow, queue::QueueError> {
         let mut tx = self.db.pool().begin().await.unwrap();
-        let row = self.queue.retry(&mut tx, id).await?;
+        let row = self.queue.jobs().retry(&mut tx, id).await?;
         tx.commit().await.unwrap();
         Ok(row)
     }

@@ -104,7 +104,7 @@ impl From<JobRow> for JobView {
     ),
 )]
 async fn get_job(State(state): State<AppState>, Id(id): Id) -> Result<Json<JobView>, ApiError> {
-    Ok(Json(state.services.queue.get(id).await?.into()))
+    Ok(Json(state.services.queue.jobs().get(id).await?.into()))
 }
 
 /// State of a job, or all states.
@@ -178,8 +178,12 @@ async fn list_jobs(
     let wanted = params.state.unwrap_or(StateFilter::Discarded).state();
     let list = List::of("jobs", (wanted, &params.kind, params.crawl_id));
     let before = list.after(params.cursor.as_deref())?;
-    let mut rows =
-        state.services.queue.list(wanted, params.kind.as_deref(), params.crawl_id, before, limit + 1).await?;
+    let mut rows = state
+        .services
+        .queue
+        .jobs()
+        .list(wanted, params.kind.as_deref(), params.crawl_id, before, limit + 1)
+        .await?;
     let next_cursor = list.paginate(&mut rows, limit, |job| job.id);
     Ok(Json(JobList { jobs: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }
@@ -260,7 +264,7 @@ async fn get_job_stats(
     Query(params): Query<StatsParams>,
 ) -> Result<Json<JobStats>, ApiError> {
     let seconds = params.window_seconds.map_or(60, Bounded::get).unsigned_abs();
-    let report = state.services.queue.report(Duration::from_secs(seconds)).await?;
+    let report = state.services.queue.jobs().report(Duration::from_secs(seconds)).await?;
     let rate = |count: i64| count as f64 / seconds as f64;
     let kind = |(kind, report): (String, KindReport)| {
         let count = |state| report.counts.get(&state).copied().unwrap_or(0);

@@ -1,11 +1,11 @@
-//! Draws the frames of a film.
-
-use super::number::write_number;
-use super::placement::Placed;
-use super::scaled::{Pyramid, view};
-use super::script::{Film, Shot, View};
-use crate::people::sprite::{Expression, sprite};
-use crate::people::{PATCHWORK, picture};
+//! Draws the frames of a film, each with its number, and reads the number.
+//!
+//! The number consists of two rows of black and white cells in the top left corner. The first row
+//! has a mark of 4 cells (1101), 16 bits from the highest, and a checksum of 4 bits.
+//! Each cell of the second row has the opposite colour of the cell above. A cell is a square of at
+//! least 8 pixels, so lossy codecs keep it readable.
+use super::script::{Film, Placed, Shot, View};
+use crate::people::{Expression, PATCHWORK, Sprite, picture, sprite};
 use std::collections::HashMap;
 use vision::{Frame, Rect};
 
@@ -132,5 +132,244 @@ fn discs(frame: &mut Frame, shot: &Shot, share: f32, seen: &Rect) {
                 }
             }
         }
+    }
+}
+
+/// A sprite in several sizes, each half as large as the one before it.
+#[derive(Debug)]
+struct Pyramid {
+    levels: Vec<Sprite>,
+}
+
+impl Pyramid {
+    pub(super) fn new(sprite: Sprite) -> Self {
+        let mut levels = vec![sprite];
+        while let Some(last) = levels.last().filter(|last| last.width.min(last.height) >= 32) {
+            let half = halved(last);
+            levels.push(half);
+        }
+        Self { levels }
+    }
+
+    /// Draws the sprite into the rectangle `area` of the frame, which may extend outside it.
+    /// Colours are multiplied by `light`.
+    fn blend(&self, frame: &mut Frame, area: &Rect, light: f32) {
+        // The smallest level that needs no enlargement, so that no pixel of it is skipped.
+        let level = self
+            .levels
+            .iter()
+            .rev()
+            .find(|level| level.width as f32 >= area.width)
+            .unwrap_or(&self.levels[0]);
+        let columns = taps((area.x, area.width), frame.width(), level.width);
+        let rows = taps((area.y, area.height), frame.height(), level.height);
+        let light = (light * 256.0) as u32;
+        let width = frame.width() as usize;
+        for row in &rows {
+            let [above, below] =
+                [row.first, row.second].map(|y| &level.pixels[y * level.width..][..level.width]);
+            for column in &columns {
+                let corners =
+                    [above[column.first], above[column.second], below[column.first], below[column.second]];
+                let channel = |c: usize| mixed(corners.map(|corner| u32::from(corner[c])), column, row);
+                let opacity = channel(3);
+                if opacity == 0 {
+                    continue;
+                }
+                let at = 3 * (row.at * width + column.at);
+                for (c, value) in frame.data_mut()[at..at + 3].iter_mut().enumerate() {
+                    let over = (channel(c) * light) >> 8;
+                    *value = (over + u32::from(*value) * (255 - opacity) / 255).min(255) as u8;
+                }
+            }
+        }
+    }
+}
+
+/// Returns a part of `picture` in the size `width` x `height`. `part` is in pixels of the picture.
+/// Outside the picture, its edge is repeated.
+pub(super) fn view(picture: &Frame, part: &Rect, width: u32, height: u32) -> Frame {
+    // The area of the whole picture, in pixels of the result.
+    let (across, down) = (width as f32 / part.width, height as f32 / part.height);
+    let whole = |start: f32, scale: f32, side: u32| (-start * scale, side as f32 * scale);
+    let columns = edge_taps(whole(part.x, across, picture.width()), width, picture.width() as usize);
+    let rows = edge_taps(whole(part.y, down, picture.height()), height, picture.height() as usize);
+    let (stride, data) = (picture.width() as usize * 3, picture.data());
+    let mut pixels = Vec::with_capacity(width as usize * height as usize * 3);
+    for row in &rows {
+        let [above, below] = [row.first, row.second].map(|y| &data[y * stride..][..stride]);
+        for column in &columns {
+            let (left, right) = (3 * column.first, 3 * column.second);
+            pixels.extend([0, 1, 2].map(|c| {
+                let corners = [above[left + c], above[right + c], below[left + c], below[right + c]];
+                mixed(corners.map(u32::from), column, row) as u8
+            }));
+        }
+    }
+    Frame::new(width, height, pixels).expect("three bytes for each pixel")
+}
+
+/// The two source pixels of a target pixel, and the weight of the second, 0 to 256.
+struct Tap {
+    at: usize,
+    first: usize,
+    second: usize,
+    weight: u32,
+}
+
+/// Returns the taps of the target pixels 0 to `side` that lie in the interval (start, length), into
+/// which `source` pixels are scaled.
+fn taps((start, length): (f32, f32), side: u32, source: usize) -> Vec<Tap> {
+    let mut all = edge_taps((start, length), side, source);
+    all.retain(|tap| (start..start + length).contains(&(tap.at as f32 + 0.5)));
+    all
+}
+
+/// Returns the taps of all target pixels. Pixels outside the interval get the nearest edge.
+fn edge_taps((start, length): (f32, f32), side: u32, source: usize) -> Vec<Tap> {
+    let tap = |at: u32| {
+        let from = (at as f32 + 0.5 - start) / length * source as f32 - 0.5;
+        let from = from.clamp(0.0, source as f32 - 1.0);
+        let first = from as usize;
+        let weight = ((from - first as f32) * 256.0) as u32;
+        Tap { at: at as usize, first, second: (first + 1).min(source - 1), weight }
+    };
+    (0..side).map(tap).collect()
+}
+
+/// Interpolates between the four corners: top left, top right, bottom left, bottom right.
+fn mixed([a, b, c, d]: [u32; 4], column: &Tap, row: &Tap) -> u32 {
+    let upper = a * (256 - column.weight) + b * column.weight;
+    let lower = c * (256 - column.weight) + d * column.weight;
+    (upper * (256 - row.weight) + lower * row.weight + (1 << 15)) >> 16
+}
+
+fn halved(sprite: &Sprite) -> Sprite {
+    let (width, height) = (sprite.width / 2, sprite.height / 2);
+    let mut pixels = Vec::with_capacity(width * height);
+    for y in 0..height {
+        for x in 0..width {
+            let at = 2 * y * sprite.width + 2 * x;
+            let four = [at, at + 1, at + sprite.width, at + sprite.width + 1].map(|at| sprite.pixels[at]);
+            let mean = |c: usize| (four.iter().map(|pixel| u32::from(pixel[c])).sum::<u32>() + 2) / 4;
+            pixels.push([mean(0) as u8, mean(1) as u8, mean(2) as u8, mean(3) as u8]);
+        }
+    }
+    Sprite { width, height, pixels }
+}
+
+const MARK: u32 = 0b1101;
+const CELLS: u32 = 24;
+
+/// Returns the side of a cell in pixels.
+fn cell(width: u32, height: u32) -> f32 {
+    (width.min(height) as f32 / 36.0).max(8.0)
+}
+
+/// Returns the cells of the first row, the first cell in the highest of 24 bits.
+fn pattern(number: u32) -> u32 {
+    let number = number & 0xffff;
+    let checksum = (number >> 12) ^ (number >> 8) ^ (number >> 4) ^ number ^ 0b0110;
+    MARK << 20 | number << 4 | checksum & 0xf
+}
+
+/// Returns the area of the number in a frame of this size, in pixels. No face may touch it.
+pub fn number_area(width: u32, height: u32) -> Rect {
+    let cell = cell(width, height);
+    Rect { x: 0.0, y: 0.0, width: cell * CELLS as f32, height: cell * 2.0 }
+}
+
+/// Draws the lowest 16 bits of `number`.
+fn write_number(frame: &mut Frame, number: u32) {
+    let area = number_area(frame.width(), frame.height());
+    let (pattern, cell, width) = (pattern(number), area.height / 2.0, frame.width() as usize);
+    for y in 0..area.height.round() as usize {
+        for x in 0..(area.width.round() as usize).min(width) {
+            let (column, row) = (((x as f32 + 0.5) / cell) as u32, ((y as f32 + 0.5) / cell) as u32);
+            let bit = pattern >> (CELLS - 1 - column.min(CELLS - 1)) & 1 ^ row.min(1);
+            let at = 3 * (y * width + x);
+            frame.data_mut()[at..at + 3].fill(if bit == 1 { 235 } else { 16 });
+        }
+    }
+}
+
+/// Returns the number in a decoded frame, 0 to 65535, also if the frame is rotated by a multiple of
+/// 90 degrees. Returns `None` if a cell is unclear or the checksum is wrong.
+pub fn read_number(frame: &Frame) -> Option<u32> {
+    read_number_and_rotation(frame).map(|(number, _)| number)
+}
+
+/// Returns the number, as [`read_number`] does, and the clockwise rotation of the frame in degrees.
+pub fn read_number_and_rotation(frame: &Frame) -> Option<(u32, u32)> {
+    (0..4).find_map(|quarters| Some((read_rotated(frame, quarters)?, 90 * quarters)))
+}
+
+/// Reads the number in a frame that is rotated clockwise by `quarters` of a turn.
+fn read_rotated(frame: &Frame, quarters: u32) -> Option<u32> {
+    let (width, height) = (frame.width() as f32, frame.height() as f32);
+    let cell = cell(frame.width(), frame.height());
+    let brightness = |u: f32, v: f32| {
+        let (x, y) = match quarters {
+            0 => (u, v),
+            1 => (width - v, u),
+            2 => (width - u, height - v),
+            _ => (v, height - u),
+        };
+        let inside = |at: f32, side: u32| (at.max(0.0) as u32).min(side - 1);
+        frame.pixel(inside(x, frame.width()), inside(y, frame.height())).map(f32::from).iter().sum::<f32>()
+            / 3.0
+    };
+    // The mean of a grid of points in the middle of the cell.
+    let mean = |column: f32, row: f32| {
+        let points =
+            (0..16).map(|point| [point % 4, point / 4].map(|step| (0.32 + 0.12 * step as f32) * cell));
+        points.map(|[x, y]| brightness(column * cell + x, row * cell + y)).sum::<f32>() / 16.0
+    };
+    let mut read = 0;
+    for column in 0..CELLS {
+        let contrast = mean(column as f32, 0.0) - mean(column as f32, 1.0);
+        if contrast.abs() < 60.0 {
+            return None;
+        }
+        read = read << 1 | u32::from(contrast > 0.0);
+    }
+    let number = read >> 4 & 0xffff;
+    (read == pattern(number)).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vision::crop::rotate;
+
+    #[test]
+    fn a_number_is_read_in_every_size_and_direction() {
+        for (width, height) in [(200, 160), (640, 360), (360, 640), (1920, 1080)] {
+            for number in [0, 1, 0x1234, 0xa5c3, 0xffff] {
+                let mut frame = Frame::filled(width, height, [120, 90, 60]);
+                assert_eq!(read_number(&frame), None);
+                write_number(&mut frame, number);
+                for degrees in [0, 90, 180, 270] {
+                    assert_eq!(
+                        read_number(&rotate(&frame, degrees)),
+                        Some(number),
+                        "{width}x{height} {degrees}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_number_is_not_read() {
+        let mut frame = Frame::filled(640, 360, [0; 3]);
+        write_number(&mut frame, 77);
+        // Exchanges the two rows of one cell, which keeps the contrast.
+        let area = number_area(640, 360);
+        for y in 0..area.height as usize {
+            let at = 3 * (y * 640 + 105);
+            frame.data_mut()[at..at + 30].iter_mut().for_each(|v| *v = 251 - *v);
+        }
+        assert_eq!(read_number(&frame), None);
     }
 }

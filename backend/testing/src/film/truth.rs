@@ -1,5 +1,4 @@
 //! What a perfect analysis of a film reports.
-
 use super::Encoding;
 use super::script::Film;
 use serde::Serialize;

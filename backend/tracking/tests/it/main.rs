@@ -2,9 +2,6 @@
 //! real detectors.
 #![allow(clippy::unwrap_used)]
 
-mod closer;
-mod dense;
-mod people;
 mod properties;
 mod scene;
-mod sparse;
+mod tracks;

@@ -18,19 +18,19 @@ impl Random {
     }
 
     /// Returns a number from 0 up to 1.
-    pub(crate) fn uniform(&mut self) -> f64 {
+    fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Returns a number of the standard normal distribution (Box and Muller 1958).
-    pub(crate) fn normal(&mut self) -> f64 {
+    fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 }
 
 /// Centre x, centre y and width at a time in seconds; the height is 1.2 times the width.
-pub(crate) type Path = Box<dyn Fn(f64) -> (f64, f64, f64)>;
+type Path = Box<dyn Fn(f64) -> (f64, f64, f64)>;
 
 pub(crate) struct Person {
     pub(crate) identity: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Scene {
 }
 
 /// The identity of false faces.
-pub(crate) const NOBODY: u64 = u64::MAX;
+const NOBODY: u64 = u64::MAX;
 
 /// Draws the frames of a scene. `fps` is the mean number of frames per second.
 pub(crate) fn draw(people: &[Person], fps: f64, seconds: f64, faults: Faults, seed: u64) -> Scene {
@@ -172,7 +172,7 @@ pub(crate) struct Figures {
 }
 
 /// A person counts as found if one track has half of the frames.
-pub(crate) const MIN_SHARE: f64 = 0.5;
+const MIN_SHARE: f64 = 0.5;
 
 pub(crate) fn measure(scene: &Scene, tracks: &[Track<u64>]) -> Figures {
     let sample =

@@ -1,8 +1,6 @@
 //! Tests of the decoder through its public interface, with a real ffmpeg.
 #![allow(clippy::unwrap_used)]
 
-mod endings;
-mod formats;
 mod frames;
 mod gpu;
 mod images;

@@ -2,7 +2,7 @@
 //! and how the decoded pictures become one upright image. Decoding itself is in the crate `video`.
 
 use super::raster::on_white;
-use super::{DecodeError, Decoded, Format, ImageHeader, Limits, corrupt, guarded, headers, heif, upright};
+use super::{DecodeError, Decoded, Format, ImageHeader, corrupt, upright};
 use crate::Frame;
 use crate::crop::{mirror, rotate};
 use image::metadata::Orientation;
@@ -50,7 +50,16 @@ pub(super) enum Source<'a> {
     /// The file as it is.
     File(&'a [u8]),
     /// Coded pictures in a HEIF file.
-    Items(Vec<heif::Payload<'a>>),
+    Items(Vec<Payload<'a>>),
+}
+
+/// A coded picture in the file.
+#[derive(Clone, Debug)]
+pub(super) struct Payload<'a> {
+    /// Its parts, in order.
+    pub(super) parts: Vec<&'a [u8]>,
+    /// The configuration of the decoder: the body of `hvcC` or `av1C`.
+    pub(super) configuration: &'a [u8],
 }
 
 /// Where the pictures are placed.
@@ -122,24 +131,11 @@ impl Pictures<'_> {
     pub fn stream(&self, format: Format) -> Result<Cow<'_, [u8]>, DecodeError> {
         match &self.source {
             Source::File(bytes) => Ok(Cow::Borrowed(bytes)),
-            Source::Items(items) => heif::stream(self.coding, items, self.grid.tile)
+            Source::Items(items) => stream(self.coding, items, self.grid.tile)
                 .map(Cow::Owned)
                 .ok_or_else(|| corrupt(format, "its coded pictures are invalid")),
         }
     }
-}
-
-/// Reads what a file of a format with [`Format::needs_ffmpeg`] contains, without decoding it. The
-/// limits hold for the stated sizes.
-///
-/// # Errors
-/// Fails with the errors of [`super::decode`]. Never panics.
-pub fn coded<'a>(bytes: &'a [u8], limits: &Limits) -> Result<CodedImage<'a>, DecodeError> {
-    let format = super::known_format(bytes, limits)?;
-    guarded(format, || match format {
-        Format::Avif | Format::Heic => heif::read(format, bytes, limits),
-        _ => headers::read(format, bytes, limits),
-    })
 }
 
 impl<'a> CodedImage<'a> {
@@ -281,5 +277,108 @@ impl Step {
             Self::Crop { width, height, .. } => (width, height),
             _ => (width, height),
         }
+    }
+}
+
+/// Returns the coded pictures as a stream for the decoder; `None` if they are invalid. The stream
+/// is at most as long as the file, the configurations and what is added for each
+/// picture.
+fn stream(coding: Coding, items: &[Payload<'_>], size: (u32, u32)) -> Option<Vec<u8>> {
+    match coding {
+        Coding::Hevc => {
+            let mut stream = Vec::new();
+            items.iter().try_for_each(|item| add_hevc(&mut stream, item))?;
+            Some(stream)
+        }
+        Coding::Av1 => ivf(items, size),
+        Coding::Jxl | Coding::Tiff | Coding::Jp2 => None,
+    }
+}
+
+impl Payload<'_> {
+    fn data(&self) -> Cow<'_, [u8]> {
+        match self.parts.as_slice() {
+            [one] => Cow::Borrowed(one),
+            parts => Cow::Owned(parts.concat()),
+        }
+    }
+}
+
+/// Adds the parameter sets and the slices of a picture, each after a start code. The configuration
+/// is a `HEVCDecoderConfigurationRecord` (ISO/IEC 14496-15).
+fn add_hevc(stream: &mut Vec<u8>, item: &Payload<'_>) -> Option<()> {
+    let mut fields = Fields { rest: item.configuration.get(21..)? };
+    let length = (fields.number(1)? & 3) as usize + 1;
+    let arrays = fields.number(1)?;
+    for _ in 0..arrays {
+        fields.number(1)?;
+        let count = fields.number(2)?;
+        for _ in 0..count {
+            let size = fields.number(2)? as usize;
+            add_unit(stream, fields.bytes(size)?);
+        }
+    }
+    let data = item.data();
+    let mut fields = Fields { rest: &data };
+    while !fields.rest.is_empty() {
+        let size = fields.number(length)? as usize;
+        add_unit(stream, fields.bytes(size)?);
+    }
+    Some(())
+}
+
+fn add_unit(stream: &mut Vec<u8>, unit: &[u8]) {
+    stream.extend([0, 0, 0, 1]);
+    stream.extend(unit);
+}
+
+/// Returns an IVF file with one frame for each picture.
+fn ivf(items: &[Payload<'_>], (width, height): (u32, u32)) -> Option<Vec<u8>> {
+    /// An OBU that begins a frame.
+    const TEMPORAL_DELIMITER: [u8; 2] = [0x12, 0];
+    let mut file = b"DKIF\0\0\x20\0AV01".to_vec();
+    for side in [width, height] {
+        file.extend(u16::try_from(side).ok()?.to_le_bytes());
+    }
+    // Frames per second, as a ratio; the number of frames; unused.
+    let frames = u32::try_from(items.len()).ok()?;
+    file.extend([25, 1, frames, 0].map(u32::to_le_bytes).concat());
+    for (number, item) in items.iter().enumerate() {
+        let data = item.data();
+        let length = u32::try_from(data.len() + TEMPORAL_DELIMITER.len()).ok()?;
+        file.extend(length.to_le_bytes());
+        file.extend((number as u64).to_le_bytes());
+        file.extend(TEMPORAL_DELIMITER);
+        file.extend(data.iter());
+    }
+    Some(file)
+}
+
+/// Reads big-endian numbers one after the other.
+pub(super) struct Fields<'a> {
+    pub(super) rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    /// Returns the version of a box, and its fields after version and flags.
+    pub(super) fn of_box(body: &'a [u8]) -> Option<(u8, Self)> {
+        Some((*body.first()?, Self { rest: body.get(4..)? }))
+    }
+
+    pub(super) fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (part, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        Some(part)
+    }
+
+    /// Returns the next number of at most four bytes.
+    pub(super) fn number(&mut self, length: usize) -> Option<u32> {
+        u32::try_from(self.long(length)?).ok()
+    }
+
+    /// Returns the next number of at most eight bytes.
+    pub(super) fn long(&mut self, length: usize) -> Option<u64> {
+        let part = self.bytes(length).filter(|part| part.len() <= 8)?;
+        Some(part.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
     }
 }

@@ -2,11 +2,10 @@
 //! up the primary image, and how it is turned and cropped. An EXIF orientation only repeats the
 //! properties of the container, so it is ignored, as in browsers.
 
-use super::coded::{CodedImage, Coding, Colours, Grid, Pictures, Source, Step};
+use super::coded::{CodedImage, Coding, Colours, Fields, Grid, Payload, Pictures, Source, Step};
 use super::headers::boxes;
 use super::{DecodeError, Format, ImageHeader, Limits, corrupt, unsupported};
 use image::metadata::Orientation;
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of bytes per pixel: two planes of 16 bits with their copies in the decoder, the
@@ -21,15 +20,6 @@ const MAX_ENTRIES: usize = 10_000;
 const MAX_PROPERTIES: usize = 100;
 /// Maximum number of pictures of a grid. Phones write up to 200.
 const MAX_TILES: u32 = 1_024;
-
-/// A coded picture in the file.
-#[derive(Clone, Debug)]
-pub(super) struct Payload<'a> {
-    /// Its parts, in order.
-    parts: Vec<&'a [u8]>,
-    /// The configuration of the decoder: the body of `hvcC` or `av1C`.
-    configuration: &'a [u8],
-}
 
 #[derive(Default)]
 struct Item<'a> {
@@ -410,107 +400,4 @@ fn crop(body: &[u8], size: (u32, u32)) -> Option<Step> {
     };
     let (left, top) = (start(size.0, width, across)?, start(size.1, height, down)?);
     Some(Step::Crop { left, top, width: width as u32, height: height as u32 })
-}
-
-/// Returns the coded pictures as a stream for the decoder; `None` if they are invalid. The stream
-/// is at most as long as the file, the configurations ([`MAX_META`]) and what is added for each
-/// picture.
-pub(super) fn stream(coding: Coding, items: &[Payload<'_>], size: (u32, u32)) -> Option<Vec<u8>> {
-    match coding {
-        Coding::Hevc => {
-            let mut stream = Vec::new();
-            items.iter().try_for_each(|item| add_hevc(&mut stream, item))?;
-            Some(stream)
-        }
-        Coding::Av1 => ivf(items, size),
-        Coding::Jxl | Coding::Tiff | Coding::Jp2 => None,
-    }
-}
-
-impl Payload<'_> {
-    fn data(&self) -> Cow<'_, [u8]> {
-        match self.parts.as_slice() {
-            [one] => Cow::Borrowed(one),
-            parts => Cow::Owned(parts.concat()),
-        }
-    }
-}
-
-/// Adds the parameter sets and the slices of a picture, each after a start code. The configuration
-/// is a `HEVCDecoderConfigurationRecord` (ISO/IEC 14496-15).
-fn add_hevc(stream: &mut Vec<u8>, item: &Payload<'_>) -> Option<()> {
-    let mut fields = Fields { rest: item.configuration.get(21..)? };
-    let length = (fields.number(1)? & 3) as usize + 1;
-    let arrays = fields.number(1)?;
-    for _ in 0..arrays {
-        fields.number(1)?;
-        let count = fields.number(2)?;
-        for _ in 0..count {
-            let size = fields.number(2)? as usize;
-            add_unit(stream, fields.bytes(size)?);
-        }
-    }
-    let data = item.data();
-    let mut fields = Fields { rest: &data };
-    while !fields.rest.is_empty() {
-        let size = fields.number(length)? as usize;
-        add_unit(stream, fields.bytes(size)?);
-    }
-    Some(())
-}
-
-fn add_unit(stream: &mut Vec<u8>, unit: &[u8]) {
-    stream.extend([0, 0, 0, 1]);
-    stream.extend(unit);
-}
-
-/// Returns an IVF file with one frame for each picture.
-fn ivf(items: &[Payload<'_>], (width, height): (u32, u32)) -> Option<Vec<u8>> {
-    /// An OBU that begins a frame.
-    const TEMPORAL_DELIMITER: [u8; 2] = [0x12, 0];
-    let mut file = b"DKIF\0\0\x20\0AV01".to_vec();
-    for side in [width, height] {
-        file.extend(u16::try_from(side).ok()?.to_le_bytes());
-    }
-    // Frames per second, as a ratio; the number of frames; unused.
-    let frames = u32::try_from(items.len()).ok()?;
-    file.extend([25, 1, frames, 0].map(u32::to_le_bytes).concat());
-    for (number, item) in items.iter().enumerate() {
-        let data = item.data();
-        let length = u32::try_from(data.len() + TEMPORAL_DELIMITER.len()).ok()?;
-        file.extend(length.to_le_bytes());
-        file.extend((number as u64).to_le_bytes());
-        file.extend(TEMPORAL_DELIMITER);
-        file.extend(data.iter());
-    }
-    Some(file)
-}
-
-/// Reads big-endian numbers one after the other.
-struct Fields<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Fields<'a> {
-    /// Returns the version of a box, and its fields after version and flags.
-    fn of_box(body: &'a [u8]) -> Option<(u8, Self)> {
-        Some((*body.first()?, Self { rest: body.get(4..)? }))
-    }
-
-    fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (part, rest) = self.rest.split_at_checked(length)?;
-        self.rest = rest;
-        Some(part)
-    }
-
-    /// Returns the next number of at most four bytes.
-    fn number(&mut self, length: usize) -> Option<u32> {
-        u32::try_from(self.long(length)?).ok()
-    }
-
-    /// Returns the next number of at most eight bytes.
-    fn long(&mut self, length: usize) -> Option<u64> {
-        let part = self.bytes(length).filter(|part| part.len() <= 8)?;
-        Some(part.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
-    }
 }

@@ -1,11 +1,16 @@
 //! Decodes PNG, WebP, GIF and BMP with the `image` crate, to 8-bit RGB.
-
+//!
+//! The orientation is read here, because the memory for a rotation is reserved before decoding, and
+//! the decoder of PNG reads later chunks only after the pixels. The sizes of the frames of a WebP
+//! are checked here, because the decoder does not limit its allocations for them.
 use super::{
-    BYTES_PER_PIXEL, DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt, png, unsupported,
-    webp,
+    BYTES_PER_PIXEL, DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt, unsupported,
 };
 use crate::Frame;
-use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
+use image::codecs::bmp::BmpDecoder;
+use image::codecs::gif::GifDecoder;
+use image::codecs::png::PngDecoder;
+use image::codecs::webp::WebPDecoder;
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageError};
 use std::io::Cursor;
@@ -37,13 +42,13 @@ fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'
     let (mut decoder, extra_bytes): (Box<dyn ImageDecoder + 'a>, u32) = match format {
         Format::Png => {
             check_png_header(bytes, limits)?;
-            orientation = png::orientation(bytes);
+            orientation = png_orientation(bytes);
             let allowed = allocation_limits(limits, limits.max_pixels);
             (Box::new(PngDecoder::with_limits(input, allowed).map_err(failed)?), 0)
         }
         Format::Webp => {
-            webp::check_frames(bytes, limits)?;
-            orientation = webp::orientation(bytes);
+            check_frames(bytes, limits)?;
+            orientation = webp_orientation(bytes);
             let decoder = WebPDecoder::new(input).map_err(failed)?;
             let extra_bytes =
                 if decoder.has_animation() { ANIMATED_WEBP_EXTRA_BYTES } else { WEBP_EXTRA_BYTES };
@@ -167,4 +172,98 @@ fn rgba<T: Copy>(samples: &[T], narrow: impl Fn(T) -> u8) -> Vec<u8> {
         };
     }
     out
+}
+
+const SIGNATURE_BYTES: usize = 8;
+
+/// Maximum length of an `eXIf` chunk that is read. It bounds the time for the checksum. Exif from a
+/// JPEG has at most 64 KiB.
+const MAX_EXIF_BYTES: usize = 1 << 20;
+
+/// Iterates over the chunks: name, content and checksum. Ends where the file ends.
+fn png_chunks(bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8], u32)> {
+    let mut rest = bytes.get(SIGNATURE_BYTES..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let (length, tail) = rest.split_first_chunk::<4>()?;
+        let (name, tail) = tail.split_first_chunk::<4>()?;
+        let (content, tail) = tail.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        let (checksum, tail) = tail.split_first_chunk::<4>()?;
+        rest = tail;
+        Some((*name, content, u32::from_be_bytes(*checksum)))
+    })
+}
+
+/// Returns the orientation in the first `eXIf` chunk, which may stand anywhere between the header
+/// and the end (PNG, third edition, section 11.3.3.6). A damaged or an overlong chunk is ignored.
+/// Some writers also put JPEG's `Exif\0\0` before the TIFF header.
+fn png_orientation(bytes: &[u8]) -> Orientation {
+    png_chunks(bytes)
+        .take_while(|(name, ..)| name != b"IEND")
+        .find(|(name, ..)| name == b"eXIf")
+        .filter(|(_, exif, _)| exif.len() <= MAX_EXIF_BYTES)
+        .filter(|(name, exif, checksum)| crc32([&name[..], exif]) == *checksum)
+        .and_then(|(_, exif, _)| Orientation::from_exif_chunk(exif.strip_prefix(b"Exif\0\0").unwrap_or(exif)))
+        .unwrap_or(Orientation::NoTransforms)
+}
+
+/// Returns the checksum of PNG (annex D). It is computed bit by bit, because the chunk is short.
+fn crc32(parts: [&[u8]; 2]) -> u32 {
+    !parts.into_iter().flatten().fold(!0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 })
+    })
+}
+
+/// Iterates over the chunks of a RIFF body: name and content, cut at the end of the file.
+fn webp_chunks(body: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
+    let mut rest = body;
+    std::iter::from_fn(move || {
+        let (name, tail) = rest.split_first_chunk::<4>()?;
+        let (size, tail) = tail.split_first_chunk::<4>()?;
+        let size = u32::from_le_bytes(*size) as usize;
+        let content = &tail[..size.min(tail.len())];
+        // Chunks are padded to an even length.
+        rest = size.checked_add(size & 1).and_then(|size| tail.get(size..)).unwrap_or_default();
+        Some((*name, content))
+    })
+}
+
+/// Returns the orientation in the `EXIF` chunk. It is read here because the decoder would allocate
+/// any stated length. Some writers also put JPEG's `Exif\0\0` before the TIFF header.
+fn webp_orientation(bytes: &[u8]) -> Orientation {
+    webp_chunks(bytes.get(12..).unwrap_or_default())
+        .find(|(name, _)| name == b"EXIF")
+        .and_then(|(_, exif)| Orientation::from_exif_chunk(exif.strip_prefix(b"Exif\0\0").unwrap_or(exif)))
+        .unwrap_or(Orientation::NoTransforms)
+}
+
+/// Checks the size of every coded frame. The decoder allocates memory for a frame before it
+/// compares its size with the canvas.
+fn check_frames(bytes: &[u8], limits: &Limits) -> Result<(), DecodeError> {
+    for (name, content) in webp_chunks(bytes.get(12..).unwrap_or_default()) {
+        check_frame(name, content, limits)?;
+        if &name == b"ANMF" {
+            // Sixteen bytes with position, size and duration precede the frame's own chunks.
+            for (name, content) in webp_chunks(content.get(16..).unwrap_or_default()) {
+                check_frame(name, content, limits)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks the size of one frame: 14 bits for each side, as in RFC 6386 section 9.1 (lossy) and RFC
+/// 9649 section 3.4 (lossless).
+fn check_frame(name: [u8; 4], content: &[u8], limits: &Limits) -> Result<(), DecodeError> {
+    let (width, height) = match (&name, content) {
+        (b"VP8 ", [_, _, _, _, _, _, w0, w1, h0, h1, ..]) => (
+            u32::from(u16::from_le_bytes([*w0, *w1]) & 0x3FFF),
+            u32::from(u16::from_le_bytes([*h0, *h1]) & 0x3FFF),
+        ),
+        (b"VP8L", [_, a, b, c, d, ..]) => {
+            let bits = u32::from_le_bytes([*a, *b, *c, *d]);
+            ((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
+        }
+        _ => return Ok(()),
+    };
+    limits.check(width, height)
 }

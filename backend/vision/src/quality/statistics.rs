@@ -1,7 +1,7 @@
 //! Grey-level statistics, computed in integers and equal to OpenCV's.
 
 use crate::Frame;
-use crate::grey::grey;
+use crate::frame::grey;
 use multiversion::multiversion;
 
 /// Grey-level statistics of a frame, equal to OpenCV's (BT.601 grey rounded to 8 bits; Laplacian

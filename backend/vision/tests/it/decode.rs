@@ -1,6 +1,8 @@
-//! Tests the decoding of every supported kind of file, and the rejection of all others.
-
+//! Tests the decoding of every supported kind of file, and the rejection of all others, also of
+//! damaged files.
+use std::collections::BTreeMap;
 use std::path::Path;
+use testing::damage::{Random, damage};
 use vision::{DecodeError, Format, Frame, Limits, decode, encode, probe};
 
 const RED: [u8; 3] = [200, 40, 40];
@@ -428,4 +430,47 @@ fn what_is_encoded_can_be_decoded() {
     let again = read(&fine).unwrap().frame;
     let off: u64 = again.data().iter().zip(frame.data()).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
     assert!(off / (frame.data().len() as u64) < 12, "{off}");
+}
+
+const ROUNDS: u64 = 300;
+
+#[test]
+fn thousands_of_damaged_files() {
+    let limits = Limits { max_bytes: 1 << 20, max_pixels: 1 << 20, max_side: 4096 };
+    let mut outcomes = BTreeMap::<String, usize>::new();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|e| e != "py"));
+    files.sort();
+    assert!(files.len() >= 20);
+    for (index, path) in files.iter().enumerate() {
+        let bytes = std::fs::read(path).unwrap();
+        let mut random = Random::new(index as u64);
+        for _ in 0..ROUNDS {
+            let outcome = match decode(&damage(&bytes, &mut random), &limits) {
+                Ok(decoded) => {
+                    let (width, height) = (decoded.frame.width(), decoded.frame.height());
+                    assert!(u64::from(width) * u64::from(height) <= limits.max_pixels);
+                    "decoded".to_owned()
+                }
+                Err(error) => error.reason().to_string(),
+            };
+            *outcomes.entry(outcome).or_default() += 1;
+        }
+    }
+    // The damage must cause all of these outcomes. Otherwise, the test has no value.
+    for outcome in ["decoded", "corrupt_image", "not_an_image", "image_too_large"] {
+        assert!(outcomes.contains_key(outcome), "{outcomes:?}");
+    }
+}
+
+#[test]
+fn every_truncation_of_every_fixture() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        for length in 0..bytes.len().min(1500) {
+            let _ = decode(&bytes[..length], &Limits::default());
+        }
+    }
 }

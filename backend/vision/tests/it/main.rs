@@ -6,7 +6,5 @@ mod decode;
 mod encode;
 mod enhance;
 mod geometry;
-mod mutations;
 mod oracle;
 mod probe;
-mod view;

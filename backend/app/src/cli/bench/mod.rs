@@ -12,8 +12,8 @@ use crate::service::start_engine_with;
 use crate::{output, telemetry};
 use anyhow::{Context, bail};
 use bench::{
-    BatchSearch, BenchTarget, Counters, ImageSize, Pictures, Plan, PlanReport, Process, Report, SearchReport,
-    Side, System, VideoPlanReport, VideoReport, measure, measure_video, svg,
+    BatchSearch, BenchImages, BenchTarget, Counters, ImageSize, Plan, PlanReport, Process, Report,
+    SearchReport, Side, System, VideoPlanReport, VideoReport, measure, measure_video, svg,
 };
 use inference::{Config, GpuBackend, Operation};
 use pipeline::{Analyzer, VideoOptions};
@@ -33,20 +33,20 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
     if args.operation == Selection::Video {
         return run_video(settings, &args, &sides, &process, notes).await;
     }
-    let pictures = tokio::task::block_in_place(|| pictures(&args, settings))?;
+    let images = tokio::task::block_in_place(|| images(&args, settings))?;
     let plan = args.plan();
 
-    let bar = output::image_bar((plan.targets.len() * pictures.len()) as u64);
+    let bar = output::image_bar((plan.targets.len() * images.len()) as u64);
     let step = |what: &str| {
         bar.set_message(what.to_owned());
         bar.inc(1);
     };
-    let results = measure(&plan, &sides, &pictures, &process, step).await?;
+    let results = measure(&plan, &sides, &images, &process, step).await?;
     bar.finish_and_clear();
     let auto_batch = if args.auto_batch {
         let search = BatchSearch {
             plan: &plan,
-            pictures: &pictures[0],
+            images: &images[0],
             process: &process,
             gpu: sides.iter().any(|side| side.gpu),
             largest: settings.inference().gpu_batch_size,
@@ -57,7 +57,7 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
         None
     };
     let system = system(settings, &sides);
-    let report = Report::new(results, auto_batch, reported(&args, &plan, &pictures), system, notes);
+    let report = Report::new(results, auto_batch, reported(&args, &plan, &images), system, notes);
     write(&args, &report)?;
     let all =
         report.benchmark_results.values().flat_map(|sizes| sizes.values()).flat_map(|sides| sides.values());
@@ -97,28 +97,28 @@ async fn run_video(
     Ok(Exit::of(succeeded, failed))
 }
 
-fn pictures(args: &BenchArgs, settings: &Settings) -> anyhow::Result<Vec<Pictures>> {
+fn images(args: &BenchArgs, settings: &Settings) -> anyhow::Result<Vec<BenchImages>> {
     let Some(folder) = &args.images else {
         let sizes = args.image_size.as_ref().map_or(&ImageSize::ALL[..], |sizes| &sizes.0);
-        return Ok(sizes.iter().copied().map(Pictures::drawn).collect());
+        return Ok(sizes.iter().copied().map(BenchImages::drawn).collect());
     };
     let files = options::list_images(folder)?;
     let files = files.iter().map(|path| options::read_image(path)).collect::<Result<_, _>>()?;
-    let own = Pictures::of(files, &settings.limits());
+    let own = BenchImages::of(files, &settings.limits());
     Ok(match &args.image_size {
         None => vec![own],
         Some(sizes) => sizes.0.iter().map(|size| own.scaled(*size)).collect(),
     })
 }
 
-fn reported(args: &BenchArgs, plan: &Plan, pictures: &[Pictures]) -> PlanReport {
+fn reported(args: &BenchArgs, plan: &Plan, images: &[BenchImages]) -> PlanReport {
     let drawn = || "drawn".to_owned();
     PlanReport {
         batch_size: plan.batch_size,
         iterations: plan.iterations,
         warmup: plan.warmup,
         images: args.images.as_ref().map_or_else(drawn, |folder| folder.display().to_string()),
-        pictures: pictures.iter().map(|pictures| pictures.files.len()).max().unwrap_or(0),
+        images_per_size: images.iter().map(|images| images.files.len()).max().unwrap_or(0),
     }
 }
 

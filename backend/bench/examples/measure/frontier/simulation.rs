@@ -1,8 +1,7 @@
 //! Simulates crawls of very many hosts in simulated time, with the queue, the partition keys and
 //! the per-host permits of the product on a real database.
 
-use super::ledger::{Ledger, Outcome};
-use super::world::{self, CRAWLS, Manner, Site, Sizes};
+use super::world::{self, CRAWLS, Ledger, Manner, Outcome, Site, Sizes};
 use bench::Tail;
 use crawler::frontier::{self, Yield};
 use crawler::pace::{self, Bounds, Pace};
@@ -34,7 +33,7 @@ const POLL: Duration = Duration::from_secs(1);
 const SEEDS: usize = 5_000;
 /// The `Retry-After` value of busy hosts.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
-/// Maximum delay that the response time of a slow host adds, as in `pipeline::worker`.
+/// Maximum delay that the response time of a slow host adds, as in the crate `pipeline`.
 const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
 
 /// A request that has started and not ended.

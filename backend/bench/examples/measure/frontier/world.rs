@@ -1,6 +1,8 @@
-//! The hosts and crawls of a simulation. They are computed from [`Sizes`] alone and are the same in
-//! every run.
-
+//! The hosts and crawls of a simulation, and the record of its events. The hosts are computed from
+//! [`Sizes`] alone and are the same in every run. Nothing here uses the product code, so that
+//! politeness and fairness are measured independently.
+use bench::Tail;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -133,4 +135,174 @@ pub(crate) fn depth(mut page: usize) -> i32 {
         depth += 1;
     }
     depth
+}
+
+/// Number of places of a partition key in a crowded queue (see the crate `queue`). This is the
+/// maximum number of requests to a host before every other host has received a request.
+const QUANTUM: usize = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Fetched,
+    /// The page failed and has no attempts left.
+    GivenUp,
+}
+
+#[derive(Clone, Default)]
+struct Host {
+    under_way: bool,
+    requests: usize,
+    /// The host accepts no request before this time.
+    closed_until: Duration,
+    /// Number of pages of the host, in all crawls, that wait or run.
+    pages: usize,
+    /// Time from which a request to the host is allowed.
+    ready_at: Duration,
+}
+
+#[derive(Clone, Copy, Default)]
+struct SiteTimes {
+    found: Duration,
+    /// Number of requests that had started before the site was found.
+    ahead_of_it: usize,
+    first: Option<Duration>,
+}
+
+pub(crate) struct Ledger {
+    sites: Vec<Site>,
+    sizes: Sizes,
+    site_times: Vec<SiteTimes>,
+    hosts: Vec<Host>,
+    waiting: usize,
+    fetched: usize,
+    given_up: usize,
+    requests: usize,
+    waits: usize,
+    too_soon: usize,
+    two_at_once: usize,
+    /// For hosts of [`Manner::Quick`], the seconds from the moment when a request was allowed to
+    /// the start of the next request.
+    idle: Vec<f64>,
+    pages: usize,
+    /// Maximum number of requests that started between the discovery of a site and the first
+    /// request to that site.
+    most_ahead: usize,
+}
+
+impl Ledger {
+    pub(crate) fn new(sizes: &Sizes, sites: &[Site]) -> Self {
+        Self {
+            site_times: vec![SiteTimes::default(); sites.len()],
+            hosts: vec![Host::default(); sizes.hosts],
+            sites: sites.to_vec(),
+            sizes: sizes.clone(),
+            waiting: 0,
+            fetched: 0,
+            given_up: 0,
+            requests: 0,
+            waits: 0,
+            too_soon: 0,
+            two_at_once: 0,
+            idle: Vec::new(),
+            pages: 0,
+            most_ahead: 0,
+        }
+    }
+
+    /// Returns `true` if the simulation is over: all crawls have begun (`all_begun`) and no page
+    /// waits or runs, or the maximum number of requests is reached.
+    pub(crate) fn is_over(&self, all_begun: bool) -> bool {
+        (all_begun && self.waiting == 0) || self.requests >= self.sizes.requests
+    }
+
+    pub(crate) fn found(&mut self, site: usize, now: Duration, pages: usize) {
+        let host = &mut self.hosts[self.sites[site].host];
+        if host.pages == 0 {
+            host.ready_at = host.closed_until.max(now);
+        }
+        host.pages += pages;
+        self.waiting += pages;
+        self.pages += pages;
+        if self.site_times[site].first.is_none() {
+            self.site_times[site] = SiteTimes { found: now, ahead_of_it: self.requests, first: None };
+        }
+    }
+
+    /// Records the start of a request. Returns its index at this host, from 0.
+    pub(crate) fn began(&mut self, site: usize, host: usize, now: Duration) -> usize {
+        let nth = self.hosts[host].requests;
+        let site_times = &mut self.site_times[site];
+        if site_times.first.is_none() {
+            site_times.first = Some(now);
+            self.most_ahead = self.most_ahead.max(self.requests - site_times.ahead_of_it);
+        }
+        let quick = manner(host) == Manner::Quick;
+        let host = &mut self.hosts[host];
+        self.two_at_once += usize::from(host.under_way);
+        self.too_soon += usize::from(now < host.closed_until);
+        if quick {
+            self.idle.push(now.saturating_sub(host.ready_at).as_secs_f64());
+        }
+        host.under_way = true;
+        host.requests += 1;
+        self.requests += 1;
+        nth
+    }
+
+    /// Records the end of a request. No further request to the host may start for `delay` or
+    /// `pause`, whichever is longer.
+    pub(crate) fn ended(&mut self, host: usize, now: Duration, delay: Duration, pause: Option<Duration>) {
+        let rest = pause.unwrap_or_default().max(delay);
+        let host = &mut self.hosts[host];
+        host.under_way = false;
+        host.closed_until = now + rest;
+        host.ready_at = now + rest;
+    }
+
+    pub(crate) fn outcome(&mut self, site: usize, outcome: Outcome) {
+        match outcome {
+            Outcome::Fetched => self.fetched += 1,
+            Outcome::GivenUp => self.given_up += 1,
+        }
+        self.waiting -= 1;
+        self.hosts[self.sites[site].host].pages -= 1;
+    }
+
+    /// Records that a job was claimed before its host allowed a request.
+    pub(crate) fn waits(&mut self) {
+        self.waits += 1;
+    }
+
+    /// Returns the report. Times are in simulated seconds unless the name specifies another unit.
+    pub(crate) fn report(self, now: Duration) -> Value {
+        let share: usize = self.sites.iter().map(|site| site.pages.min(QUANTUM)).sum();
+        let crawls: Vec<Value> = (0..CRAWLS.len()).map(|crawl| self.crawl(crawl)).collect();
+        json!({
+            "hosts": self.sizes.hosts, "sites": self.sites.len(), "pages": self.pages,
+            "slots": self.sizes.slots * self.sizes.processes, "delay_ms": self.sizes.delay.as_millis() as u64,
+            "fetched": self.fetched, "given_up": self.given_up, "requests": self.requests,
+            "never_asked": self.site_times.iter().filter(|site_times| site_times.first.is_none()).count(),
+            "asked_too_soon": self.too_soon, "asked_twice_at_once": self.two_at_once,
+            "waits_per_request": ratio(self.waits, self.requests),
+            "virtual_s": now.as_secs(),
+            "most_requests_before_a_sites_first": self.most_ahead,
+            "as_fair_shares": ratio(self.most_ahead, share),
+            "quick_host_ready_to_asked": Tail::of(&self.idle),
+            "crawls": crawls,
+        })
+    }
+
+    fn crawl(&self, crawl: usize) -> Value {
+        let own_sites = || self.sites.iter().zip(&self.site_times).filter(|(site, _)| site.crawl == crawl);
+        let wait = |times: &SiteTimes| Some((times.first? - times.found).as_secs_f64());
+        let waits: Vec<f64> = own_sites().filter_map(|(_, times)| wait(times)).collect();
+        json!({
+            "sites": own_sites().count(), "pages": own_sites().map(|(site, _)| site.pages).sum::<usize>(),
+            "begins_at": CRAWLS[crawl].1.as_secs(), "first_wait": Tail::of(&waits),
+        })
+    }
+}
+
+fn ratio(a: usize, b: usize) -> f64 {
+    (a as f64 / b.max(1) as f64 * 1e3).round() / 1e3
 }

@@ -276,7 +276,7 @@ impl World {
     /// Returns the number of live jobs of a crawl.
     pub(crate) async fn live(&self, crawl: Uuid) -> i64 {
         let mut tx = self.store.begin().await.unwrap();
-        self.queue.live_in_group(tx.conn(), crawl).await.unwrap()
+        self.queue.groups().count_live(tx.conn(), crawl).await.unwrap()
     }
 }
 

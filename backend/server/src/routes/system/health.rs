@@ -90,7 +90,7 @@ pub(super) async fn get_metrics(State(state): State<AppState>) -> impl IntoRespo
 /// Reads the depth and age of the queue. If the database does not respond, the last values are kept
 /// and the failure is counted.
 async fn gather_queue(state: &AppState) {
-    let stats = match state.services.queue.depth().await {
+    let stats = match state.services.queue.jobs().depth().await {
         Ok(stats) => stats,
         Err(error) => {
             tracing::warn!(%error, "cannot read the queue's counts");

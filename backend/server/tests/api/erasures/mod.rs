@@ -284,7 +284,7 @@ async fn no_byte_of_an_erased_person_is_left() {
 /// Returns the whole database as text, with compressed columns decompressed.
 pub(crate) fn dump(app: &App) -> String {
     let dump =
-        Command::new(testing::server::programs().join("pg_dump")).arg(app.database.url()).output().unwrap();
+        Command::new(testing::database::programs().join("pg_dump")).arg(app.database.url()).output().unwrap();
     assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
     String::from_utf8_lossy(&testing::unpacked(dump.stdout)).into_owned()
 }

@@ -44,14 +44,14 @@ impl ImageSize {
 
 /// Images as files and decoded. For an image that cannot be read, the list contains the reason.
 #[derive(Clone, Debug)]
-pub struct Pictures {
+pub struct BenchImages {
     /// `small`, `medium`, `large`, or `original` if the images of a folder keep their sizes.
     pub size: String,
     pub files: Vec<Bytes>,
     pub frames: Vec<Result<Arc<Frame>, String>>,
 }
 
-impl Pictures {
+impl BenchImages {
     /// Returns four drawn images with four people each, as JPEG.
     pub fn drawn(size: ImageSize) -> Self {
         let (width, height) = size.pixels();

@@ -4,13 +4,10 @@
 //! until no two groups reach the threshold. This is average linkage (UPGMA, Sokal and Michener
 //! 1958). The criterion is the mean over all pairs of shots, not the best pair, so that one
 //! misleading shot does not connect two people. The crate `pipeline` clusters subjects likewise.
-
-mod nearest;
-
 use crate::assignment::root;
-use crate::similarity::dot;
+use crate::similarity::{dot, products};
 use crate::track::Track;
-use nearest::{Edge, nearest};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
@@ -181,6 +178,176 @@ fn merge_round(groups: &[Group], threshold: f32) -> Option<Vec<Group>> {
     has_merged.then(|| places.into_iter().flatten().collect())
 }
 
+/// Number of neighbours of each row. It bounds the memory; further rounds find the rest.
+const NEIGHBOURS: usize = 16;
+/// Number of rows that are compared at a time, so that they stay in the cache of the processor.
+const TILE: usize = 64;
+
+/// Two rows and their similarity. The order is by similarity, then by rows, the lowest last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Edge {
+    similarity: f32,
+    a: usize,
+    b: usize,
+}
+
+impl Eq for Edge {}
+
+impl Ord for Edge {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.similarity.total_cmp(&other.similarity).then((other.a, other.b).cmp(&(self.a, self.b)))
+    }
+}
+
+impl PartialOrd for Edge {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Returns the edges from each row to its nearest neighbours, of those with a similarity of at
+/// least `threshold` that are `allowed`. `rows` holds rows of `length` numbers. An edge can occur
+/// twice.
+fn nearest(rows: &[f32], length: usize, threshold: f32, allowed: impl Fn(usize, usize) -> bool) -> Vec<Edge> {
+    let mut lists: Vec<Vec<Edge>> = vec![Vec::new(); rows.len() / length];
+    let mut similarities = Vec::with_capacity(TILE * TILE);
+    let tiles: Vec<&[f32]> = rows.chunks(TILE * length).collect();
+    for (i, above) in tiles.iter().enumerate() {
+        for (j, below) in tiles.iter().enumerate().skip(i) {
+            products(above, below, length, &mut similarities);
+            let width = below.len() / length;
+            for (k, &similarity) in similarities.iter().enumerate() {
+                let (a, b) = (i * TILE + k / width, j * TILE + k % width);
+                let is_new = a < b && similarity >= threshold;
+                let edge = Edge { similarity, a, b };
+                if is_new && (is_wanted(&lists[a], &edge) || is_wanted(&lists[b], &edge)) && allowed(a, b) {
+                    insert(&mut lists[a], edge);
+                    insert(&mut lists[b], edge);
+                }
+            }
+        }
+    }
+    lists.concat()
+}
+
+fn is_wanted(list: &[Edge], edge: &Edge) -> bool {
+    list.len() < NEIGHBOURS || list.last().is_some_and(|last| edge > last)
+}
+
+/// Inserts an edge in a list, which is sorted with the best first.
+fn insert(list: &mut Vec<Edge>, edge: Edge) {
+    if is_wanted(list, &edge) {
+        list.truncate(NEIGHBOURS - 1);
+        list.insert(list.partition_point(|other| *other > edge), edge);
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests;
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_pair_above_the_threshold_is_found_once_for_each_row() {
+        // Angles of 0, 10, 20 ... degrees: neighbours have a similarity of cos 10.
+        let rows: Vec<f32> = (0..150)
+            .map(|i| (i as f32 * 10.0).to_radians())
+            .flat_map(|angle| [angle.cos(), angle.sin()])
+            .collect();
+        let found = nearest(&rows[..36], 2, 0.98, |_, _| true);
+        let mut pairs: Vec<_> = found.iter().map(|edge| (edge.a, edge.b)).collect();
+        pairs.sort_unstable();
+        let expected: Vec<_> = (0..17).flat_map(|i| [(i, i + 1); 2]).collect();
+        assert_eq!(pairs, expected);
+        assert!(nearest(&rows, 2, 0.98, |_, _| false).is_empty());
+        assert!(nearest(&rows, 2, -1.0, |_, _| true).len() == 150 * NEIGHBOURS);
+    }
+
+    /// Returns a unit vector of four numbers: the person, and a deviation.
+    fn face(person: usize, deviation: f32) -> Arc<[f32]> {
+        let mut values = vec![0.0; 4];
+        values[person] = (1.0 - deviation * deviation).sqrt();
+        values[3] = deviation;
+        Arc::from(values)
+    }
+
+    fn shown(started_us: i64, ended_us: i64, embeddings: Vec<Arc<[f32]>>) -> Appearance {
+        Appearance { started_us, ended_us, embeddings }
+    }
+
+    #[test]
+    fn tracks_of_one_person_get_one_number() {
+        let list = [
+            shown(500, 900, vec![face(1, 0.2)]),
+            shown(0, 100, vec![face(0, 0.1), face(0, -0.1)]),
+            shown(200, 400, vec![face(0, 0.3)]),
+            shown(600, 700, vec![]),
+            shown(1000, 1100, vec![face(1, 0.0)]),
+        ];
+        assert_eq!(number_people(&list, 0.5).unwrap(), [Some(1), Some(0), Some(0), None, Some(1)]);
+    }
+
+    #[test]
+    fn tracks_at_the_same_time_are_different_people() {
+        let twins = [shown(0, 100, vec![face(0, 0.0)]), shown(100, 200, vec![face(0, 0.0)])];
+        assert_eq!(number_people(&twins, 0.5).unwrap(), [Some(0), Some(1)]);
+        // The third fits both, but can be only one of them.
+        let three = [twins[0].clone(), twins[1].clone(), shown(300, 400, vec![face(0, 0.0)])];
+        let numbers = number_people(&three, 0.5).unwrap();
+        assert_eq!(numbers.iter().flatten().max(), Some(&1));
+    }
+
+    #[test]
+    fn one_misleading_shot_connects_nobody() {
+        let between: Arc<[f32]> = Arc::from([0.5f32.sqrt(), 0.5f32.sqrt(), 0.0, 0.0]);
+        let list = [
+            shown(0, 100, vec![face(0, 0.0), face(0, 0.1), between.clone()]),
+            shown(200, 300, vec![face(1, 0.0), face(1, 0.1), between]),
+        ];
+        assert_eq!(number_people(&list, 0.5).unwrap(), [Some(0), Some(1)]);
+    }
+
+    #[test]
+    fn unusable_embeddings_and_too_many_tracks() {
+        let odd = [
+            shown(0, 1, vec![Arc::from([f32::NAN; 4]), Arc::from([])]),
+            shown(2, 3, vec![face(0, 0.0)]),
+            shown(4, 5, vec![Arc::from([1.0f32, 0.0])]),
+            shown(9, 6, vec![face(0, 0.0)]),
+        ];
+        assert_eq!(number_people(&odd, 0.5).unwrap(), [None, Some(0), None, Some(0)]);
+        assert_eq!(number_people(&[], 0.5).unwrap(), []);
+        let many = vec![shown(0, 1, vec![]); MAX_TRACKS + 1];
+        assert_eq!(number_people(&many, 0.5), Err(TooManyTracks(MAX_TRACKS + 1)));
+    }
+
+    #[test]
+    fn more_tracks_of_one_person_than_neighbours_are_one_group() {
+        let list: Vec<_> =
+            (0..700).map(|i| shown(i * 10, i * 10 + 5, vec![face(0, (i % 7) as f32 * 0.05)])).collect();
+        assert!(number_people(&list, 0.5).unwrap().iter().all(|number| *number == Some(0)));
+    }
+
+    proptest! {
+        #[test]
+        fn the_rules_hold_in_any_order(
+            list in prop::collection::vec((0..3usize, -0.6..0.6f32, 0..400i64, 1..60i64), 0..40),
+            turn in 0..40usize,
+        ) {
+            let all: Vec<_> = list.iter().map(|&(p, d, start, length)| shown(start, start + length, vec![face(p, d)])).collect();
+            let numbers = number_people(&all, 0.6).unwrap();
+            for (i, a) in all.iter().enumerate() {
+                for (j, b) in all.iter().enumerate().skip(i + 1) {
+                    let together = a.started_us <= b.ended_us && b.started_us <= a.ended_us;
+                    prop_assert!(!(together && numbers[i] == numbers[j]));
+                }
+            }
+            let turn = turn % all.len().max(1);
+            let (mut turned, mut expected) = (all.clone(), numbers.clone());
+            turned.rotate_left(turn);
+            expected.rotate_left(turn);
+            prop_assert_eq!(number_people(&turned, 0.6).unwrap(), expected);
+        }
+    }
+}
