@@ -124,7 +124,7 @@ mod tests {
     const GIF: &[u8] = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff";
 
     #[test]
-    fn images_are_told_by_name_or_content_and_hidden_files_are_left_alone() {
+    fn finds_visible_images_and_videos_by_name_or_content() {
         let folder = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(folder.path()).unwrap();
         fs::create_dir_all(root.join("inner/.cache")).unwrap();
@@ -148,7 +148,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_loop_of_links_ends_and_a_dead_link_is_reported() {
+    fn stops_at_symlink_loop_and_reports_broken_symlink() {
         let folder = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(folder.path()).unwrap();
         fs::create_dir(root.join("inner")).unwrap();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_named_itself_counts_whatever_it_is() {
+    fn explicitly_named_file_counts_as_image() {
         let folder = tempfile::tempdir().unwrap();
         let notes = std::path::absolute(folder.path().join("notes.txt")).unwrap();
         fs::write(&notes, "text").unwrap();

@@ -154,7 +154,7 @@ impl Write for LogWriter {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_templates_parse() {
+    fn progress_bar_templates_parse() {
         super::download_bar("model.onnx", Some(10)).finish_and_clear();
         super::image_bar(3).finish_and_clear();
         super::crawl_bar().finish_and_clear();

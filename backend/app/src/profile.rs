@@ -242,7 +242,7 @@ mod tests {
     use tracing_subscriber::prelude::*;
 
     #[test]
-    fn stages_nest_in_time_under_one_picture_and_runs_name_their_thread() {
+    fn trace_nests_stages_of_image_and_names_threads() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("trace.json");
         let (layer, profile) = create(&path).expect("a file");

@@ -187,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn sizes_double_and_end_with_the_limit() {
+    fn batch_sizes_double_up_to_limit() {
         assert_eq!(sizes(1), [1]);
         assert_eq!(sizes(24), [1, 2, 4, 8, 16, 24]);
         assert_eq!(sizes(32), [1, 2, 4, 8, 16, 32]);
     }
 
     #[test]
-    fn the_smallest_batch_that_is_as_good_as_the_best_and_fits_is_recommended() {
+    fn recommends_smallest_fitting_batch_near_best_throughput() {
         let steps = vec![
             step(1, Some(100.0), 1, None),
             step(2, Some(198.0), 1, None),

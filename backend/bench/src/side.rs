@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_read_from_what_the_recorder_renders() {
+    fn reads_counts_from_rendered_metrics() {
         let recorder = server::telemetry::prometheus().expect("buckets").build_recorder();
         let counters = Counters::new(recorder.handle());
         let before = metrics::with_local_recorder(&recorder, || {

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_resource_that_is_busy_is_named_with_its_largest_stage() {
+    fn bottleneck_is_busy_resource_with_largest_stage() {
         let stages = [("decode", 10.0), ("detect", 30.0), ("queue", 100.0)];
         let busy = found(&stages, "cpu", 3.9, 8).expect("a bottleneck");
         assert_eq!((busy.resource, busy.stage, busy.share), ("cpu", "detect", 0.75));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_cores_are_too_little_in_flight_unless_pictures_wait() {
+    fn idle_cores_mean_low_concurrency_unless_images_queue() {
         let idle = found(&[("detect", 30.0), ("queue", 0.1)], "cpu", 1.0, 1).expect("a bottleneck");
         assert!(idle.resource == "concurrency" && idle.why.contains("1 in flight"), "{idle:?}");
         let robbed = found(&[("detect", 30.0), ("queue", 60.0)], "cpu", 1.0, 8).expect("a bottleneck");
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn so_many_are_in_flight_and_never_more() {
+    async fn round_keeps_fixed_number_of_requests_in_flight() {
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let once = |_| async {
             most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iteration_lasts_from_the_last_answer_of_the_one_before() {
+    fn iteration_starts_at_last_answer_of_previous_iteration() {
         let at =
             |ms, ok: bool| (Duration::from_millis(ms), if ok { Ok(sample()) } else { Err("no".to_owned()) });
         let answers =

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_figures_are_those_of_the_textbook() {
+    fn spread_statistics_match_known_values() {
         assert_eq!(Spread::of(&[]), None);
         let one = Spread::of(&[3.0]).expect("a value");
         assert_eq!(

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn values_in_every_form() {
+    fn parses_robots_directives_in_every_form() {
         for (values, expected) in [
             (&["noindex"][..], "i"),
             (&["NOINDEX,  NoFollow"], "if"),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_reason_against_images_is_named() {
+    fn images_denied_returns_highest_priority_reason() {
         let read = |v: &str| Directives::parse([v], "facecrawl");
         assert_eq!(read("nofollow").images_denied(), None);
         assert_eq!(read("noimageai").images_denied(), Some(Reason::Noimageai));

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_comes_first_and_yield_decides_within_and_between_neighbours() {
+    fn page_yield_outweighs_at_most_one_level_of_depth() {
         let unknown = priority(1, NOTHING, NOTHING);
         assert_eq!((priority(0, NOTHING, NOTHING), unknown), (1, 5));
         let rich = priority(1, seen(3, 60), NOTHING);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_directory_is_thought_to_be_like_its_host() {
+    fn unknown_directory_inherits_yield_of_host() {
         assert!(priority(1, NOTHING, seen(50, 500)) < priority(1, NOTHING, seen(50, 0)));
         // A single page without images changes the priority little on a host with a high yield; ten
         // such pages change it much.
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn no_counts_overflow() {
+    fn extreme_counts_do_not_overflow_priority() {
         let most = seen(u64::MAX, u64::MAX);
         assert!(priority(i32::MAX, most, most) >= priority(0, most, most));
         assert!(priority(50, seen(0, u64::MAX), NOTHING) < priority(50, seen(u64::MAX, 0), NOTHING));

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_variant_with_at_most_1080_lines_is_taken() {
+    fn selects_best_variant_up_to_1080_lines() {
         let variant = |attributes: &str, uri: &str| format!("#EXT-X-STREAM-INF:{attributes}\n{uri}\n");
         let sizes = ["640x360", "1920x1080", "3840x2160"];
         let all: String = sizes
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_a_video_are_listed_in_order_with_their_headers() {
+    fn lists_playlist_files_in_order_with_init_segments() {
         let list =
             |body: &str| read_files(&format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{body}#EXT-X-ENDLIST\n"));
         assert_eq!(list("#EXTINF:6,\na.ts\n#EXTINF:6,\n../b.ts?x=1\n"), files(&["a.ts", "../b.ts?x=1"]));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold() {
+    fn rejects_playlists_over_size_limits() {
         let many = "#EXTINF:6,\na.ts\n".repeat(MAX_FILES + 1);
         let list = format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{many}#EXT-X-ENDLIST\n");
         assert_eq!(read(&list), Err(PlaylistError::TooLong));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_of_all_absolute_addresses_is_limited() {
+    fn limits_total_length_of_playlist_urls() {
         let base = Url::parse(&format!("http://site.example/{}/list.m3u8", "v".repeat(8_000))).unwrap();
         let list = |count: usize, segment: &str| {
             let all = segment.repeat(count);
@@ -249,7 +249,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_read(lines in "(#EXTM3U\n)?(#EXT-X-(STREAM-INF|MAP|KEY|BYTERANGE|ENDLIST|TARGETDURATION|MEDIA|SESSION-KEY)(:[A-Z=,\"0-9a-z@]{0,20})?\n|#EXTINF:[0-9.,]{0,4}\n|[a-z/:.?#\u{e4}]{0,8}\n){0,12}") {
+        fn parsing_arbitrary_playlist_does_not_panic(lines in "(#EXTM3U\n)?(#EXT-X-(STREAM-INF|MAP|KEY|BYTERANGE|ENDLIST|TARGETDURATION|MEDIA|SESSION-KEY)(:[A-Z=,\"0-9a-z@]{0,20})?\n|#EXTINF:[0-9.,]{0,4}\n|[a-z/:.?#\u{e4}]{0,8}\n){0,12}") {
             let _ = read(&lines);
         }
     }

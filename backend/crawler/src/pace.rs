@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_follows_the_answering_time() {
+    fn host_delay_follows_response_time() {
         let fast = answered(200, 20);
         assert_eq!(run(Pace::default(), &[fast, fast]), [100, 100], "never faster than the minimum delay");
         let slow = answered(200, 800);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_never_make_it_faster() {
+    fn errors_never_shorten_host_delay() {
         let start = Pace { delay: ms(2000), refusals: 0 };
         for status in [400, 403, 404, 410, 500, 502, 504] {
             assert_eq!(run(start, &[answered(status, 1)]), [2000], "{status}");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_pause_longer_and_longer_until_an_answer_goes_well() {
+    fn refusal_pauses_double_until_successful_response() {
         let refused = answered(429, 5);
         let (mut pace, mut pauses) = (Pace::default(), Vec::new());
         for outcome in [refused, refused, answered(404, 5), refused, answered(200, 5), refused] {
@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bounds_hold_and_trouble_never_speeds_up(
+        fn host_delay_stays_in_bounds_for_any_outcome(
             delay in 0_u64..100_000, refusals: u32, status in 100_u16..600, took in 0_u64..100_000, answer: bool,
             least in 0_u64..400_000, longest in 0_u64..20_000,
         ) {

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_recipe_names_is_taken_and_nothing_else() {
+    fn recipe_limits_extraction_to_its_selectors() {
         let (images, links) = read(recipe(&["ul.photos"], &["a.next"], &[]));
         assert_eq!(images, ["1.jpg", "2.webp", "3.jpg"]);
         assert_eq!(links, ["page2"]);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_recipe_drops_is_passed_over() {
+    fn recipe_drop_selectors_exclude_content() {
         let (images, links) = read(recipe(&[], &[], &[".ads", "ul", "style", "meta"]));
         assert_eq!(images, ["5.jpg", "after.jpg"]);
         assert_eq!(links, ["page2", "about"]);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_holds_for_its_hosts() {
+    fn recipe_applies_to_host_and_subdomains() {
         let recipes = Recipes::new(&[recipe(&[], &[], &["*"])]).unwrap();
         for (url, holds) in [
             ("http://site.example/", true),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_recipe_is_explained() {
+    fn invalid_recipe_error_names_entry_and_cause() {
         let error = |r: &[Recipe]| Recipes::new(r).unwrap_err().to_string();
         let good = recipe(&["img"], &["a[href='x,y']", "a:not(.b)", ".a\\,b"], &[]);
         assert!(Recipes::new(std::slice::from_ref(&good)).is_ok());

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_reveals_what_the_standard_allows() {
+    fn referrer_policies_follow_standard() {
         use ReferrerPolicy::*;
         // To the same origin, to another one, and without encryption.
         for (policy, expected) in [
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_to_this_machine_are_no_downgrade() {
+    fn requests_to_loopback_are_not_downgrades() {
         let policy = ReferrerPolicy::default();
         for host in ["127.0.0.1:81", "[::1]", "localhost", "a.localhost"] {
             assert_eq!(referer(PAGE, policy, &format!("http://{host}/")).as_deref(), ORIGIN, "{host}");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn sends_only_the_origin_of_long_urls_and_nothing_of_files() {
+    fn long_urls_send_origin_and_file_urls_nothing() {
         let page = format!("https://site.example/{}", "a".repeat(4_100));
         let target = "https://site.example/i.jpg";
         assert_eq!(referer(&page, ReferrerPolicy::UnsafeUrl, target).as_deref(), ORIGIN);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_reveals_no_more_than_the_request_before() {
+    fn redirect_reveals_no_more_than_previous_request() {
         let url = |text: &str| Url::parse(text).unwrap();
         let (site, cdn) = (url("https://site.example/i.jpg"), url("https://cdn.example/i.jpg"));
         let page = url("https://site.example/a");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_parsed_in_headers_and_pages() {
+    fn parses_referrer_policies_in_headers_and_meta_tags() {
         let header = |values: &[&str]| ReferrerPolicy::parse_header(values.iter().copied());
         let (origin, none) = (Some(ReferrerPolicy::Origin), Some(ReferrerPolicy::NoReferrer));
         assert_eq!(header(&["no-referrer, Origin , future-policy,"]), origin);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn host_means_host_and_port() {
+    fn host_scope_compares_host_and_port() {
         check(
             Scope::Host,
             "http://example.com/a/b",
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn domain_follows_the_public_suffix_list() {
+    fn domain_scope_follows_public_suffix_list() {
         check(
             Scope::Domain,
             "http://shop.example.co.uk/",
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn prefix_ends_at_the_last_slash() {
+    fn prefix_scope_ends_at_last_slash() {
         check(
             Scope::Prefix,
             "http://example.com/photos/index.html",
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn list_knows_wildcards_and_ports() {
+    fn list_scope_supports_wildcards_and_ports() {
         check(
             Scope::List,
             "http://seed.example/",

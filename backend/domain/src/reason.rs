@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_read_from_its_code_and_no_code_is_lost() {
+    fn reason_codes_round_trip_without_loss() {
         for reason in Reason::ALL {
             assert_eq!(Reason::from(&*reason.code()), reason);
             assert!(!reason.explanation().is_empty(), "{reason}");

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_read_from_its_code_and_an_unknown_code_names_what_is_allowed() {
+    fn state_codes_round_trip_and_errors_list_allowed_values() {
         for state in CrawlState::ALL {
             assert_eq!(state.as_str().parse(), Ok(state));
             assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unprocessed_row_has_the_same_code_in_both_ledgers() {
+    fn unprocessed_states_share_codes_in_both_ledgers() {
         for state in Unprocessed::ALL {
             assert_eq!(PageState::from(state).as_str(), state.as_str());
             assert_eq!(ImageState::from(state).as_str(), state.as_str());

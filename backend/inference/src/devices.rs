@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_library_the_drivers_files_tell_name_and_version() {
+    fn reads_nvidia_name_and_driver_from_files() {
         let tree = Tree::new("nvidia");
         tree.write("version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed Feb 26\n");
         tree.write("gpus/0000:01:00.0/information", "Model: \t\t NVIDIA A10\nIRQ: 5\n");
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_library_tells_memory_utilisation_and_capability() {
+    fn reads_nvidia_memory_and_utilisation_from_nvml() {
         let tree = Tree::new("nvml");
         tree.write("nvml.rs", LIBRARY);
         let library = tree.path().join("libnvidia-ml.so");
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_of_amd_are_read_and_others_are_not() {
+    fn reads_only_amd_cards_from_sysfs() {
         let tree = Tree::new("amd");
         tree.write("card0/device/vendor", "0x8086\n");
         tree.write("card1/device/vendor", "0x1002\n");

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn requesters_take_turns_and_keep_their_own_order() {
+    fn requesters_alternate_and_keep_own_order() {
         let mut queue = FairQueue::default();
         for item in [10, 11, 12] {
             queue.push(Requester(1), item);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_back_comes_first() {
+    fn returned_items_come_first() {
         let mut queue = FairQueue::default();
         queue.push(Requester(1), 10);
         queue.put_back(2);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_is_wanted_costs_its_requester_the_turn() {
+    fn pop_if_uses_turn_of_requester() {
         let mut queue = FairQueue::default();
         for item in [10, 11] {
             queue.push(Requester(1), item);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_requester_whose_items_were_dropped_has_no_turn() {
+    fn dropped_requester_loses_its_turn() {
         let mut queue = FairQueue::default();
         for item in [10, 20, 30] {
             queue.push(Requester(item.into()), item);

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_builtin_manifest_is_complete() {
+    fn builtin_manifest_is_complete() {
         let manifest = Manifest::builtin();
         for name in ["compact", "opencv", "buffalo_l", "buffalo_sc", "antelopev2", "research"] {
             let pack = manifest.pack(name).unwrap_or_else(|| panic!("{name} is missing"));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_manifest_names_the_entry() {
+    fn invalid_manifest_error_names_entry() {
         let text = include_str!("../../../models.toml");
         let unknown = text.replace("files = [\"det_500m.onnx\"", "files = [\"det_501m.onnx\"");
         let error = Manifest::parse(&unknown).unwrap_err();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_detector_of_first_looks_is_a_second_detector_of_its_pack() {
+    fn first_look_detector_must_differ_from_main_detector() {
         let research = Manifest::builtin().pack("research").unwrap().clone();
         assert_eq!(research.file(ModelKind::Detector).unwrap().file, "scrfd_2.5g_bnkps.onnx");
         assert_eq!(research.first_look().unwrap().family, ModelFamily::Yunet);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn packs_of_ones_own_stand_beside_the_builtin_ones() {
+    fn custom_packs_extend_builtin_manifest() {
         let hash = "0".repeat(64);
         let own = format!(
             r#"
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn verification_names_what_is_missing_and_what_is_corrupt() {
+    fn pack_verification_names_missing_and_corrupt_files() {
         let pack = Manifest::builtin().pack(testing::DEFAULT_PACK).unwrap().clone();
         ResolvedPack::verify(&pack, &testing::models_dir()).unwrap();
 

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_is_found_by_its_name_and_not_by_the_beginning_of_another() {
+    fn finds_library_by_full_name() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["libcublasLt.so.13", "libcublas.so.13", "libcublas.so.12", "libcublas.a"] {
             std::fs::write(folder.path().join(name), "").unwrap();

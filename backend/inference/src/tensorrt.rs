@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_the_key_makes_another_folder() {
+    fn every_engine_key_part_changes_folder() {
         let changes: [fn(&mut EngineKey); 8] = [
             |key| key.model_sha256 = "cd".repeat(32),
             |key| key.onnxruntime = "1.31.2".into(),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_covers_every_bucket_and_nothing_else() {
+    fn engine_profile_covers_exactly_all_buckets() {
         let profile = Profile::new("input", [3, 640, 640], 32, PerformanceMode::Throughput);
         assert_eq!(profile.ranges(), ["input:1x3x640x640", "input:32x3x640x640", "input:32x3x640x640"]);
         for items in crate::batcher::buckets(32) {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_provider_is_told_everything_and_the_folder_says_what_for() {
+    fn tensorrt_options_reach_provider_and_key_file() {
         let folder = Folder::new("tensorrt-options");
         let table = folder.0.join("faces.table");
         std::fs::write(&table, "TRT-100900-EntropyCalibration2\ninput: 3c010a14\n").unwrap();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_that_of_the_mapped_file() {
+    fn reads_tensorrt_version_from_mapped_file() {
         let maps = "7f00-7f01 r--p 00000000 08:01 11 /usr/lib/libc.so.6\n\
              7f02-7f03 r-xp 00000000 08:01 12 /nowhere/libnvinfer.so.10.9.0\n\
              7f04-7f05 r-xp 00000000 08:01 13 /nowhere/libnvinfer_plugin.so.10\n";

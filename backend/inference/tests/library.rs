@@ -18,7 +18,7 @@ fn reason(path: &Path) -> String {
 }
 
 #[test]
-fn a_bad_library_is_named_and_the_right_one_still_loads() {
+fn invalid_library_error_names_file_and_valid_one_loads() {
     let folder = std::env::temp_dir().join(format!("facecrawl-library-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
 

@@ -4,7 +4,7 @@ mod common;
 use inference::runtime::Runtime;
 
 #[test]
-fn a_library_without_the_interface_is_an_error_and_no_panic() {
+fn library_without_onnx_interface_is_error_not_panic() {
     // The C library is a real shared library without ONNX Runtime's entry point.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     if let Some(libc) =

@@ -47,14 +47,14 @@ async fn compare(
 
 #[testing::needs(openvino)]
 #[testing::test]
-async fn openvino_finds_and_describes_the_faces_that_onnx_runtime_does() {
+async fn openvino_finds_same_drawn_faces_as_onnx_runtime() {
     let (pack, images) = drawn();
     same_faces(&pack, &images).await;
 }
 
 #[testing::needs(openvino, shared)]
 #[testing::test]
-async fn photographed_faces_are_the_same_in_fp32_and_nearly_the_same_in_bf16() {
+async fn openvino_matches_on_photographs_in_fp32_and_bf16() {
     for (pack, images) in photographed() {
         same_faces(&pack, &images).await;
         nearly_the_same_faces(&pack, &images).await;
@@ -86,8 +86,7 @@ async fn same_faces(pack: &ResolvedPack, images: &[Frame]) {
 
 #[testing::needs(openvino)]
 #[testing::test]
-async fn bf16_finds_the_same_faces_and_moves_their_embeddings_by_little_or_says_that_the_processor_lacks_it()
-{
+async fn bf16_finds_same_drawn_faces_or_reports_missing_support() {
     let (pack, images) = drawn();
     nearly_the_same_faces(&pack, &images).await;
 }
@@ -117,7 +116,7 @@ async fn nearly_the_same_faces(pack: &ResolvedPack, images: &[Frame]) {
 
 #[testing::needs(openvino)]
 #[test]
-fn the_self_test_tells_openvino_from_the_own_kernels() {
+fn self_test_distinguishes_openvino_from_cpu_provider() {
     let (library, pack) = (testing::openvino(), testing::pack());
     let cpu_backend = CpuBackend::OpenVino(Precision::Fp32);
     let config = Config { dylib_path: Some(library), cpu_backend, gpu_batch_size: 4, ..config() };

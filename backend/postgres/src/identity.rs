@@ -134,7 +134,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_closed_ancestor_is_named() {
+    fn names_inaccessible_ancestor_folder() {
         let root = tempfile::tempdir().expect("a folder");
         let closed = root.path().join("closed");
         std::fs::create_dir_all(closed.join("inner")).expect("folders");

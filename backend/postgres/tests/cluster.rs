@@ -46,7 +46,7 @@ fn sql(cluster: &Cluster, statement: &str) -> String {
 }
 
 #[tokio::test]
-async fn data_survives_a_stop_and_the_vector_extension_is_there() {
+async fn data_and_vector_extension_survive_restart() {
     let folder = scratch();
     let cluster = start(&config(folder.path())).await;
     sql(&cluster, "create extension vector");
@@ -62,7 +62,7 @@ async fn data_survives_a_stop_and_the_vector_extension_is_there() {
 }
 
 #[tokio::test]
-async fn a_second_process_on_the_same_data_is_told_so() {
+async fn second_process_on_same_data_is_rejected() {
     let folder = scratch();
     let first = start(&config(folder.path())).await;
     let second = Cluster::start(&config(folder.path())).await.err().unwrap();
@@ -74,7 +74,7 @@ async fn a_second_process_on_the_same_data_is_told_so() {
 }
 
 #[tokio::test]
-async fn the_server_of_a_killed_process_is_taken_over() {
+async fn takes_over_server_of_killed_process() {
     let folder = scratch();
     let mut owner = Command::new(env!("CARGO_BIN_EXE_with-postgres"))
         .arg("--data")
@@ -103,7 +103,7 @@ async fn the_server_of_a_killed_process_is_taken_over() {
 }
 
 #[tokio::test]
-async fn a_server_that_crashed_recovers() {
+async fn recovers_crashed_server() {
     let folder = scratch();
     let cluster = start(&config(folder.path())).await;
     sql(&cluster, "create table kept (n int); insert into kept select generate_series(1, 1000)");
@@ -117,7 +117,7 @@ async fn a_server_that_crashed_recovers() {
 }
 
 #[tokio::test]
-async fn a_stale_pid_file_that_names_a_stranger_is_no_obstacle() {
+async fn stale_pid_file_does_not_prevent_start() {
     let folder = scratch();
     start(&config(folder.path())).await.stop().await;
     let stranger = format!("{}\n{}\n", std::process::id(), folder.path().join("postgres").display());
@@ -126,7 +126,7 @@ async fn a_stale_pid_file_that_names_a_stranger_is_no_obstacle() {
 }
 
 #[tokio::test]
-async fn a_long_path_and_a_name_with_spaces_work() {
+async fn starts_in_long_path_with_spaces() {
     let folder = scratch();
     let long = folder.path().join("a name with spaces and ünïcode".repeat(4));
     std::fs::create_dir_all(&long).unwrap();
@@ -138,7 +138,7 @@ async fn a_long_path_and_a_name_with_spaces_work() {
 /// The whole checkout is in a private home folder, so a server started by root can enter neither
 /// its data folder nor its program folder.
 #[tokio::test]
-async fn programs_in_a_closed_folder_work() {
+async fn starts_from_inaccessible_program_folder() {
     let folder = scratch();
     let installation = folder.path().join("runtime");
     let source = bin_dir().ancestors().nth(3).unwrap().to_path_buf();
@@ -155,7 +155,7 @@ async fn programs_in_a_closed_folder_work() {
 }
 
 #[tokio::test]
-async fn what_is_no_cluster_is_left_alone() {
+async fn leaves_folder_without_cluster_unchanged() {
     let folder = scratch();
     std::fs::create_dir_all(folder.path().join("postgres")).unwrap();
     std::fs::write(folder.path().join("postgres/thesis.txt"), "mine").unwrap();
@@ -168,7 +168,7 @@ async fn what_is_no_cluster_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_bad_setting_shows_the_servers_own_words() {
+async fn invalid_setting_error_shows_server_message() {
     let folder = scratch();
     let error =
         Cluster::start(&config(folder.path()).with_setting("max_connections=many")).await.err().unwrap();

@@ -16,7 +16,7 @@ mod tests {
     use super::registrable;
 
     #[test]
-    fn the_label_before_the_public_suffix_belongs_to_the_domain() {
+    fn registrable_domain_includes_label_before_public_suffix() {
         for (host, domain) in [
             ("www.example.com", Some("example.com")),
             ("a.b.example.co.uk", Some("example.co.uk")),

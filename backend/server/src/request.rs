@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_network_of_ipv6_is_one_peer() {
+    fn ipv6_network_counts_as_one_peer() {
         let peer = |text: &str| Peer::from(text.parse::<IpAddr>().unwrap());
         assert_eq!(peer("2001:db8::1"), peer("2001:db8::ffff:1"));
         assert_ne!(peer("2001:db8::1"), peer("2001:db8:0:1::1"));

@@ -163,7 +163,7 @@ mod tests {
     use crate::operation::Access;
 
     #[test]
-    fn a_route_is_found_by_method_and_template() {
+    fn routes_are_found_by_method_and_template() {
         let operations = operations().operations;
         let needs = |method, path| operations.find(&method, path).map(|found| found.spec.access);
         assert_eq!(needs(Method::GET, "/faces/{id}"), Some(Access::Needs(Scope::Read)));

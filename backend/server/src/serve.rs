@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_for_which_nobody_reads_ends() {
+    async fn write_without_reader_times_out() {
         let (mut ours, theirs) = connection();
         let error = write(&mut ours, 2 << 10).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_reader_gets_all_of_it_and_one_who_reads_a_byte_now_and_then_does_not() {
+    async fn only_reader_above_minimum_rate_receives_everything() {
         let ten_seconds = 10 * MIN_READ_RATE as usize;
         assert!(reads(ten_seconds + (1 << 10)).await);
         assert!(!reads(ten_seconds / 2).await);

@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_pixels_of_people_are_painted_over() {
+    fn paint_over_changes_only_pixels_of_people() {
         let head = Head { person: 0, x: 30.0, y: 50.0, height: 50.0, turn: 0.0 };
         let mut pixels = [10, 20, 30].repeat(200 * 100);
         paint_over(&mut pixels, 200, &[head]);

@@ -41,7 +41,7 @@ fn every_codec_and_container_keeps_numbers_and_timestamps() {
 
 #[testing::needs(video)]
 #[test]
-fn a_variable_frame_rate_is_exact() {
+fn variable_frame_rate_timestamps_are_exact() {
     let film = Film::short().timed(variable());
     for encoding in Encoding::all() {
         if encoding.allows_variable() {
@@ -54,7 +54,7 @@ fn a_variable_frame_rate_is_exact() {
 
 #[testing::needs(video)]
 #[test]
-fn timestamps_are_rounded_to_the_unit_of_the_container() {
+fn timestamps_are_rounded_to_container_time_unit() {
     let film = Film::short().timed(Timing::Constant(30000, 1001));
     let codecs = [
         (Codec::H264, Container::Mp4, 33_367),
@@ -71,7 +71,7 @@ fn timestamps_are_rounded_to_the_unit_of_the_container() {
 
 #[testing::needs(video)]
 #[test]
-fn players_rotate_the_frames() {
+fn players_rotate_encoded_films() {
     let codecs =
         [(Codec::H264, Container::Mp4), (Codec::Hevc, Container::Mkv), (Codec::Vp9, Container::WebM)];
     for (codec, container) in codecs {
@@ -84,7 +84,7 @@ fn players_rotate_the_frames() {
 
 #[testing::needs(video)]
 #[test]
-fn every_arrangement_of_groups_and_index_is_exact() {
+fn timestamps_are_exact_for_every_group_and_index_layout() {
     let base = Encoding::new(Codec::H264, Container::Mp4);
     for index in [MovieIndex::Start, MovieIndex::End, MovieIndex::Fragments] {
         for (keyframe_interval, b_frames) in [(1, 0), (5, 0), (12, 3), (1000, 2)] {
@@ -103,7 +103,7 @@ fn numbers_are_readable_in_high_dynamic_range() {
 
 #[testing::needs(video)]
 #[test]
-fn repetitions_continue_the_timestamps() {
+fn repeated_film_continues_timestamps() {
     let film = Film::short();
     let folder = tempfile::tempdir().unwrap();
     for (container, b_frames) in
@@ -124,12 +124,12 @@ fn repetitions_continue_the_timestamps() {
 
 #[testing::needs(video)]
 #[test]
-fn the_standard_film_is_exact() {
+fn standard_film_timestamps_are_exact() {
     check(&Film::standard(), &Encoding::new(Codec::H264, Container::Mp4));
 }
 
 #[test]
-fn the_truth_is_consistent() {
+fn film_ground_truth_is_consistent() {
     let encoding = Encoding::new(Codec::H264, Container::Mp4);
     for film in [Film::standard(), Film::short(), Film::standard().sized(1920, 1080)] {
         let truth = film.truth(&encoding);
@@ -166,7 +166,7 @@ fn the_truth_is_consistent() {
 }
 
 #[test]
-fn the_standard_film_has_the_described_tracks() {
+fn standard_film_has_described_tracks() {
     use testing::gallery::{ADA, BEN, CORA, DAN, EVE, FINN};
     let truth = Film::standard().truth(&Encoding::new(Codec::H264, Container::Mp4));
     let people: Vec<u32> = truth.tracks.iter().map(|track| track.person).collect();

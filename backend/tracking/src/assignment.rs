@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_differs_from_greedy_where_the_best_pair_is_a_trap() {
+    fn exact_assignment_beats_greedy_on_conflicting_pairs() {
         let rivals = pairs(&[(0, 0, 1.0), (0, 1, 0.9), (1, 0, 0.9)]);
         assert_eq!(assign(rivals.clone(), 64), [(0, 1), (1, 0)]);
         assert_eq!(assign(rivals, 0), [(0, 0)]);
@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_total_gain_is_the_highest(cells in prop::collection::btree_map((0..6usize, 0..5usize), 0.01..1.0f64, 0..20)) {
+        fn assignment_maximises_total_gain(cells in prop::collection::btree_map((0..6usize, 0..5usize), 0.01..1.0f64, 0..20)) {
             let all: Vec<Pair> = cells.iter().map(|(&(row, column), &gain)| Pair { row, column, gain }).collect();
             let total: f64 = assign(all.clone(), 64).iter().map(|key| cells[key]).sum();
             prop_assert!((total - best(&all, 0, &mut Vec::new())).abs() < 1e-9);

@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn boxes_return_with_the_stated_precision(boxes in some_boxes(300)) {
+        fn boxes_round_trip_with_documented_precision(boxes in some_boxes(300)) {
             let bytes = encode(&boxes);
             let back = decode(&bytes).unwrap();
             prop_assert_eq!(encode(&back), bytes);
@@ -262,7 +262,7 @@ mod tests {
         }
 
         #[test]
-        fn boxes_inside_an_image_stay_inside(
+        fn decoded_boxes_stay_inside_image(
             (width, height) in (1u32..5000, 1u32..5000), boxes in some_boxes(50),
         ) {
             let inside = |known: &TimedBox| Some(TimedBox { bbox: known.bbox.clipped((width, height))?, ..*known });
@@ -274,14 +274,14 @@ mod tests {
         }
 
         #[test]
-        fn what_is_accepted_has_one_form(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn accepted_box_bytes_have_one_encoding(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             if let Ok(boxes) = decode(&bytes) {
                 prop_assert_eq!(write(&boxes), bytes);
             }
         }
 
         #[test]
-        fn damaged_bytes_never_panic(boxes in some_boxes(20), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        fn decoding_damaged_box_bytes_does_not_panic(boxes in some_boxes(20), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
             let mut bytes = encode(&boxes);
             let at = at.index(bytes.len());
             bytes[at] = byte;
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_track_is_thinned_to_the_limit() {
+    fn long_track_is_thinned_to_byte_limit() {
         let wave = |i: i64| 500.0 + 300.0 * (i as f32 / 40.0).sin();
         let boxes: Vec<TimedBox> = (0..100_000)
             .map(|i| TimedBox {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bytes_are_refused_with_the_reason() {
+    fn invalid_box_bytes_are_rejected_with_reason() {
         for (bytes, reason) in [
             (vec![], "unknown version"),
             (vec![2, 0], "unknown version"),
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_boxes_are_left_out() {
+    fn encoding_omits_unusable_boxes() {
         let at = |at_us, width| TimedBox { at_us, bbox: Rect { x: 0.0, y: 0.0, width, height: 1.0 } };
         let odd =
             [at(0, 1.0), at(999, 1.0), at(1000, 0.0), at(2000, f32::NAN), at(3000, 2e9), at(i64::MAX, 1.0)];
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn corners_remain_and_straight_parts_disappear() {
+    fn thinning_keeps_corners_and_drops_straight_parts() {
         let mut boxes: Vec<_> = (0..=100).map(|i| at(i, (50 - (i - 50).abs()) as f32)).collect();
         thin(&mut boxes, 3);
         let times: Vec<i64> = boxes.iter().map(|b| b.at_us / 1000).collect();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wave_is_reproduced_within_pixels() {
+    fn thinned_wave_stays_within_one_pixel() {
         let wave: Vec<_> = (0..2000).map(|i| at(i, 100.0 * (i as f32 / 80.0).sin())).collect();
         let mut thinned = wave.clone();
         thin(&mut thinned, 400);

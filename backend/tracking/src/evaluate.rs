@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_a_fragmented_person() {
+    fn counts_identities_of_fragmented_track() {
         // Ten seconds of one person, found as tracks of 6 and 4 seconds, and one false box.
         let truth = samples(1, 0..10, 0.0);
         let found = [samples(5, 0..6, 1.0), samples(6, 6..10, 0.0), samples(7, 3..4, 90.0)].concat();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_costs_the_shorter_half_of_both() {
+    fn identity_switch_lowers_idf1_by_shorter_part() {
         let truth = [samples(1, 0..10, 0.0), samples(2, 0..10, 50.0)].concat();
         let found =
             [samples(1, 0..6, 0.0), samples(1, 6..10, 50.0), samples(2, 0..6, 50.0), samples(2, 6..10, 0.0)]

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_velocity_is_learned() {
+    fn motion_learns_constant_velocity() {
         let mut motion = Motion::new(0, at(0.0, 40.0));
         for i in 1..=10 {
             motion.update(i * 40_000, at(i as f32 * 4.0, 40.0), 0);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_loss_the_velocity_is_that_of_the_virtual_trajectory() {
+    fn velocity_after_loss_follows_virtual_trajectory() {
         let mut motion = Motion::new(0, at(0.0, 40.0));
         for i in 1..=5 {
             motion.update(i * 40_000, at(i as f32 * 8.0, 40.0), 0);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_predicted_size_is_limited() {
+    fn predicted_box_size_is_limited() {
         let mut motion = Motion::new(0, at(0.0, 40.0));
         motion.update(40_000, at(0.0, 60.0), 0);
         assert_eq!(motion.predict(60_000_000).width, 120.0);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_are_kept_with_distance() {
+    fn best_shots_are_kept_with_minimum_distance() {
         assert_eq!(best(&[(0, 0.5), (100, 0.9), (200, 0.8), (700, 0.3)]), [(100, 0.9), (700, 0.3)]);
         // The second hides the first until the third hides the second.
         assert_eq!(best(&[(0, 0.5), (400, 0.6), (800, 0.7)]), [(800, 0.7), (0, 0.5)]);
@@ -227,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_is_the_best_and_all_are_apart(qualities in prop::collection::vec(0.0..1.0f32, 1..80)) {
+        fn first_best_shot_has_highest_quality(qualities in prop::collection::vec(0.0..1.0f32, 1..80)) {
             let list: Vec<_> = qualities.iter().enumerate().map(|(i, q)| (i as i64 * 120, *q)).collect();
             let found = best(&list);
             prop_assert_eq!(found[0].1, qualities.iter().copied().fold(0.0, f32::max));

@@ -249,7 +249,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_pair_above_the_threshold_is_found_once_for_each_row() {
+    fn finds_every_pair_above_threshold_for_each_row() {
         // Angles of 0, 10, 20 ... degrees: neighbours have a similarity of cos 10.
         let rows: Vec<f32> = (0..150)
             .map(|i| (i as f32 * 10.0).to_radians())
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn tracks_of_one_person_get_one_number() {
+    fn tracks_of_one_person_get_same_number() {
         let list = [
             shown(500, 900, vec![face(1, 0.2)]),
             shown(0, 100, vec![face(0, 0.1), face(0, -0.1)]),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn tracks_at_the_same_time_are_different_people() {
+    fn simultaneous_tracks_get_different_numbers() {
         let twins = [shown(0, 100, vec![face(0, 0.0)]), shown(100, 200, vec![face(0, 0.0)])];
         assert_eq!(number_people(&twins, 0.5).unwrap(), [Some(0), Some(1)]);
         // The third fits both, but can be only one of them.
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn one_misleading_shot_connects_nobody() {
+    fn one_misleading_shot_does_not_merge_people() {
         let between: Arc<[f32]> = Arc::from([0.5f32.sqrt(), 0.5f32.sqrt(), 0.0, 0.0]);
         let list = [
             shown(0, 100, vec![face(0, 0.0), face(0, 0.1), between.clone()]),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_embeddings_and_too_many_tracks() {
+    fn ignores_unusable_embeddings_and_rejects_too_many_tracks() {
         let odd = [
             shown(0, 1, vec![Arc::from([f32::NAN; 4]), Arc::from([])]),
             shown(2, 3, vec![face(0, 0.0)]),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn more_tracks_of_one_person_than_neighbours_are_one_group() {
+    fn tracks_beyond_neighbour_limit_form_one_person() {
         let list: Vec<_> =
             (0..700).map(|i| shown(i * 10, i * 10 + 5, vec![face(0, (i % 7) as f32 * 0.05)])).collect();
         assert!(number_people(&list, 0.5).unwrap().iter().all(|number| *number == Some(0)));
@@ -331,7 +331,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_rules_hold_in_any_order(
+        fn person_numbering_rules_hold_in_any_order(
             list in prop::collection::vec((0..3usize, -0.6..0.6f32, 0..400i64, 1..60i64), 0..40),
             turn in 0..40usize,
         ) {

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dot_product_covers_every_component() {
+    fn dot_product_covers_every_component() {
         for length in [1, 15, 16, 17, 128, 513] {
             let ones = vec![1.0; length];
             let counts: Vec<f32> = (1..=length).map(|i| i as f32).collect();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn embeddings_of_different_models_are_not_compared() {
+    fn embeddings_of_different_length_are_not_compared() {
         assert_eq!(similarity(Some(&[1.0, 0.0]), Some(&[1.0, 0.0, 0.0])), None);
         assert_eq!(similarity(Some(&[1.0]), None), None);
         assert_eq!(similarity(Some(&[0.5, 0.5]), Some(&[0.5, -0.5])), Some(0.0));

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_switch_splits_at_the_jump() {
+    fn identity_switch_splits_track_at_jump() {
         let parts = split(track(&[(900, Some(BOB)), (100, Some(ADA)), (500, None)]), 0.4, || 20);
         let summary: Vec<_> = parts
             .iter()
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_shot_or_missing_embeddings_split_nothing() {
+    fn single_outlier_or_missing_embeddings_do_not_split_track() {
         for shots in [
             vec![(100, Some(ADA)), (500, Some(BOB)), (900, Some(ADA))],
             vec![(100, Some(ADA)), (900, None)],
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_track_without_the_boxes_of_its_shots_is_split_too() {
+    fn splits_track_without_boxes_of_its_shots() {
         let mut thinned = track(&[(300, Some(ADA)), (700, Some(BOB))]);
         thinned.boxes = vec![thinned.boxes[0], thinned.boxes[10]];
         let parts = split(thinned, 0.4, || 20);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_is_in_one_part() {
+    fn split_assigns_every_sample_to_one_part() {
         let mut ids = 10..;
         let mut long = track(&[(0, Some(ADA)), (500, Some(BOB)), (1000, Some([-1.0, 0.0]))]);
         long.samples = 1000;

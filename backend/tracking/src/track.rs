@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_box_between_two_samples_is_interpolated() {
+    fn box_between_samples_is_interpolated() {
         let boxes = vec![at(0, 0.0), at(100, 10.0), at(300, 50.0)];
         let track: Track<()> =
             Track { id: 0, started_us: 0, ended_us: 300, samples: 3, boxes, best: Vec::new() };
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_parts_of_an_observation_are_removed() {
+    fn removes_unusable_parts_of_observation() {
         let good = Observation {
             bbox: at(0, 0.0).bbox,
             score: 0.9,

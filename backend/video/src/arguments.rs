@@ -246,7 +246,7 @@ mod tests {
     use crate::gpu::GpuFacts;
 
     #[test]
-    fn the_gpu_downloads_selected_frames_before_all_other_filters() {
+    fn gpu_downloads_selected_frames_before_other_filters() {
         let hdr = Hdr { has_matrix: true, has_primaries: true };
         let (origin_us, hdr, timeline) = (0, Some(hdr), Timeline::Stored);
         let source = Source { origin_us, hdr, square: false, start_us: 0, timeline, stream: 0 };
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_exactly() {
+    fn formats_times_with_exact_microseconds() {
         assert_eq!(seconds(1_480_000), "1.480000");
         assert_eq!(seconds(-40_001), "-0.040001");
         assert_eq!(seconds(i64::MIN), "-9223372036854.775808");

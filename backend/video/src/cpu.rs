@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_of_one_video_share_its_time() {
+    fn processes_of_one_video_share_cpu_budget() {
         let hours = Duration::from_secs(7_200);
         let listing = CpuBudget::for_listing(3 << 20, hours);
         assert_eq!(listing.seconds_left().unwrap(), 63);

@@ -358,7 +358,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_line_with_a_time_must_be_that_of_the_frame() {
+    fn frame_time_line_must_match_frame_number() {
         let time = |line: &str| read_time(&mut line.as_bytes(), 7).unwrap();
         assert_eq!(time("7 12800 1/12800 25 1/25\n"), Some(1_000_000));
         assert_eq!(time("7 -9223372036854775808 1/25 50 1/25\n"), Some(2_000_000));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_and_the_pixels_follow() {
+    fn reads_ppm_header_before_pixels() {
         let mut stream: &[u8] = b"P6\n1920 1080\n255\nRGB";
         assert_eq!(read_header(&mut stream).unwrap(), Some((1920, 1080)));
         assert_eq!(stream, b"RGB");
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_an_error() {
+    fn rejects_invalid_ppm_headers() {
         for bytes in [
             &b"P5\n1 1\n255\n"[..],
             b"P6\n1 1\n65535\n",
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pam_header_is_read_and_the_pixels_follow() {
+    fn reads_pam_header_before_pixels() {
         let mut stream: &[u8] =
             b"P7\nWIDTH 3\nHEIGHT 2\nDEPTH 4\nMAXVAL 255\nTUPLTYPE RGB_ALPHA\nENDHDR\nRGBA";
         let pam = Pam { width: 3, height: 2, channels: 4 };
@@ -415,7 +415,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_header_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn reading_arbitrary_header_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = read_header(&mut &bytes[..]);
             let _ = read_pam_header(&mut &bytes[..]);
         }

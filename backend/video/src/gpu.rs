@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_are_spread_over_the_gpus() {
+    fn gpu_pool_spreads_processes_over_devices() {
         let gpus =
             Gpus { ids: vec![4, 7], variables: Vec::new(), only: false, on_fallback: Box::new(|_| {}) };
         let pool = Pool::new(gpus);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gpu_does_not_decode_has_a_reason() {
+    fn unsupported_gpu_decoding_has_reason() {
         let video = |format: &str| GpuFacts { pixel_format: format.into(), ..GpuFacts::default() };
         assert!(video("yuv420p").layout("h264").is_ok());
         let reason = |video: GpuFacts, codec: &str| video.layout(codec).err().unwrap();

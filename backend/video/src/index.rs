@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_colours_are_found() {
+    fn detects_missing_hdr_colour_properties() {
         let of = |colours: &str| {
             Hdr::of(&format!("  Stream #0:0: Video: hevc (Main 10), yuv420p10le({colours}), 64x64, 25 fps"))
                 .map(|hdr| (hdr.has_matrix, hdr.has_primaries))

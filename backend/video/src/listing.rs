@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn keyframes_are_listed_in_microseconds_from_the_first() {
+    fn lists_keyframes_in_microseconds_from_first() {
         let text = "#software: Lavf\n#tb 0: 1/90000\n#media_type 0: video\n#codec_id 0: h264\n#dimensions 0: 640x360\n\
                     0, 126000, 133200, 3600, 100, 0x1, S=1\n0, 129600, 136800, 3600, 10, 0x2, F=0x0\n0, 1, 313200, 3600, 9, 0x3\n0, x\n";
         let text = &format!(
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_film_is_a_long_stream_with_an_accepted_codec() {
+    fn selects_long_video_stream_with_accepted_codec() {
         let film = |streams: &[(&str, &str, usize)]| {
             let mut found = vec![Candidate::default(); MAX_STREAMS];
             for (at, (codec, size, packets)) in streams.iter().enumerate() {
@@ -385,7 +385,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in "(#tb 0: )?.{0,100}", pts in any::<i64>(), base in (1..i64::MAX, 1..i64::MAX)) {
+        fn reading_arbitrary_listing_does_not_panic(text in "(#tb 0: )?.{0,100}", pts in any::<i64>(), base in (1..i64::MAX, 1..i64::MAX)) {
             listing(&text);
             let _ = microseconds(pts, base);
         }

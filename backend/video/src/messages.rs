@@ -208,7 +208,7 @@ mod tests {
 ";
 
     #[test]
-    fn facts_and_the_first_error_are_found() {
+    fn reads_stream_facts_and_first_error() {
         let found = Messages::read(BANNER.as_bytes());
         assert_eq!(found.landlock, Some(true));
         assert_eq!(found.container.as_deref(), Some("mov,mp4,m4a,3gp,3g2,mj2"));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn every_version_tells_that_frames_are_turned() {
+    fn detects_rotated_frames_in_every_ffmpeg_version() {
         for line in ["Display Matrix: rotation of 90.00 degrees", "displaymatrix: rotation of -0.00 degrees"]
         {
             let turned = |text: String| -> Vec<bool> {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_messages_are_bounded() {
+    fn long_ffmpeg_messages_are_bounded() {
         let line = format!("[error] {}\n", "x".repeat(100_000));
         let found = Messages::read(line.repeat(30).as_bytes());
         assert!(found.damage.is_some_and(|damage| damage.message.len() == MAX_MESSAGE));

@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_box_of_a_movie_has_a_plausible_size() {
+    fn movie_box_needs_plausible_size() {
         for head in [
             b"\0\0\0\0mdat",
             b"\0\0\0\x01mdat",
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn every_image_that_begins_like_a_movie_is_an_image() {
+    fn image_brands_are_not_detected_as_video() {
         for brand in ["isom", "qt  ", "mp42", "M4V "] {
             assert!(is_video(format!("\0\0\0\x10ftyp{brand}\0\0\0\0").as_bytes()), "{brand}");
         }

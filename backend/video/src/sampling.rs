@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn dense_keyframes_suffice_and_long_groups_are_decoded() {
+    fn auto_sampling_decodes_only_long_keyframe_groups() {
         let index = index([0, 2, 4, 14, 15].map(|at| at * SECOND).into(), 16 * SECOND);
         assert_eq!(
             plan(&index, Sampling::Auto, 2 * SECOND),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_frame_is_looked_at() {
+    fn last_frame_is_always_sampled() {
         let last_us = 15_960_000;
         let last = |keyframes: &[i64], sampling| {
             let keyframes = keyframes.iter().map(|at| at * SECOND).collect();
@@ -384,13 +384,13 @@ mod tests {
     }
 
     #[test]
-    fn keyframes_that_are_very_close_are_thinned_out_early() {
+    fn close_keyframes_are_thinned_before_decoding() {
         let index = index((0..100).map(|at| at * 40_000).collect(), 4 * SECOND);
         assert_eq!(plan(&index, Sampling::Auto, 2 * SECOND), [of(0, i64::MAX, Looks::Keyframes, SECOND / 4)]);
     }
 
     #[test]
-    fn a_process_starts_only_where_it_saves_work() {
+    fn sampling_starts_process_only_to_save_work() {
         // Long groups, two seconds with close keyframes, and two keyframes at a cut.
         let mut keyframes: Vec<i64> = (0..10).map(|at| at * 10 * SECOND).collect();
         keyframes.extend([41 * SECOND, 42 * SECOND, 50_200_000, 50_400_000]);
@@ -405,7 +405,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn segments_cover_the_video_in_order(
+        fn sampling_segments_cover_video_in_order(
             mut keyframes in proptest::collection::vec(0..100_000_000_i64, 1..50),
             end in 0..100_000_000_i64,
             gap in 0..10_000_000_i64,
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_segment_is_selected_as_in_the_keyframes_until() {
+    fn selection_of_segment_rest_equals_whole_selection() {
         let times = [0, 3, 9, 12, 25, 29, 30, 31, 40, 49, 55];
         let all = select(&times, 60, 20);
         for (at, &last_us) in all.iter().enumerate() {
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn close_frames_are_left_out_unless_they_shorten_a_gap() {
+    fn omits_close_frames_unless_they_shorten_gap() {
         assert_eq!(select(&[0, 9, 29, 30, 40, 49], 50, 20), [0, 9, 29, 40]);
         assert_eq!(select(&[0, 8, 16, 24, 32, 40], 48, 20), [0, 16, 32]);
         assert_eq!(select(&[0, 8, 16], i64::MAX, 20), [0, 16]);
@@ -477,7 +477,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_gap_is_longer_than_necessary(
+        fn selected_frames_leave_no_avoidable_long_gap(
             steps in proptest::collection::vec(1..40_i64, 1..50),
             after in 1..40_i64,
             max_gap in 1..60_i64,

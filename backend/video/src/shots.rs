@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_is_found_and_a_slow_change_is_not() {
+    fn detects_cuts_but_not_slow_changes() {
         let mut cuts = CutDetector::default();
         let mut at_us = 0;
         let mut is_cut = |frame: &Frame, gap_us: i64| {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_camera_is_not_a_cut() {
+    fn fast_camera_motion_is_not_cut() {
         let mut cuts = CutDetector::default();
         // A still shot, then one with large differences: one cut.
         let shades = (0..20).map(|_| 10).chain((0..20).map(|step| if step % 2 == 0 { 100 } else { 160 }));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn hue_is_a_circle() {
+    fn hue_difference_wraps_around() {
         let (a, b) = (hsv([255.0, 0.0, 4.0]), hsv([255.0, 4.0, 0.0]));
         assert!(difference(&[a], &[b]) < 2.0, "{a:?} {b:?}");
     }

@@ -51,7 +51,7 @@ fn crashed(damage: Option<&video::Damage>) -> Result<bool, VideoError> {
 #[cfg(target_os = "linux")]
 #[testing::needs(video)]
 #[test]
-fn damaged_files_end_as_frames_or_a_reason_and_leave_nothing_behind() {
+fn damaged_videos_yield_frames_or_reason_without_leaks() {
     let count = std::env::var("MUTATED_FILES").map_or(200, |count| count.parse().unwrap());
     let films = DamagedFilms::encode();
     let found = damaged::read_all(count, |decoder, number| {

@@ -40,7 +40,7 @@ fn files() -> Vec<Vec<u8>> {
 #[cfg(target_os = "linux")]
 #[testing::needs(video)]
 #[test]
-fn damaged_images_end_as_pixels_or_a_reason_and_leave_nothing_behind() {
+fn damaged_images_yield_pixels_or_reason_without_leaks() {
     // One test with two sizes, because two tests in one process would count each other's open files
     // and child processes.
     let is_thorough =

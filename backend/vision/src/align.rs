@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn landmarks_in_place_give_the_pixels_unchanged() {
+    fn landmarks_on_template_keep_pixels_unchanged() {
         let picture = image(112, 112);
         assert_eq!(norm_crop(&picture, &ARCFACE_TEMPLATE, 112).unwrap(), picture);
         let whole_pixels = ARCFACE_TEMPLATE.map(|p| Point { x: p.x + 8.0, y: p.y - 3.0 });
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirrored_face_is_turned_but_never_reflected() {
+    fn mirrored_landmarks_are_rotated_but_not_reflected() {
         let mirrored = ARCFACE_TEMPLATE.map(|p| Point { x: 112.0 - p.x, y: p.y });
         let fitted = Similarity::estimate(&mirrored, &ARCFACE_TEMPLATE).unwrap();
         // For such a symmetric face, the best similarity only scales it down and keeps it upright.
@@ -232,7 +232,7 @@ mod tests {
     /// Rows that lie inside the image and rows that extend beyond it are sampled by different
     /// functions. The results must be equal.
     #[test]
-    fn both_ways_to_sample_say_the_same() {
+    fn inner_and_border_sampling_agree() {
         let picture = image(150, 130);
         let mut inner = 0;
         for x in (-2 * ONE..152 * ONE).step_by(777) {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_landmarks_are_none() {
+    fn degenerate_landmarks_give_no_chip() {
         let picture = image(20, 20);
         let same = [Point { x: 5.0, y: 5.0 }; 5];
         assert_eq!(Similarity::estimate(&same, &ARCFACE_TEMPLATE), None);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sizes_scale_the_template() {
+    fn chip_size_scales_template() {
         let picture = image(112, 112);
         let chip = norm_crop(&picture, &ARCFACE_TEMPLATE, 56).unwrap();
         assert_eq!(chip.pixel(20, 30), picture.pixel(40, 60));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_hidden_box_is_left_in_a_chip_however_it_is_turned() {
+    fn cover_hides_box_in_chip_at_every_rotation() {
         let red = Rect { x: 170.0, y: 90.0, width: 60.0, height: 80.0 };
         let own = Rect { x: 90.0, y: 90.0, width: 70.0, height: 90.0 };
         let frame = image_with_box(&red);

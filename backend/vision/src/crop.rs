@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_faces_in_a_crop_are_covered() {
+    fn covers_other_faces_in_crop() {
         let frame = Frame::filled(100, 60, [200, 10, 10]);
         let rect = |x, width| Rect { x, y: 20.0, width, height: 20.0 };
         let (own, near, far) = (rect(40.0, 20.0), rect(64.0, 20.0), rect(0.0, 8.0));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crop_has_its_margin_and_is_clamped() {
+    fn crop_has_margin_and_is_clamped_to_image() {
         let frame = numbered(100, 80);
         let bbox = Rect { x: 20.0, y: 30.0, width: 20.0, height: 10.0 };
         let tight = face_crop(&frame, &bbox, 0.0);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crop_of_nothing_is_one_pixel() {
+    fn empty_crop_is_one_pixel() {
         let frame = numbered(10, 10);
         for (x, y) in [(500.0, 500.0), (-500.0, -500.0), (f32::NAN, f32::INFINITY)] {
             let cut = face_crop(&frame, &Rect { x, y, width: 0.0, height: 0.0 }, 0.0);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn thumbnails_keep_the_shape_and_the_light() {
+    fn thumbnails_keep_proportions_and_colours() {
         let frame = Frame::filled(1000, 400, [10, 200, 90]);
         let small = thumbnail(&frame, 100);
         assert_eq!(small, Frame::filled(100, 40, [10, 200, 90]));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thumbnail_is_the_mean_of_what_it_covers() {
+    fn thumbnail_pixels_are_area_means() {
         // Fine stripes must become even grey without a pattern.
         let data = (0..600u32 * 600).flat_map(|i| [if i % 2 == 0 { 0 } else { 200 }; 3]).collect();
         let small = thumbnail(&Frame::new(600, 600, data).unwrap(), 150);

@@ -133,7 +133,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn what_is_held_goes_with_the_last_of_the_pixels() {
+    fn attachment_is_released_with_last_pixels() {
         let thing = Arc::new(());
         let frame = Frame::filled(2, 2, [7; 3]).with_attachment(thing.clone());
         assert_eq!(frame, Frame::filled(2, 2, [7; 3]), "the attached value is not part of the image");

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn best_first_and_overlaps_dropped() {
+    fn nms_sorts_by_score_and_drops_overlaps() {
         // Neighbours 2 apart overlap by 8 / 12, those 4 apart by 6 / 14.
         let row = vec![face(4.0, 0.7), face(0.0, 0.9), face(2.0, 0.8), face(50.0, 0.95)];
         assert_eq!(scores(row.clone(), 0.4), [0.95, 0.9]);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_box_on_a_part_of_a_face_is_dropped() {
+    fn nms_drops_box_on_part_of_face() {
         // The smaller box lies on the forehead and the hair; 67 % of it are inside.
         let (face, forehead) = (at([0.0, 0.0, 70.0, 87.0], 0.92), at([-2.0, -16.0, 37.0, 55.0], 0.8));
         assert!(face.bbox.iou(&forehead.bbox) < 0.3);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_a_large_face_are_kept() {
+    fn nms_keeps_neighbours_of_large_face() {
         let face = at([0.0, 0.0, 70.0, 87.0], 0.92);
         for neighbour in [
             // Behind the shoulder, beside the cheek, and in front of the chin.
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_box_drops_nothing() {
+    fn dropped_box_does_not_suppress_others() {
         // The third overlaps only the second, which the first has removed.
         let chain = vec![face(0.0, 0.9), face(4.0, 0.8), face(8.0, 0.7)];
         assert_eq!(scores(chain, 0.4), [0.9, 0.7]);
     }
 
     #[test]
-    fn of_very_many_only_the_best_are_compared() {
+    fn nms_compares_only_best_candidates() {
         let row = |count: usize| (0..count).map(|i| face(20.0 * i as f32, (i as f32 + 1.0) / 1e6)).collect();
         assert_eq!(nms(row(MAX_CANDIDATES), 0.4).len(), MAX_CANDIDATES);
         let best = nms(row(20_000), 0.4);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_dropped() {
+    fn nms_drops_detections_with_non_finite_values() {
         let mut odd =
             vec![face(f32::NAN, 0.9), face(0.0, f32::NAN), face(30.0, f32::INFINITY), face(60.0, 0.5)];
         odd[3].landmarks[2].x = f32::NAN;

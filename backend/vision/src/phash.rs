@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_mean_what_they_say() {
+    fn hash_bits_match_their_definition() {
         let (rising, falling) = (PerceptualHashes::of(&ramp(true)), PerceptualHashes::of(&ramp(false)));
         assert_eq!((rising.d, falling.d), (u64::MAX, 0));
         assert_eq!((rising.a, falling.a), (0x0F0F_0F0F_0F0F_0F0F, 0xF0F0_F0F0_F0F0_F0F0));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn one_colour_has_no_edges() {
+    fn uniform_image_has_zero_hashes() {
         let flat = PerceptualHashes::of(&Frame::filled(33, 17, [90, 120, 40]));
         assert_eq!((flat.d, flat.a), (0, 0));
         let pixel = PerceptualHashes::of(&Frame::filled(1, 1, [255; 3]));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_a_picture_does_not_matter() {
+    fn perceptual_hash_is_stable_under_resizing() {
         let data = (0..1200u32 * 900).flat_map(|i| {
             let (x, y) = (i % 1200, i / 1200);
             [(x * y / 5000) as u8, (x / 8) as u8, ((x / 90 + y / 70) % 2 * 200) as u8]

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_has_its_code() {
+    fn each_quality_defect_has_its_reason_code() {
         let judge =
             |chip: &Frame, detection: &Detection| assess(chip, detection, (400, 400), Profile::Standard);
         let good = checkered(60, 180, 9);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corrected_roll_decides_whether_the_face_passes() {
+    fn corrected_roll_decides_quality_result() {
         for profile in [Profile::Standard, Profile::Strict] {
             let mut report = assess(&checkered(60, 180, 9), &face(), (400, 400), profile);
             assert!(report.passed, "{report:?}");
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn off_demands_nothing() {
+    fn quality_profile_off_accepts_every_face() {
         let mut detection = face();
         detection.det_score = 0.0;
         let report = assess(&Frame::filled(112, 112, [0; 3]), &detection, (1, 1), Profile::Off);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_survive_json_whatever_the_input() {
+    fn quality_report_round_trips_through_json() {
         let mut detection = face();
         detection.bbox.width = f32::INFINITY;
         detection.det_score = f32::NAN;

@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_equal_divisions() {
+    fn fast_mean_equals_rounded_division() {
         for count in 1..=65_536u32 {
             // A mean changes where the rounded sum is a multiple of the count.
             let change = |level: u32| ((level + 1) * count - count / 2).min(255 * count);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_of_every_size_are_means_rounded_half_up() {
+    fn cell_means_round_half_up_at_every_size() {
         for ((width, height), (columns, rows)) in [
             ((1, 1), (1, 1)),
             ((7, 5), (3, 5)),

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn each_tile_shows_the_same_surroundings_at_its_rotation() {
+    fn each_tile_shows_same_area_at_its_rotation() {
         let mut frame = Frame::filled(200, 160, [40; 3]);
         // The upper half of the face is bright.
         for y in 50..80 {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_counts_only_with_its_minimum_score() {
+    fn best_rotation_must_reach_its_minimum_score() {
         let scores = TurnScores([0.4, 0.5, 0.0, 0.0]);
         assert_eq!(scores.best(), (90, 0.5));
         let min_score = |rotation| if rotation == 0 { 0.36 } else { 0.6 };
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canvas_of_any_box_can_be_drawn() {
+    fn rotation_canvas_accepts_any_box() {
         let frame = Frame::filled(9, 5, [90; 3]);
         for (x, y, side) in [(0.0, 0.0, 9.0), (-50.0, 90.0, 3.0), (2.0, 2.0, 0.0), (1.0, 1.0, 1e9)] {
             let canvas = TurnScores::canvas(&frame, &Rect { x, y, width: side, height: side });
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_tile_tells_how_the_face_is_turned() {
+    fn best_tile_determines_face_roll() {
         let scores = TurnScores::of(&[face(20.0, 20.0, 0.8), face(20.0, 110.0, 0.9), face(22.0, 112.0, 0.7)]);
         assert_eq!(scores.best(), (180, 0.9));
         assert_eq!(scores.roll_at(0), Some(180.0));

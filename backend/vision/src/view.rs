@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn insightface_sizes() {
+    fn letterbox_sizes_match_insightface() {
         // (image, content, scale) computed by hand from InsightFace's rule on a 640x640 canvas.
         let cases = [
             ((910, 1137), (512, 640), 640.0 / 1137.0),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trimmed_canvas_holds_the_same_picture_and_less_black() {
+    fn trimmed_canvas_keeps_image_with_less_black() {
         for (image, canvas) in [
             ((1920, 1080), (640, 384)),
             ((910, 1137), (512, 640)),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn drawing_is_bilinear_at_the_top_left_on_black() {
+    fn letterbox_draws_bilinear_image_at_top_left() {
         for (width, height) in [(50, 31), (31, 50), (7, 200), (64, 64), (1, 1), (300, 180)] {
             let data = (0..width * height * 3).map(|i: u32| (i.wrapping_mul(i) / 7 + i * 31) as u8).collect();
             let frame = Frame::new(width, height, data).unwrap();

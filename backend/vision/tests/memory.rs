@@ -51,7 +51,7 @@ fn pictures() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn decoding_holds_no_more_than_the_head_foretells() {
+fn decoding_memory_stays_within_probe_estimate() {
     let all = pictures();
     assert!(all.len() >= 20, "{}", all.len());
     for (name, bytes) in all {

@@ -362,7 +362,7 @@ mod tests {
     use vision::{Point, Rect};
 
     #[test]
-    fn a_box_has_its_edges_and_leaves_its_middle() {
+    fn draws_box_outline_without_fill() {
         let mut frame = Frame::filled(60, 50, [0; 3]);
         let landmarks = [Point { x: 30.0, y: 30.0 }; 5];
         let bbox = Rect { x: 10.0, y: 10.0, width: 40.0, height: 30.0 };
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_is_cut_off() {
+    fn clips_shapes_outside_image() {
         let mut frame = Frame::filled(20, 20, [0; 3]);
         let landmarks = [Point { x: f32::NAN, y: -50.0 }; 5];
         let bbox = Rect { x: -100.0, y: -100.0, width: 1e9, height: 105.0 };

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_must_pass_and_what_fails_is_told() {
+    fn gpu_test_exit_code_follows_requested_backend() {
         use TestOutcome::{Absent, Failed, Passed};
         let none = [of("cpu", Passed), of("cuda", Absent)];
         assert_eq!(exit_of_tests(&none, GpuBackend::Auto), Exit::Success);

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samplings_are_parsed_within_their_limits() {
+    fn parses_sampling_and_gap_within_limits() {
         assert_eq!("auto".parse(), Ok(Sampling::Auto));
         assert_eq!("fps=2.5".parse(), Ok(Sampling::Fps(2.5)));
         for wrong in ["fps=0", "fps=31", "fps=", "fps=nan", "5", ""] {
@@ -159,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_for_people() {
+    fn formats_times_as_hours_minutes_seconds() {
         assert_eq!(time(0), "0:00:00.0");
         assert_eq!(time(3_723_456_000), "1:02:03.4");
         assert_eq!(whole_seconds(3_723_956_000), "1:02:03");
     }
 
     #[test]
-    fn a_span_is_a_number_and_a_unit() {
+    fn parses_duration_as_number_with_unit() {
         assert_eq!(span("12h"), Ok(time::Duration::hours(12)));
         assert_eq!(span("90d"), Ok(time::Duration::days(90)));
         assert_eq!(span("52w"), Ok(time::Duration::days(364)));

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_switches_it_on_and_the_standard_switches_switch_it_off() {
+    fn otlp_endpoint_enables_export_unless_disabled() {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
         assert_eq!(read(&[]).unwrap(), None);
         assert_eq!(read(&[endpoint]).unwrap(), Some(Otlp { named: false }));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_protocol_that_is_not_built_in_is_refused_and_the_right_one_named() {
+    fn unsupported_otlp_protocol_error_names_supported_one() {
         let endpoint = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:4317");
         let error = read(&[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]).unwrap_err().to_string();
         assert!(

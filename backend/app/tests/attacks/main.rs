@@ -21,7 +21,7 @@ use world::{Load, World};
 
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_attack_at_once_costs_the_normal_load_no_request() {
+async fn concurrent_attacks_fail_no_normal_request() {
     let requests = std::env::var("ATTACK_REQUESTS").map_or(60, |count| count.parse().unwrap());
     let world = World::start().await;
     let before = world.normal_data().await;

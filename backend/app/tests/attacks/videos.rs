@@ -187,7 +187,7 @@ async fn check_usage(world: &World) {
 
 #[testing::needs(video, slow)]
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_tenant_that_attacks_with_videos_stops_no_other_while_the_service_is_killed() {
+async fn hostile_videos_and_kills_lose_no_accepted_video() {
     let films = Films::encode();
     let mut world = World::start().await;
     let normal = world.normal.clone();

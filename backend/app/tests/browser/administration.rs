@@ -35,7 +35,7 @@ async fn enter(stage: &Stage, view: &str, secret: &str) {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_key_is_asked_for_and_opens_what_it_opens() {
+async fn page_asks_for_key_and_reports_missing_scope() {
     let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let secret =
@@ -76,7 +76,7 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn people_are_found_and_named_with_a_key() {
+async fn key_with_scopes_can_find_and_name_people() {
     let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let scopes = [Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl, Scope::Write];
@@ -108,7 +108,7 @@ async fn people_are_found_and_named_with_a_key() {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_key_is_revoked_with_those_that_came_from_it() {
+async fn revokes_key_with_keys_created_by_it() {
     let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let operator = key(&stage, "operator", &[Scope::Read, Scope::Keys], false).await;
@@ -140,7 +140,7 @@ async fn a_key_is_revoked_with_those_that_came_from_it() {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_key_is_made_shown_once_used_and_revoked() {
+async fn creates_key_shows_secret_once_and_revokes_it() {
     let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let operator =
@@ -198,7 +198,7 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
+async fn manages_collection_from_creation_to_deletion() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     stage.open("/collections", "Collections").await;
@@ -257,7 +257,7 @@ async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn the_log_is_filtered_and_grows_as_one_scrolls() {
+async fn audit_log_filters_and_loads_more_on_scroll() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     let store = stage.database.store();
@@ -317,7 +317,7 @@ async fn the_log_is_filtered_and_grows_as_one_scrolls() {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
+async fn shows_devices_and_plots_and_retries_discarded_job() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     // A page job without a URL is discarded.
@@ -355,7 +355,7 @@ async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
+async fn navigates_by_url_and_keyboard_and_keeps_theme() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     // Without a path, the web page shows the view Detect. An unknown path is reported. A missing

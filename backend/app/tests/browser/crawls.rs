@@ -6,7 +6,7 @@ const PICTURES: &str = "document.querySelector('.tile img[src], .match img[src]'
 
 #[testing::needs(browser, slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
+async fn crawls_site_then_searches_and_erases_face() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     // The last face fails its quality profile.
@@ -153,7 +153,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
+async fn pauses_resumes_and_cancels_running_crawl() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     let site = start_site().await;
@@ -191,7 +191,7 @@ async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn the_form_of_a_crawl_has_the_limits_and_defaults_of_the_api() {
+async fn crawl_form_matches_api_limits_and_defaults() {
     let stage = Stage::start().await;
     stage.open("/crawls/new", "New crawl").await;
     let differences = stage

@@ -6,7 +6,7 @@ const TAB: char = '\u{E004}';
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
+async fn marks_detected_faces_for_mouse_and_keyboard() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     stage.open("/detect", "Detect").await;
@@ -44,7 +44,7 @@ async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn pictures_come_by_drop_paste_and_camera_and_bad_ones_are_told() {
+async fn accepts_images_by_drop_paste_and_camera() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     stage.open("/detect", "Detect").await;
@@ -75,7 +75,7 @@ async fn pictures_come_by_drop_paste_and_camera_and_bad_ones_are_told() {
 
 #[testing::needs(browser, slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn people_are_found_named_merged_enrolled_and_deleted() {
+async fn finds_names_merges_enrols_and_deletes_people() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     let site = start_site().await;
@@ -157,7 +157,7 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
 
 #[testing::needs(browser, slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
+async fn erased_face_person_and_url_stay_suppressed() {
     let stage = Stage::with(&[("SUPPRESSION_SECRET", &"s".repeat(40))]).await;
     let browser = &stage.browser;
     let site = start_site().await;

@@ -12,7 +12,7 @@ async fn all(stage: &Stage, cases: &[(&str, &str, Value)]) {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn numbers_rectangles_tables_and_metrics_come_out_right() {
+async fn page_modules_return_expected_values() {
     let stage = Stage::start().await;
     stage.open("/detect", "Detect").await;
     let text = r##""# HELP a b\na_total{kind=\"x\",path=\"q\\\"}\"} 3\na_total{kind=\"y\"} 4.5\nb 1e3\n""##;
@@ -97,7 +97,7 @@ async fn numbers_rectangles_tables_and_metrics_come_out_right() {
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
-async fn lists_that_are_cut_say_how_much_is_missing() {
+async fn truncated_lists_show_number_of_missing_entries() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     stage.open("/detect", "Detect").await;

@@ -27,7 +27,7 @@ impl Watch {
 
 #[testing::test(flavor = "multi_thread")]
 #[ignore = "measures, and asserts no time: ./scripts/tour"]
-async fn from_the_first_command_to_the_first_search_hit() {
+async fn measures_first_command_to_first_search_result() {
     let browser = Browser::start().await;
     browser.set_appearance(1280, 860, false).await;
     let site = start_site().await;

@@ -20,7 +20,7 @@ const HOLD_FAILED: &str = "const send = window.fetch; window.fetch = (url, init)
 
 #[testing::needs(browser, video, slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
+async fn uploaded_video_shows_lane_for_each_person() {
     let stage = Stage::with_videos().await;
     let browser = &stage.browser;
     let film = stage.place.path().join("film.mp4");
@@ -90,7 +90,7 @@ async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
 
 #[testing::needs(browser, video)]
 #[testing::test(flavor = "multi_thread")]
-async fn the_videos_of_a_crawl_are_shown_with_their_origin() {
+async fn shows_videos_of_crawl_with_origin() {
     let stage = Stage::with_videos().await;
     let browser = &stage.browser;
     let film = stage.place.put_film("film.mp4", &Film::short());
@@ -135,7 +135,7 @@ async fn the_videos_of_a_crawl_are_shown_with_their_origin() {
 
 #[testing::needs(browser, video)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_failed_video_is_retried_where_its_file_can_be_read_again() {
+async fn failed_video_can_be_retried_only_with_url() {
     let stage = Stage::with_videos().await;
     let browser = &stage.browser;
     stage

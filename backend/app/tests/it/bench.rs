@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::process::Command;
 
 #[test]
-fn wrong_arguments_are_refused_with_what_is_allowed() {
+fn invalid_bench_argument_error_names_allowed_values() {
     let place = TestFolder::new();
     std::fs::create_dir(place.path().join("empty")).unwrap();
     for (args, said) in [
@@ -33,7 +33,7 @@ fn wrong_arguments_are_refused_with_what_is_allowed() {
 }
 
 #[test]
-fn the_command_writes_report_trace_and_plot() {
+fn bench_writes_report_trace_and_plot() {
     let place = TestFolder::new();
     let sizes = "--operation pipeline --image-size small --no-gpu --batch-size 2 --iterations 2";
     let files = "--json - --profile trace.json --plot plot.svg --auto-batch --set GPU_BATCH_SIZE=2";
@@ -89,14 +89,14 @@ fn trace_is_nested(trace: &Value) {
 }
 
 #[test]
-fn the_default_detector_finds_everybody_who_was_drawn() {
+fn default_detector_finds_every_drawn_face() {
     let place = TestFolder::new();
     everybody_is_found(testing::DEFAULT_PACK, |args| place.facecrawl(args));
 }
 
 #[testing::needs(shared)]
 #[test]
-fn both_families_of_detectors_find_everybody_who_was_drawn() {
+fn both_detector_families_find_every_drawn_face() {
     let place = TestFolder::new();
     for pack in ["compact", "research"] {
         everybody_is_found(pack, |args| {
@@ -121,7 +121,7 @@ fn everybody_is_found(pack: &str, facecrawl: impl Fn(&[&str]) -> Command) {
 
 #[testing::needs(no_gpu)]
 #[test]
-fn a_gpu_that_is_not_there_is_an_error_when_asked_for_and_a_note_when_not() {
+fn missing_gpu_fails_only_when_requested() {
     let place = TestFolder::new();
     let common = "--operation face_detection --image-size small --batch-size 1 --iterations 1 --warmup 0";
     let common: Vec<&str> = common.split(' ').collect();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 #[test]
-fn help_names_every_command_and_the_exit_codes() {
+fn help_lists_every_command_and_exit_codes() {
     let help = TestFolder::new().run(&["--help"]).expect(0);
     for word in [
         "up", "serve", "worker", "scan", "detect", "bench", "models", "gpu", "config", "jobs", "migrate",
@@ -24,7 +24,7 @@ fn help_names_every_command_and_the_exit_codes() {
 }
 
 #[test]
-fn a_wrong_command_line_is_status_2() {
+fn invalid_command_line_exits_with_status_2() {
     let place = TestFolder::new();
     for args in [
         &["fly"][..],
@@ -44,7 +44,7 @@ fn a_wrong_command_line_is_status_2() {
 }
 
 #[test]
-fn config_check_shows_every_value_with_its_source_and_no_secret() {
+fn config_check_shows_values_and_sources_without_secrets() {
     let place = TestFolder::new();
     place.put("facecrawl.toml", "gpu_batch_size = 16");
     place.put(".env", "LOG_FORMAT=json\n");
@@ -70,7 +70,7 @@ fn config_check_shows_every_value_with_its_source_and_no_secret() {
 }
 
 #[test]
-fn a_wrong_configuration_is_status_2_and_says_what_is_allowed() {
+fn invalid_configuration_exits_2_and_names_setting() {
     let place = TestFolder::new();
     let refused = Finished::of(place.facecrawl(&["up"]).env("GPU_BACKEND", "vulkan")).expect(2);
     assert!(refused.stderr.contains("GPU_BACKEND=vulkan (from environment)"), "{}", refused.stderr);
@@ -85,7 +85,7 @@ fn a_wrong_configuration_is_status_2_and_says_what_is_allowed() {
 }
 
 #[test]
-fn a_pack_of_ones_own_is_used_like_any_other() {
+fn custom_pack_works_like_builtin_pack() {
     let (place, pack) = TestFolder::with_small_models();
     // The fixture's detector finds faces only at the scale of the whole image.
     let run = |args: &[&str]| {
@@ -133,7 +133,7 @@ fn state(place: &TestFolder, name: &str) -> Value {
 }
 
 #[test]
-fn models_are_listed_fetched_and_verified() {
+fn lists_fetches_and_verifies_models() {
     let place = TestFolder::new();
     let pack = testing::pack().pack;
     let state = || state(&place, &pack.name);
@@ -156,7 +156,7 @@ fn models_are_listed_fetched_and_verified() {
 
 #[testing::needs(shared)]
 #[test]
-fn a_pack_with_a_condition_is_fetched_when_that_is_accepted() {
+fn fetches_restricted_pack_after_license_acceptance() {
     let place = TestFolder::new();
     let mut fetch = place.facecrawl(&["models", "fetch", "research", "--accept-license"]);
     Finished::of(fetch.env("FACE_MODEL_MIRROR", testing::shared_models())).expect(0);
@@ -164,7 +164,7 @@ fn a_pack_with_a_condition_is_fetched_when_that_is_accepted() {
 }
 
 #[test]
-fn detect_takes_more_files_than_there_is_memory_for() {
+fn detect_processes_more_files_than_fit_in_memory() {
     let place = TestFolder::new();
     let files: Vec<String> = (0..6).map(|number| format!("{number}.jpg")).collect();
     files.iter().for_each(|file| drop(place.put(file, testing::picture("ada.jpg"))));
@@ -178,7 +178,7 @@ fn detect_takes_more_files_than_there_is_memory_for() {
 }
 
 #[test]
-fn detect_answers_like_the_api_and_says_what_failed() {
+fn detect_returns_api_fields_and_reports_failed_files() {
     let ada = testing::picture("ada.jpg");
     let place = TestFolder::new();
     place.put("ada.jpg", &ada);
@@ -209,7 +209,7 @@ fn detect_answers_like_the_api_and_says_what_failed() {
 }
 
 #[test]
-fn detect_prints_a_table_and_draws_what_it_found() {
+fn detect_prints_table_and_draws_faces() {
     let ada = testing::picture("ada.jpg");
     let place = TestFolder::new();
     place.put("ada.jpg", &ada);
@@ -225,7 +225,7 @@ fn detect_prints_a_table_and_draws_what_it_found() {
 }
 
 #[test]
-fn the_library_of_onnx_runtime_leaves_nothing_in_the_home_folder() {
+fn onnx_runtime_leaves_no_files_in_home_folder() {
     let place = TestFolder::new();
     let home = place.path().join("home");
     std::fs::create_dir(&home).unwrap();
@@ -236,7 +236,7 @@ fn the_library_of_onnx_runtime_leaves_nothing_in_the_home_folder() {
 }
 
 #[test]
-fn gpu_says_what_runs_where() {
+fn gpu_reports_device_of_each_operation() {
     let place = TestFolder::new();
     let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("GPU_BACKEND", "cpu")).expect(0).json();
     let operations = report["operations"].as_array().unwrap();
@@ -249,7 +249,7 @@ fn gpu_says_what_runs_where() {
 
 #[testing::needs(slow)]
 #[test]
-fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
+fn gpu_test_and_model_build_report_missing_providers() {
     let place = TestFolder::new();
     let run = |args: &[&str], backend: &str| {
         Finished::of(place.facecrawl(args).env("GPU_BACKEND", backend).env("GPU_BATCH_SIZE", "2"))
@@ -281,7 +281,7 @@ fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
 }
 
 #[test]
-fn a_library_that_cannot_be_loaded_is_named() {
+fn error_names_unloadable_onnx_runtime_library() {
     let (place, _) = TestFolder::with_small_models();
     let library = place.put("broken.so", "no library");
     let mut gpu = place.facecrawl(&["gpu"]);
@@ -301,7 +301,7 @@ const WITH_DESTRUCTOR: &str = r#"
 /// A command that does run destructors proves that the library is loaded.
 #[cfg(target_os = "linux")]
 #[test]
-fn no_destructor_of_a_library_runs_while_other_threads_still_use_it() {
+fn exit_runs_no_destructor_of_loaded_library() {
     let place = TestFolder::new();
     let source = place.put("library.rs", WITH_DESTRUCTOR);
     let library = place.path().join("library.so");
@@ -325,7 +325,7 @@ fn no_destructor_of_a_library_runs_while_other_threads_still_use_it() {
 }
 
 #[test]
-fn the_page_on_clients_says_what_the_document_says() {
+fn client_guide_matches_openapi_document() {
     let document = TestFolder::new().run(&["openapi"]).expect(0).stdout;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut script = Command::new("python3");
@@ -341,7 +341,7 @@ fn the_page_on_clients_says_what_the_document_says() {
 }
 
 #[test]
-fn the_openapi_document_is_complete_without_a_service() {
+fn openapi_command_prints_document_without_service() {
     let printed = TestFolder::new().run(&["openapi", "--log-level", "info"]).expect(0);
     let document = printed.json();
     assert!(document["paths"]["/faces/detect"]["post"].is_object(), "{document}");
@@ -349,7 +349,7 @@ fn the_openapi_document_is_complete_without_a_service() {
 }
 
 #[test]
-fn health_fails_where_nobody_listens() {
+fn health_fails_without_listening_service() {
     let failed = TestFolder::new().run(&["health", "--port", "1"]).expect(1);
     assert!(failed.stderr.contains("/health/ready"), "{}", failed.stderr);
 }

@@ -54,7 +54,7 @@ impl Layers {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_documentation() {
+fn unset_variables_use_documented_defaults() {
     let loaded = Layers::new().ok();
     let settings = &loaded.settings;
     assert_eq!((settings.service.host.to_string().as_str(), settings.service.port), ("127.0.0.1", 8080));
@@ -80,7 +80,7 @@ fn the_defaults_are_those_of_the_documentation() {
 }
 
 #[test]
-fn each_layer_wins_over_the_one_below() {
+fn higher_config_layer_overrides_lower_one() {
     let port = |layers: &Layers| {
         let loaded = layers.ok();
         let source = loaded.source("PORT").rsplit('/').next().unwrap().to_owned();
@@ -99,7 +99,7 @@ fn each_layer_wins_over_the_one_below() {
 }
 
 #[test]
-fn the_root_of_a_checkout_holds_the_default_folders_wherever_the_command_is_given() {
+fn facecrawl_root_locates_default_folders() {
     let root = tempfile::tempdir().unwrap();
     let layers = Layers::new().env("FACECRAWL_ROOT", root.path().to_str().unwrap());
     let loaded = layers.ok();
@@ -114,7 +114,7 @@ fn the_root_of_a_checkout_holds_the_default_folders_wherever_the_command_is_give
 }
 
 #[test]
-fn an_empty_value_is_unset_in_every_layer() {
+fn empty_value_counts_as_unset_in_every_layer() {
     let layers = Layers::new()
         .file("port = 1001\nmodel_pack = \"\"")
         .dotenv("PORT=\nGPU_DEVICE_IDS=")
@@ -127,7 +127,7 @@ fn an_empty_value_is_unset_in_every_layer() {
 }
 
 #[test]
-fn the_file_may_use_toml_types() {
+fn config_file_accepts_toml_types() {
     let layers = Layers::new().file(
         "gpu_device_ids = [0, 1]\ncrawl_allow_private = [\"127.0.0.0/8\", \"10.0.0.0/8\"]\nall_gpu = true\ngpu_memory_limit_gb = 4.5",
     );
@@ -139,7 +139,7 @@ fn the_file_may_use_toml_types() {
 }
 
 #[test]
-fn a_bad_value_names_key_value_source_and_what_is_allowed() {
+fn invalid_value_error_names_key_source_and_allowed_values() {
     for (name, value, allowed) in [
         ("PORT", "eighty", "a number from 0 to 65535"),
         ("HOST", "localhost", "an IP address"),
@@ -166,7 +166,7 @@ fn a_bad_value_names_key_value_source_and_what_is_allowed() {
 }
 
 #[test]
-fn the_index_of_earlier_versions_is_refused_with_what_to_do() {
+fn removed_edge_index_error_names_replacements() {
     for value in ["edge", "Edge"] {
         let text = Layers::new().env("SEARCH_INDEX", value).mistake();
         let refused = format!("SEARCH_INDEX={value} (from environment) is no longer supported; ");
@@ -180,14 +180,14 @@ fn the_index_of_earlier_versions_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn every_mistake_is_reported_at_once() {
+fn all_config_errors_are_reported_at_once() {
     let errors = Layers::new().env("PORT", "x").file("gpu_batch_size = 0").load().err().unwrap();
     assert_eq!(errors.0.len(), 2);
     assert_says(&errors.to_string(), &["2 errors", "PORT=x", "GPU_BATCH_SIZE=0", "facecrawl.toml"]);
 }
 
 #[test]
-fn an_unknown_key_in_the_file_or_on_the_command_line_is_an_error_with_a_hint() {
+fn unknown_config_key_error_suggests_known_key() {
     let text = Layers::new().file("gpu_bachend = \"cuda\"").mistake();
     assert_says(&text, &["gpu_bachend", "facecrawl.toml", "did you mean `gpu_backend`?"]);
     let text = Layers::new().file("[server]\nport = 1").mistake();
@@ -199,7 +199,7 @@ fn an_unknown_key_in_the_file_or_on_the_command_line_is_an_error_with_a_hint() {
 }
 
 #[test]
-fn a_file_that_was_asked_for_must_be_there_and_a_dotenv_line_must_be_one() {
+fn missing_required_file_and_malformed_dotenv_are_rejected() {
     let mut layers = Layers::new();
     layers.sources.file_required = true;
     assert!(matches!(layers.load().err().unwrap().0[0], ConfigError::File { .. }));
@@ -209,7 +209,7 @@ fn a_file_that_was_asked_for_must_be_there_and_a_dotenv_line_must_be_one() {
 }
 
 #[test]
-fn contradictions_name_both_sides_and_the_way_out() {
+fn contradiction_error_names_both_settings_and_fix() {
     let text = Layers::new()
         .env("FORCE_GPU_ONLY", "true")
         .env("ALL_GPU", "true")
@@ -232,7 +232,7 @@ fn contradictions_name_both_sides_and_the_way_out() {
 }
 
 #[test]
-fn the_network_is_only_reached_when_that_was_said() {
+fn public_host_requires_explicit_auth_setting() {
     let refused = |layers: Layers| layers.ok().settings.check_listen().is_err();
     assert!(!refused(Layers::new()));
     assert!(!refused(Layers::new().env("HOST", "::1")));
@@ -245,7 +245,7 @@ fn the_network_is_only_reached_when_that_was_said() {
 }
 
 #[test]
-fn secrets_are_masked_in_listings_and_in_errors() {
+fn secrets_are_masked_in_listings_and_errors() {
     let loaded = Layers::new().env("DATABASE_URL", "postgres://u:s3cret@db/faces").ok();
     assert_eq!(loaded.settings.storage.database_url.as_deref(), Some("postgres://u:s3cret@db/faces"));
     let listed = serde_json::to_string(&loaded.resolved).unwrap();
@@ -255,7 +255,7 @@ fn secrets_are_masked_in_listings_and_in_errors() {
 }
 
 #[test]
-fn a_buckets_variables_may_come_from_any_layer_and_are_never_shown() {
+fn bucket_credentials_come_from_any_layer_and_stay_hidden() {
     let layers = Layers::new()
         .dotenv("AWS_ACCESS_KEY_ID=AK1\nAWS_SECRET_ACCESS_KEY=s3cret")
         .env("AWS_REGION", "eu-central-1")
@@ -272,14 +272,14 @@ fn a_buckets_variables_may_come_from_any_layer_and_are_never_shown() {
 /// `.env.example` is the output of `facecrawl config example`, with the variables, meanings and
 /// defaults of the code.
 #[test]
-fn the_example_file_is_that_of_the_code() {
+fn env_example_file_matches_code() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.env.example");
     let written = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     assert_eq!(written, env_example(), "run: cargo run -p facecrawl -- config example > .env.example");
 }
 
 #[test]
-fn the_example_file_with_every_line_switched_on_is_the_default_configuration() {
+fn uncommented_env_example_equals_default_configuration() {
     let assignment = |line: &str| {
         let (name, value) = line.strip_prefix('#')?.split_once('=')?;
         (!name.starts_with(' ')).then(|| format!("{name}={value}"))
@@ -300,7 +300,7 @@ fn the_example_file_with_every_line_switched_on_is_the_default_configuration() {
 /// The names are a public interface. They are the names in the guide and those that the design
 /// adds.
 #[test]
-fn no_variable_of_the_contract_is_missing() {
+fn every_public_variable_exists_with_meaning() {
     let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
     for name in "HOST PORT DATABASE_URL DATA_DIR MODELS_DIR MODEL_PACK FACE_MODEL_MIRROR ORT_DYLIB_PATH POSTGRES_BIN_DIR \
          BLOB_STORE_URL WORKERS LOG_LEVEL LOG_FORMAT DEBUG AUTH CRAWL_ALLOW_PRIVATE CRAWL_EXTRA_CA CRAWL_USER_AGENT CRAWL_DELAY_MS \
@@ -320,7 +320,7 @@ fn no_variable_of_the_contract_is_missing() {
 }
 
 #[test]
-fn recipes_come_from_the_file() {
+fn config_file_recipes_are_parsed_and_validated() {
     let url = |text: &str| text.parse::<url::Url>().unwrap();
     let recipe = "port = 9000\n[[recipe]]\nhosts = [\"*.example.org\"]\nimages = [\"img.photo\"]\n[[recipe]]\nhosts = [\"a.test\"]\n";
     let loaded = Layers::new().file(recipe).ok();
@@ -345,7 +345,7 @@ fn recipes_come_from_the_file() {
 }
 
 #[test]
-fn all_gpu_sets_only_what_is_not_set_itself() {
+fn all_gpu_keeps_explicit_operation_settings() {
     let layers = Layers::new().env("ALL_GPU", "true").env("IMAGE_ENHANCEMENT_GPU", "false");
     let operations = layers.ok().settings.gpu_operations();
     assert_eq!(operations.len(), 4);
@@ -361,7 +361,7 @@ fn all_gpu_sets_only_what_is_not_set_itself() {
 }
 
 #[test]
-fn what_computes_on_the_cpu_is_chosen_by_name() {
+fn cpu_backend_is_selected_by_name() {
     let backend = |name: &str| Layers::new().env("CPU_BACKEND", name).ok().settings.inference().cpu_backend;
     assert_eq!(Layers::new().ok().settings.inference().cpu_backend, CpuBackend::Auto);
     assert_eq!(backend("onnxruntime"), CpuBackend::OnnxRuntime);
@@ -376,7 +376,7 @@ fn what_computes_on_the_cpu_is_chosen_by_name() {
 }
 
 #[test]
-fn the_performance_mode_sets_delay_batch_and_sessions_unless_they_are_explicit() {
+fn performance_mode_sets_only_unset_engine_settings() {
     let cores = app::config::cores();
     let engine = |layers: &Layers| {
         let engine = layers.ok().settings.inference();
@@ -409,7 +409,7 @@ fn the_performance_mode_sets_delay_batch_and_sessions_unless_they_are_explicit()
 }
 
 #[test]
-fn tensorrt_is_configured_only_where_it_is_used_and_8_bits_need_a_table() {
+fn tensorrt_settings_require_backend_and_calibration_table() {
     let folder = tempfile::tempdir().unwrap();
     let table = folder.path().join("faces.table");
     let path = table.to_str().unwrap();
@@ -449,7 +449,7 @@ fn decoded(layers: &Layers) -> u64 {
 }
 
 #[test]
-fn pixels_have_room_for_five_of_the_largest_images_or_what_was_said() {
+fn default_pixel_budget_fits_five_largest_images() {
     let by_cores = 40 * app::config::cores() as u64;
     assert_eq!(decoded(&Layers::new()), by_cores.max(250));
     assert_eq!(decoded(&Layers::new().env("MAX_IMAGE_MEGAPIXELS", "1000")), by_cores.max(5000));
@@ -464,7 +464,7 @@ fn pixels_have_room_for_five_of_the_largest_images_or_what_was_said() {
 }
 
 #[test]
-fn bodies_have_half_a_gibibyte_or_what_was_said() {
+fn body_budget_is_default_or_configured_value() {
     let budget = |layers: Layers| layers.ok().settings.server().body_budget;
     assert_eq!(budget(Layers::new()), server::Config::default().body_budget);
     assert_eq!(budget(Layers::new().env("MAX_PENDING_BODY_MB", "64")), 64 << 20);
@@ -474,7 +474,7 @@ fn bodies_have_half_a_gibibyte_or_what_was_said() {
 
 /// The table in SIZING.md is computed from the settings: the defaults of a machine with two cores.
 #[test]
-fn the_documented_memory_is_that_of_the_settings() {
+fn sizing_guide_matches_memory_limits() {
     let layers = Layers::new().env("WORKERS", "8").env("MAX_DECODED_MEGAPIXELS", "250");
     let limits = layers.ok().settings.memory_limits(2);
     let mb = |bytes: u64| format!("{} MB", bytes / 1_000_000);
@@ -489,7 +489,7 @@ fn the_documented_memory_is_that_of_the_settings() {
 }
 
 #[test]
-fn each_setting_of_memory_changes_the_sum() {
+fn each_memory_setting_increases_total_limit() {
     let sum = |layers: Layers| -> u64 {
         layers.ok().settings.memory_limits(2).iter().map(|limit| limit.bytes).sum()
     };

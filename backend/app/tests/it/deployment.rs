@@ -25,7 +25,7 @@ fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
 }
 
 #[test]
-fn services_start_commands_and_set_variables_that_the_program_has() {
+fn unit_commands_and_variables_are_known_to_program() {
     let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
     for service in SERVICES {
         let unit = read(service);
@@ -46,7 +46,7 @@ fn services_start_commands_and_set_variables_that_the_program_has() {
 }
 
 #[test]
-fn services_are_unprivileged_and_see_little_of_the_system() {
+fn units_run_unprivileged_and_sandboxed() {
     for service in SERVICES {
         let unit = read(service);
         let lines = "DynamicUser=yes NoNewPrivileges=yes CapabilityBoundingSet= ProtectSystem=strict ProtectHome=yes \
@@ -64,7 +64,7 @@ fn services_are_unprivileged_and_see_little_of_the_system() {
 }
 
 #[test]
-fn proxies_let_the_largest_body_through_and_wait_longer_than_the_service_works() {
+fn proxy_limits_and_timeouts_exceed_service_limits() {
     let number = |text: &str, before: &str| -> u64 {
         let rest = text.split(before).nth(1).unwrap_or_else(|| panic!("{before} is missing")).trim_start();
         rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
@@ -146,7 +146,7 @@ fn words(exec_form: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_base_is_a_stage_or_pinned_to_a_version() {
+fn base_images_are_earlier_stages_or_pinned_versions() {
     for file in FILES {
         let stages = stages(file);
         for (at, stage) in stages.iter().enumerate() {
@@ -167,7 +167,7 @@ fn every_base_is_a_stage_or_pinned_to_a_version() {
 }
 
 #[test]
-fn the_image_for_nvidia_is_the_cpu_image_with_other_libraries() {
+fn gpu_dockerfile_extends_cpu_dockerfile() {
     let [cpu, gpu] = ["Dockerfile", "Dockerfile.gpu"].map(|file| {
         let text = read(file);
         text[text.find("\nFROM ").unwrap()..].to_owned()
@@ -183,7 +183,7 @@ fn ignored(path: &str) -> bool {
 }
 
 #[test]
-fn what_is_copied_is_in_the_context_or_in_a_stage_before() {
+fn copied_files_exist_in_context_or_earlier_stage() {
     for file in FILES {
         let stages = stages(file);
         for (at, stage) in stages.iter().enumerate() {
@@ -208,7 +208,7 @@ fn what_is_copied_is_in_the_context_or_in_a_stage_before() {
 }
 
 #[test]
-fn what_is_fetched_is_checked_and_leaves_no_lists_behind() {
+fn downloads_are_pinned_and_package_lists_removed() {
     for file in FILES {
         for stage in stages(file) {
             assert_eq!(stage.all("ADD").len(), 0, "{file}: use COPY, which downloads nothing");
@@ -250,7 +250,7 @@ fn what_is_fetched_is_checked_and_leaves_no_lists_behind() {
 }
 
 #[test]
-fn images_run_the_program_unprivileged_with_a_health_check_that_it_has() {
+fn container_images_run_unprivileged_with_valid_health_check() {
     let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
     let loader = ["LD_LIBRARY_PATH", "HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"];
     for file in FILES {

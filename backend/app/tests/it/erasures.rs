@@ -116,7 +116,7 @@ async fn site() -> String {
 
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
+async fn erasure_removes_all_personal_data_from_files() {
     let place = TestFolder::new();
     let data = place.path().join("postgres");
     let cluster = Cluster::start(&embedded_postgres::Config::new(programs(), &data)).await.unwrap();

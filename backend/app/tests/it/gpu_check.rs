@@ -45,7 +45,7 @@ fn outcome<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
 
 #[testing::needs(no_gpu, slow)]
 #[test]
-fn without_a_gpu_the_gpu_checks_are_skipped_and_the_rest_runs() {
+fn gpu_checks_are_skipped_without_gpu() {
     let (folder, args) = workplace("ada.jpg", &[]);
     let (finished, report) = check(folder.path(), Path::new(env!("CARGO_BIN_EXE_facecrawl")), &args);
     assert_eq!(finished.status, 0, "{finished:?}");
@@ -108,7 +108,7 @@ fn agreement_of(faces: usize, shift: f64, turn: f64, place: &str) -> (i32, Value
 }
 
 #[test]
-fn a_wrong_result_is_found_and_does_not_stop_the_other_checks() {
+fn wrong_result_fails_only_affected_check() {
     let (status, report) = agreement(0.4, 0.01, "cuda:0");
     assert_eq!(outcome(&report, "agreement").0, "passed", "{report}");
     assert_eq!(outcome(&report, "video_decoding").0, "passed", "{report}");
@@ -194,7 +194,7 @@ print(json.dumps(answer))
 
 #[testing::needs(slow)]
 #[test]
-fn every_check_understands_what_the_program_says() {
+fn every_check_parses_program_output() {
     let only = [
         "--only",
         "strict_refusal,provider,gpu_test,agreement,strict_start,pixel_operations,embedding_throughput,pipeline,small_memory,\
@@ -221,7 +221,7 @@ fn every_check_understands_what_the_program_says() {
 }
 
 #[test]
-fn a_wrong_command_line_says_what_is_there() {
+fn invalid_gpu_check_argument_error_names_cause() {
     let refused =
         Finished::of(Command::new("python3").arg(script()).args(["--binary", "/nowhere/facecrawl"]))
             .expect(2);

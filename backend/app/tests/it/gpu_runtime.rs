@@ -20,7 +20,7 @@ fn wanted(place: &TestFolder, args: &[&str], variables: &[(&str, &str)]) -> Stri
 }
 
 #[test]
-fn every_layer_of_the_configuration_can_ask() {
+fn any_config_layer_can_request_gpu_libraries() {
     let place = TestFolder::new();
     assert_eq!(wanted(&place, &[], &[]), "", "no operation asks for a GPU");
     assert_eq!(wanted(&place, &[], &[("ALL_GPU", "true")]), "cuda");
@@ -34,7 +34,7 @@ fn every_layer_of_the_configuration_can_ask() {
 }
 
 #[test]
-fn nothing_is_brought_where_it_would_not_be_used() {
+fn gpu_libraries_are_not_requested_when_unused() {
     let place = TestFolder::new();
     let all = |name, value| [("ALL_GPU", "true"), (name, value)];
     assert_eq!(wanted(&place, &[], &all("GPU_BACKEND", "cpu")), "");
@@ -50,7 +50,7 @@ fn nothing_is_brought_where_it_would_not_be_used() {
 }
 
 #[test]
-fn the_library_of_the_gpu_is_found_by_itself() {
+fn selects_runtime_library_by_gpu_settings() {
     let place = TestFolder::new();
     let root = place.path().to_str().unwrap();
     let library = |folder: &str| place.put(&format!(".runtime/{folder}/libonnxruntime.so"), "");
@@ -110,7 +110,7 @@ impl Checkout {
 }
 
 #[test]
-fn the_libraries_are_fetched_once_and_again_when_the_list_changes() {
+fn fetches_gpu_libraries_again_only_after_list_change() {
     let checkout = Checkout::new("echo here >\"$3/libonnxruntime.so\"");
     let first = checkout.run(&[]).expect(0);
     let said: Vec<&str> = first.stderr.lines().collect();
@@ -130,7 +130,7 @@ fn the_libraries_are_fetched_once_and_again_when_the_list_changes() {
 }
 
 #[test]
-fn what_could_not_be_fetched_leaves_what_was_there() {
+fn failed_fetch_keeps_existing_libraries() {
     let checkout = Checkout::new("[ \"$2\" = onnxruntime-gpu ]");
     let failed = checkout.run(&[]).expect(1);
     assert!(failed.stderr.contains("could not be fetched"), "{}", failed.stderr);
@@ -145,7 +145,7 @@ fn what_could_not_be_fetched_leaves_what_was_there() {
 }
 
 #[test]
-fn other_machines_and_makers_are_told_what_there_is() {
+fn unsupported_requests_are_rejected_with_alternatives() {
     let checkout = Checkout::new("true");
     let wrong = checkout.run(&["magic"]).expect(1).stderr;
     assert!(wrong.contains("allowed: cuda, rocm"), "{wrong}");
@@ -212,7 +212,7 @@ fn without_cuda() -> tempfile::TempDir {
 
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
-fn a_missing_library_is_named_with_its_package() {
+fn missing_library_error_names_package() {
     let (place, folder) = (TestFolder::new(), without_cuda());
     let mut command = facecrawl(&place, &["gpu", "--json"]);
     command.env("ORT_DYLIB_PATH", folder.path().join("libonnxruntime.so"));
@@ -228,7 +228,7 @@ fn a_missing_library_is_named_with_its_package() {
 
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
-fn a_missing_tensorrt_is_told_from_a_missing_cuda() {
+fn missing_tensorrt_is_distinguished_from_missing_cuda() {
     let place = TestFolder::new();
     let _ = runtime();
     let mut build = facecrawl(&place, &["models", "build"]);
@@ -240,7 +240,7 @@ fn a_missing_tensorrt_is_told_from_a_missing_cuda() {
 /// Without `LD_LIBRARY_PATH` all libraries are found, so the driver is the first missing part.
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
-fn the_libraries_are_loaded_by_path_and_the_missing_driver_is_named() {
+fn missing_driver_is_reported_once_with_libraries_loaded() {
     let place = TestFolder::new();
     let _ = runtime();
     let mut command = facecrawl(&place, &["gpu", "--json"]);
@@ -268,7 +268,7 @@ fn the_libraries_are_loaded_by_path_and_the_missing_driver_is_named() {
 
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
-fn a_forced_gpu_is_refused_in_three_lines() {
+fn force_gpu_only_error_has_three_lines() {
     let place = TestFolder::new();
     let _ = runtime();
     let refused = Finished::of(facecrawl(&place, &["gpu"]).env("FORCE_GPU_ONLY", "true")).expect(1);
@@ -333,7 +333,7 @@ fn with_driver(version: &str, cuda: u32, code: u32) -> (String, String, String) 
 
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
-fn a_driver_that_is_too_old_is_told_with_both_versions() {
+fn outdated_driver_error_names_both_versions() {
     let (kind, said, detail) = with_driver("535.183.01", 12020, 100);
     assert_eq!(kind, "driver_too_old", "{detail}");
     assert!(said.contains("driver 535.183.01 is too old; CUDA 13 needs 580 or newer"), "{said}");
@@ -347,7 +347,7 @@ fn a_driver_that_is_too_old_is_told_with_both_versions() {
 
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
-fn what_a_driver_of_the_right_version_answers_is_told_by_kind() {
+fn cuda_error_codes_map_to_reason_kinds() {
     for (code, wanted, said_too) in [
         (100, "no_device", "the driver lists 2 GPUs, but this process has no access to them"),
         (101, "device_id", "there is no GPU with the number 0; the driver lists 2 GPUs"),

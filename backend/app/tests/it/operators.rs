@@ -25,7 +25,7 @@ fn ids(list: &Value) -> Vec<String> {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn an_operator_sees_retries_and_cancels_jobs() {
+async fn jobs_command_lists_retries_and_cancels_jobs() {
     let database = TestDatabase::create().await;
     filled(&database).await;
     let place = TestFolder::new();
@@ -75,7 +75,7 @@ async fn an_operator_sees_retries_and_cancels_jobs() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn an_operator_deletes_old_discarded_jobs() {
+async fn jobs_purge_deletes_only_old_discarded_jobs() {
     let database = TestDatabase::create().await;
     filled(&database).await;
     database
@@ -92,7 +92,7 @@ async fn an_operator_deletes_old_discarded_jobs() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
+async fn key_created_on_command_line_works_until_revoked() {
     let place = TestFolder::new();
     // The commands connect to the private database of the service.
     let bin = testing::database::programs();
@@ -142,7 +142,7 @@ async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn what_cannot_be_is_said_with_what_can() {
+async fn invalid_key_option_error_names_allowed_values() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let refused = |args: &[&str], words: &[&str]| {
         let refused = place.run_on(&database, &[&["keys"], args].concat()).expect(2);

@@ -150,7 +150,7 @@ async fn every(base: &str, list: &str) -> Vec<Value> {
 
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_once() {
+async fn failures_leave_every_image_stored_exactly_once() {
     let portrait = testing::picture("cora.jpg");
     let site = Arc::new(Site { portrait, gate: watch::Sender::new(true), waiting: watch::Sender::default() });
     let router = Router::new()
@@ -303,7 +303,7 @@ async fn answer(State(site): State<Arrivals>, uri: Uri, headers: HeaderMap) -> R
 
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_one_is_killed() {
+async fn two_processes_keep_crawl_delay_despite_kill() {
     let site: Arrivals = Arc::new(watch::Sender::new(Vec::new()));
     let origin = serve(Router::new().fallback(answer).with_state(site.clone())).await;
 

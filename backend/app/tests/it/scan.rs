@@ -24,7 +24,7 @@ fn outcome<'a>(document: &'a Value, name: &str) -> &'a Value {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn every_file_of_a_folder_is_accounted_for() {
+async fn scan_accounts_for_every_file_of_folder() {
     let ada = testing::picture("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("photos/ada.jpg", &ada);
@@ -67,7 +67,7 @@ async fn every_file_of_a_folder_is_accounted_for() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_scan_in_which_nothing_can_be_used_fails() {
+async fn scan_without_usable_image_fails() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let notes = place.put("notes.txt", "text");
     let failed = scan(&place, &database, &[notes.to_str().unwrap()]).expect(1).json();
@@ -78,7 +78,7 @@ async fn a_scan_in_which_nothing_can_be_used_fails() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn the_table_is_for_people_and_alone_on_stdout() {
+async fn scan_prints_only_summary_table_on_stdout() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("ada.jpg", testing::picture("ada.jpg"));
     let finished = place.run_on(&database, &["scan", "ada.jpg"]).expect(0);
@@ -87,7 +87,7 @@ async fn the_table_is_for_people_and_alone_on_stdout() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_url_is_crawled_to_its_end() {
+async fn scan_crawls_url_to_completion() {
     let ada = testing::picture("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let page = r#"<html><img src="/ada.jpg"><img src="/gone.jpg"><a href="/next">next</a></html>"#;
@@ -110,7 +110,7 @@ async fn a_url_is_crawled_to_its_end() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_scan_that_is_broken_off_says_how_far_it_came() {
+async fn interrupted_scan_reports_progress() {
     use rustix::process::{Pid, Signal, kill_process};
     let crowd = testing::picture("crowd.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
@@ -216,7 +216,7 @@ async fn stored_more(database: &TestDatabase, after_us: Option<i64>, child: &mut
 
 #[testing::needs(video)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_video_of_a_folder_is_stored_and_its_faces_have_appearances() {
+async fn scan_stores_video_with_tracks_and_appearances() {
     let (database, place) = (TestDatabase::create().await, TestFolder::new());
     media_folder(&place, 1);
     let film = std::fs::read(place.path().join("media/film")).unwrap();
@@ -261,7 +261,7 @@ async fn a_video_of_a_folder_is_stored_and_its_faces_have_appearances() {
 
 #[testing::needs(video, slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn an_interrupted_video_continues_and_has_the_same_tracks() {
+async fn interrupted_video_resumes_with_same_tracks() {
     let (database, place) = (TestDatabase::create().await, TestFolder::new());
     media_folder(&place, 6);
     let start = || {
@@ -302,7 +302,7 @@ async fn an_interrupted_video_continues_and_has_the_same_tracks() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn without_ffmpeg_the_images_are_scanned_and_a_line_says_why() {
+async fn scan_without_ffmpeg_skips_videos_with_reason() {
     let (database, place) = (TestDatabase::create().await, TestFolder::new());
     place.put("media/ada.jpg", testing::picture("ada.jpg"));
     place.put("media/film.mp4", b"\0\0\0\x10ftypisom\0\0\0\0");
@@ -324,7 +324,7 @@ async fn without_ffmpeg_the_images_are_scanned_and_a_line_says_why() {
 
 #[testing::needs(video)]
 #[testing::test(flavor = "multi_thread")]
-async fn the_videos_of_a_web_site_are_scanned_on_request() {
+async fn scan_of_site_includes_videos_only_on_request() {
     let (database, place) = (TestDatabase::create().await, TestFolder::new());
     let film = place.put_film("film.mp4", &Film::short());
     let page = "<video src=/film.mp4></video><img src=/ada.jpg>".as_bytes().to_vec();
@@ -359,7 +359,7 @@ async fn the_videos_of_a_web_site_are_scanned_on_request() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn videos_of_a_web_site_need_ffmpeg() {
+async fn scan_of_site_videos_requires_ffmpeg() {
     let (database, place) = (TestDatabase::create().await, TestFolder::new());
     let mut command = place.on(&database, &["scan", "http://127.0.0.1:9/", "--videos"]);
     command.env("FFMPEG", "/no/such/ffmpeg");
@@ -380,7 +380,7 @@ fn portraits() -> Vec<(String, Vec<u8>)> {
 
 #[testing::needs(video)]
 #[testing::test(flavor = "multi_thread")]
-async fn scans_crawls_and_enrolments_find_the_face_of_the_jpeg_in_every_format() {
+async fn scan_crawl_and_enrolment_find_face_in_every_format() {
     let (database, place) = (TestDatabase::create().await, TestFolder::new());
     let files = portraits();
     assert_eq!(files.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), FORMATS);

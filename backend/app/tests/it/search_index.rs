@@ -44,7 +44,7 @@ fn is_measured(name: &str, report: &Value) {
 
 #[needs(qdrant)]
 #[testing::test(flavor = "multi_thread")]
-async fn an_index_in_a_server_is_built_verified_and_removed_beside_the_service() {
+async fn qdrant_index_can_be_managed_while_service_runs() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.run(&["models", "fetch"]).expect(0);
     let program = Program::with_qdrant(&place, database.url());
@@ -127,7 +127,7 @@ async fn an_index_in_a_server_is_built_verified_and_removed_beside_the_service()
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn the_index_of_pgvector_is_dropped_and_built_again_beside_the_service() {
+async fn pgvector_index_can_be_rebuilt_while_service_runs() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.run(&["models", "fetch"]).expect(0);
     let program = Program::new(&place, database.url());
@@ -168,7 +168,7 @@ async fn the_index_of_pgvector_is_dropped_and_built_again_beside_the_service() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_service_works_without_its_qdrant_server_and_can_leave_it() {
+async fn service_works_without_qdrant_and_can_abandon_it() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.run(&["models", "fetch"]).expect(0);
     // Nothing listens on port 1.
@@ -282,7 +282,7 @@ async fn read(shared: Arc<Shared>) {
 
 #[needs(qdrant)]
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_index_in_a_server_equals_the_rows_after_kills_of_service_and_database() {
+async fn qdrant_index_equals_rows_after_service_and_database_kills() {
     let changes = std::env::var("INDEX_CHANGES").map_or(CHANGES, |number| number.parse().unwrap());
     let place = TestFolder::new();
     place.run(&["models", "fetch"]).expect(0);
@@ -359,7 +359,7 @@ const RECORDS: &str = "
     insert into index_sets (index_name, model_id) values ('edge', 1)";
 
 #[testing::test(flavor = "multi_thread")]
-async fn an_index_in_files_is_refused_and_deleted_and_no_face_is_lost() {
+async fn edge_index_is_rejected_and_deleted_without_face_loss() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.run(&["models", "fetch"]).expect(0);
     let program = Program::new(&place, database.url());

@@ -13,7 +13,7 @@ use testing::TestDatabase;
 use tokio::task::JoinSet;
 
 #[testing::test(flavor = "multi_thread")]
-async fn up_is_ready_answers_and_stops_when_asked() {
+async fn up_becomes_ready_serves_requests_and_stops_on_signal() {
     let ada = testing::picture("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut service = Service::start(&mut place.on(&database, &["--port", "0"]));
@@ -37,7 +37,7 @@ async fn up_is_ready_answers_and_stops_when_asked() {
 
 #[cfg(target_os = "linux")]
 #[testing::test(flavor = "multi_thread")]
-async fn a_service_that_is_started_directly_has_the_settings_of_the_allocator() {
+async fn direct_start_sets_default_allocator_variables() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let variables = |service: &Service, name: &str| -> Vec<String> {
         let environment = std::fs::read(format!("/proc/{}/environ", service.child.id())).unwrap();
@@ -57,7 +57,7 @@ async fn a_service_that_is_started_directly_has_the_settings_of_the_allocator() 
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn up_brings_a_database_of_its_own_and_takes_it_along() {
+async fn up_starts_and_stops_private_database() {
     let place = TestFolder::new();
     let bin = testing::database::programs();
     let up = |place: &TestFolder| {
@@ -92,7 +92,7 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn serve_and_worker_share_a_database() {
+async fn serve_and_worker_share_database() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.run(&["models", "fetch"]).expect(0);
     let start = |args: &[&str]| Service::start(&mut place.on(&database, args));
@@ -105,7 +105,7 @@ async fn serve_and_worker_share_a_database() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_port_in_use_is_said_before_anything_slow_starts() {
+async fn occupied_port_is_reported_before_data_folder_creation() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let place = TestFolder::new();
@@ -115,7 +115,7 @@ async fn a_port_in_use_is_said_before_anything_slow_starts() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_database_that_is_not_there_is_named_without_its_password() {
+async fn unreachable_database_error_masks_password() {
     let place = TestFolder::new();
     let url = "postgres://u:s3cret@127.0.0.1:1/faces";
     let failed = Finished::of(place.facecrawl(&["migrate"]).env("DATABASE_URL", url)).expect(1);
@@ -124,7 +124,7 @@ async fn a_database_that_is_not_there_is_named_without_its_password() {
 }
 
 #[testing::test]
-async fn migrate_says_what_it_did() {
+async fn migrate_reports_number_of_migrations() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let migrate = place.run_on(&database, &["migrate", "--json"]);
     assert_eq!(migrate.expect(0).json()["migrations_run"], 0);
@@ -150,7 +150,7 @@ fn half_a_request(base: &str, body: &[u8]) -> TcpStream {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn an_accepted_request_is_answered_after_the_signal() {
+async fn accepted_request_is_answered_after_term_signal() {
     let ada = testing::picture("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut service =
@@ -167,7 +167,7 @@ async fn an_accepted_request_is_answered_after_the_signal() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_it_at_once() {
+async fn second_signal_stops_service_immediately() {
     let ada = testing::picture("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut service =
@@ -180,7 +180,7 @@ async fn a_second_signal_ends_it_at_once() {
 }
 
 #[test]
-fn a_failed_start_names_the_setting_and_repeats_no_cause() {
+fn start_error_names_setting_and_states_cause_once() {
     let place = TestFolder::new();
     let inside_a_file = place.put("file", "").join("folder");
     let inside_a_file = inside_a_file.to_str().unwrap();
@@ -262,7 +262,7 @@ async fn answered(seen: &Seen, callers: &mut JoinSet<()>, count: usize) {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_stop_under_load_answers_every_accepted_request() {
+async fn stop_under_load_answers_every_accepted_request() {
     let picture = testing::picture("ada.jpg");
     let _already = rustls::crypto::ring::default_provider().install_default();
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
@@ -297,7 +297,7 @@ fn start_on(place: &TestFolder, socket: &std::net::TcpListener, database: &TestD
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_restart_on_an_inherited_socket_fails_no_request() {
+async fn restart_on_inherited_socket_fails_no_request() {
     let picture = testing::picture("ada.jpg");
     let _already = rustls::crypto::ring::default_provider().install_default();
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
@@ -324,7 +324,7 @@ async fn a_restart_on_an_inherited_socket_fails_no_request() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn an_inherited_socket_that_others_can_reach_needs_auth_too() {
+async fn public_inherited_socket_requires_auth_setting() {
     let place = TestFolder::new();
     let socket = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let facecrawl = place.facecrawl(&["serve"]);
@@ -335,7 +335,7 @@ async fn an_inherited_socket_that_others_can_reach_needs_auth_too() {
 
 /// Another process upgrades the database to a schema that this version does not know.
 #[testing::test(flavor = "multi_thread")]
-async fn a_version_that_is_too_old_for_the_schema_ends_and_does_not_start_again() {
+async fn outdated_version_exits_after_schema_upgrade() {
     let _already = rustls::crypto::ring::default_provider().install_default();
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let start = || place.on(&database, &["up", "--port", "0"]);

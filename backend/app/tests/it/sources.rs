@@ -55,7 +55,7 @@ fn fault(row: &str) -> Option<String> {
 }
 
 #[test]
-fn every_row_names_a_file_and_an_item_that_it_defines() {
+fn every_row_names_existing_file_and_item() {
     let document = std::fs::read_to_string(root().join(DOCUMENT)).unwrap();
     let rows = rows(&document);
     assert!(rows.len() >= MIN_ROWS, "{DOCUMENT} has {} rows, at least {MIN_ROWS} are needed", rows.len());
@@ -65,7 +65,7 @@ fn every_row_names_a_file_and_an_item_that_it_defines() {
 }
 
 #[test]
-fn a_wrong_row_is_reported_with_its_fault() {
+fn reports_fault_of_wrong_row() {
     let here = "| this test | `backend/app/tests/it/sources.rs` |";
     assert_eq!(fault(&format!("{here} `defines` |")), None);
     for (row, said) in [
@@ -142,7 +142,7 @@ impl<'a> Visit<'a> for Literals {
 }
 
 #[test]
-fn no_code_is_a_literal_outside_the_crate_domain() {
+fn codes_are_literals_only_in_domain_crate() {
     let backend = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let codes = codes();
     let (mut files, mut wrong) = (0, Vec::new());
@@ -165,7 +165,7 @@ fn no_code_is_a_literal_outside_the_crate_domain() {
 }
 
 #[test]
-fn the_documentation_lists_every_reason() {
+fn reasons_document_lists_every_reason() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/REASONS.md");
     let text = std::fs::read_to_string(path).unwrap();
     let rows: BTreeSet<&str> = text.lines().filter(|line| line.starts_with("| `")).collect();
@@ -175,7 +175,7 @@ fn the_documentation_lists_every_reason() {
 }
 
 #[testing::test]
-async fn the_columns_allow_exactly_the_states() {
+async fn column_constraints_allow_exactly_enum_states() {
     let database = TestDatabase::create().await;
     for (table, column, states) in [
         ("crawls", "state", CrawlState::ALL.map(String::from).to_vec()),

@@ -26,7 +26,7 @@ const CRATES: [&str; 2] = ["queue", "store"];
 const MIN_STATEMENTS: usize = 300;
 
 #[testing::test]
-async fn every_constant_statement_fits_the_schema() {
+async fn every_constant_sql_statement_matches_schema() {
     let backend = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let found: Vec<FoundStatements> =
         CRATES.iter().map(|name| find_statements(&backend.join(name).join("src"))).collect();

@@ -77,7 +77,7 @@ async fn found(caller: &Caller, file: &str) -> Vec<(String, f64)> {
 
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() {
+async fn restore_keeps_faces_and_repeats_later_erasures() {
     let (old_place, database) = (TestFolder::new(), TestDatabase::create().await);
     let facecrawl = |args: &[&str]| on(&old_place, &database, args);
     for file in ["ben.jpg", "cora.jpg", "cora_2.jpg", "dan.jpg"] {
@@ -188,7 +188,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn the_private_database_comes_back_and_a_damaged_picture_is_told() {
+async fn restores_private_database_and_reports_damaged_blob() {
     let place = TestFolder::new();
     place.put("album/ada.jpg", testing::picture("ada.jpg"));
     let facecrawl = |args: &[&str]| {
@@ -223,7 +223,7 @@ fn open_to_others(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn only_its_owner_can_read_a_backup() {
+async fn backup_is_readable_only_by_owner() {
     let place = TestFolder::new();
     place.put("album/ada.jpg", testing::picture("ada.jpg"));
     let facecrawl = |args: &[&str]| {
@@ -265,7 +265,7 @@ async fn objects(bucket: &Bucket) -> Vec<String> {
 
 #[testing::needs(s3)]
 #[testing::test(flavor = "multi_thread")]
-async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
+async fn bucket_stores_blobs_and_deletes_erased_ones() {
     let ada = testing::picture("ada.jpg");
     let bucket = Bucket::start().await;
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
@@ -325,7 +325,7 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
 
 #[testing::needs(s3)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_bucket_that_does_not_do_is_said_at_the_start() {
+async fn unusable_blob_store_is_reported_at_start() {
     let mut bucket = Bucket::start().await;
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let refused = |bucket: &Bucket, name: &str, value: &str, words: &[&str]| {
@@ -354,7 +354,7 @@ async fn a_bucket_that_does_not_do_is_said_at_the_start() {
 
 #[testing::needs(s3)]
 #[testing::test(flavor = "multi_thread")]
-async fn while_the_bucket_is_away_jobs_wait_and_no_row_is_without_its_blobs() {
+async fn jobs_wait_during_bucket_outage_without_missing_blobs() {
     let ada = testing::picture("ada.jpg");
     let mut bucket = Bucket::start().await;
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);

@@ -9,7 +9,7 @@ use testing::{FakeGpu, TestDatabase, ffmpeg_with_gpu};
 /// The program starts itself again as the sandbox of ffmpeg.
 #[testing::needs(video, slow)]
 #[test]
-fn detect_prints_who_appears_in_a_video_and_when() {
+fn detect_lists_people_and_times_in_video() {
     let place = TestFolder::new();
     place.put_film("film.mkv", &Film::standard());
     let ffmpeg = format!("FFMPEG={}", testing::ffmpeg().display());
@@ -46,7 +46,7 @@ fn detect_prints_who_appears_in_a_video_and_when() {
 
 #[testing::needs(video)]
 #[test]
-fn detect_tells_how_exact_the_times_of_a_video_are() {
+fn detect_reports_time_tolerance_of_video() {
     let place = TestFolder::new();
     let mut film = Film::standard();
     film.shots = vec![film.shots[1].clone()];
@@ -66,7 +66,7 @@ fn detect_tells_how_exact_the_times_of_a_video_are() {
 
 #[testing::needs(video)]
 #[test]
-fn bench_measures_every_sampling_and_decoding_alone() {
+fn bench_measures_every_sampling_and_decoding() {
     let place = TestFolder::new();
     place.put_film("film.mp4", &Film::standard());
     let ffmpeg = format!("FFMPEG={}", testing::ffmpeg().display());
@@ -127,7 +127,7 @@ const STRICT: (&str, &str) = ("FORCE_GPU_ONLY", "true");
 
 #[testing::needs(video)]
 #[test]
-fn gpu_reports_where_videos_are_decoded_and_why() {
+fn gpu_reports_video_decoder_and_reason() {
     let (place, _) = TestFolder::with_small_models();
     let device = |found: &Value| found["effective"].as_str().unwrap().to_owned();
     let off = operation(&place, FakeGpu::Works, &[]);
@@ -157,7 +157,7 @@ fn gpu_reports_where_videos_are_decoded_and_why() {
 
 /// Without ffmpeg, nothing decodes videos, so there is no fallback.
 #[test]
-fn without_ffmpeg_the_variable_has_no_effect_and_the_report_says_why() {
+fn missing_ffmpeg_is_reported_as_reason_without_fallback() {
     let (place, _) = TestFolder::with_small_models();
     let mut command = place.facecrawl(&["gpu", "--json"]);
     command.env("MODEL_PACK", "fixture").env("FFMPEG", "/no/such/ffmpeg").envs([ON, STRICT]);
@@ -170,7 +170,7 @@ fn without_ffmpeg_the_variable_has_no_effect_and_the_report_says_why() {
 /// The process with the GPU runs in its own sandbox. No machine has a GPU with this number.
 #[testing::needs(video)]
 #[test]
-fn the_real_ffmpeg_without_a_gpu_falls_back_with_a_reason() {
+fn real_ffmpeg_without_gpu_falls_back_with_reason() {
     let (place, _) = TestFolder::with_small_models();
     let mut command = place.facecrawl(&["gpu", "--json"]);
     command.env("MODEL_PACK", "fixture").env("FFMPEG", testing::ffmpeg());
@@ -185,7 +185,7 @@ fn the_real_ffmpeg_without_a_gpu_falls_back_with_a_reason() {
 
 #[testing::needs(video)]
 #[test]
-fn a_video_on_which_the_gpu_fails_is_read_by_the_cpu_or_is_an_error() {
+fn failed_gpu_decoding_continues_on_cpu_unless_forced() {
     let place = TestFolder::new();
     let mut film = Film::standard();
     film.shots.truncate(2);
@@ -216,7 +216,7 @@ fn a_video_on_which_the_gpu_fails_is_read_by_the_cpu_or_is_an_error() {
 
 #[testing::needs(video)]
 #[testing::test(flavor = "multi_thread")]
-async fn the_service_counts_the_fallback_and_reports_it() {
+async fn service_counts_and_reports_gpu_fallback() {
     let (place, database) = (TestFolder::with_small_models().0, TestDatabase::create().await);
     let mut command = command(&place, FakeGpu::Missing, &["serve", "--port", "0"], &[ON]);
     let service = Service::start(command.env("DATABASE_URL", database.url()));

@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_assigned_to_tenths_of_the_video() {
+    fn memory_samples_are_grouped_by_tenth_of_video() {
         let sample = |at_us, service, decoder| MemorySample { at_us, service, decoder };
         let samples =
             [sample(0, 10, 0), sample(900_000, 10, 5), sample(900_001, 30, 1), sample(10_500_000, 20, 5)];
@@ -383,7 +383,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_memory_of_this_process_and_its_children_is_read() {
+    fn reads_memory_of_process_and_children() {
         assert!(own_resident().is_some_and(|bytes| bytes > 100_000));
         let mut child = std::process::Command::new("sleep").arg("30").spawn().expect("a process");
         let started = std::time::Instant::now();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_belong_to_the_part_that_their_name_says() {
+    fn thread_name_determines_pipeline_part() {
         let names = ["video\n", "face_detection-\n", "face_embedding-\n", "tokio-rt-worker\n"];
         assert_eq!(names.map(part), ["read", "detect", "embed", "other"]);
     }

@@ -56,7 +56,7 @@ fn images(files: &[&[u8]]) -> BenchImages {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn every_operation_is_measured_by_its_documented_name() {
+async fn measures_every_operation_under_documented_name() {
     let side = side();
     let files = [picture(2), picture(1)];
     let images = images(&[&files[0], &files[1]]);
@@ -93,7 +93,7 @@ async fn every_operation_is_measured_by_its_documented_name() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
+async fn failed_images_lower_success_rate_with_reason() {
     let side = side();
     let good = picture(1);
     let mixed = images(&[&good, b"no image", &good, &good]);
@@ -112,7 +112,7 @@ async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_search_ends_with_the_first_batch_that_cannot_be_measured() {
+async fn batch_search_stops_at_first_failed_batch() {
     let side = side();
     let file = picture(1);
     let (plan, images, process) =
@@ -168,7 +168,7 @@ fn report(time: f64, effective: &str) -> SideReport {
 }
 
 #[test]
-fn gains_are_relative_to_the_cpu_and_a_fallback_has_none() {
+fn gain_is_relative_to_cpu_and_absent_after_fallback() {
     let found = gain(&report(78.5, "cpu"), &report(45.2, "cuda:0"));
     assert!((found.time_improvement_percent.unwrap() - 42.4).abs() < 0.05, "{found:?}");
     assert!((found.throughput_improvement_percent.unwrap() - 73.7).abs() < 0.05, "{found:?}");
@@ -180,7 +180,7 @@ fn gains_are_relative_to_the_cpu_and_a_fallback_has_none() {
 }
 
 #[test]
-fn the_plot_is_a_well_formed_document_with_every_bar() {
+fn svg_plot_is_well_formed_with_all_bars() {
     let sides = BTreeMap::from([
         ("gpu_false".to_owned(), report(40.0, "cpu")),
         ("gpu_true".to_owned(), report(10.0, "cuda:0")),
@@ -207,7 +207,7 @@ fn the_plot_is_a_well_formed_document_with_every_bar() {
 
 #[testing::needs(slow)]
 #[testing::test]
-async fn two_thousand_hosts_are_asked_politely_and_none_is_forgotten() {
+async fn simulated_crawl_keeps_host_delays_without_losing_pages() {
     let database = TestDatabase::create().await;
     // The ratio of hosts to claimable jobs is that of 80,000 hosts to the 8,192 of a real crawl.
     let sizes = Sizes { line: 200, slots: 25, largest: 200, ..Sizes::of(2_000) };

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_encoding_is_found_where_it_is_named() {
+    fn detects_encoding_from_bom_header_or_markup() {
         let e_acute: &[u8] = b"\xe9";
         for (bytes, header, expected) in [
             (&b"caf\xc3\xa9"[..], None, "caf\u{e9}"),

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn style_attributes() {
+    fn reads_image_urls_from_style_attributes() {
         for (text, expected) in [
             ("background-image: url(a.jpg)", &["a.jpg"][..]),
             ("background:#fff url( 'a b.jpg' ) no-repeat, URL(\"c.jpg\")", &["a b.jpg", "c.jpg"]),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn style_sheets() {
+    fn reads_image_urls_from_style_sheets() {
         let text = "@import url(other.css); @namespace svg url(http://www.w3.org/2000/svg);
             @font-face { font-family: x; src: url(font.woff2) format('woff2'), url('font.ttf') }
             .a:hover > b { background: url(a.jpg) } /* .x { background: url(no.jpg) } */
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_and_deep_style_sheets() {
+    fn reads_damaged_style_sheets_within_depth_limit() {
         let text = "<!-- .a { background: url(a.jpg) } --> } .b { width: (; background: url(no.jpg) }
             background: url(no.jpg) ) }; .c { color: red; & > p { background: url(c.jpg) }; mask: url(d.svg)";
         assert_eq!(read(text, false), ["a.jpg", "c.jpg", "d.svg"]);
@@ -205,7 +205,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_a_style(text in "[a-z:;{}()'\"\\\\/*,ü\n-]{0,60}", attribute in proptest::bool::ANY) {
+        fn parsing_arbitrary_css_does_not_panic(text in "[a-z:;{}()'\"\\\\/*,ü\n-]{0,60}", attribute in proptest::bool::ANY) {
             read(&text, attribute);
         }
     }

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_a_video_is_found_and_its_page_is_not() {
+    fn json_ld_yields_video_file_without_player_page() {
         for (text, expected) in [
             (r#"{"@type":"VideoObject","contentUrl":"a.mp4","embedUrl":"/player"}"#, &["a.mp4"][..]),
             (r#"{"@graph":[{"video":{"@type":"VideoObject","contentUrl":["a.mp4","b.webm"]}}]}"#, &["a.mp4"]),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_in_every_place() {
+    fn reads_json_ld_images_in_every_position() {
         for (text, expected) in [
             (r#"{"@type":"Article","image":"a.jpg"}"#, &["a.jpg"][..]),
             (

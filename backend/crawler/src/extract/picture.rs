@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn as_the_standard_has_it() {
+    fn parses_srcset_as_html_standard() {
         assert_eq!(read(""), []);
         assert_eq!(read(" , ,"), []);
         assert_eq!(read("a.jpg"), [("a.jpg", 0, 1.0)]);

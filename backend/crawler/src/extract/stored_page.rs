@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_comes_back_as_it_was_read() {
+    fn stored_page_round_trip_preserves_content() {
         let page = read(
             "<title>t</title><meta name=robots content=noai><link rel=canonical href=/c><a href=x>1</a>
              <a href=y rel=nofollow>2</a><img src=i.jpg alt='An ä' referrerpolicy=origin><link rel=alternate type=application/rss+xml href=f>
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_not_kept_and_what_is_none_is_not_read() {
+    fn rejects_oversized_and_invalid_stored_pages() {
         // Hashes do not compress.
         let hash = |n: u64| {
             n.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(17).wrapping_mul(0xD6E8_FEB8_6659_FD93)
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_is_part_of_how_a_page_is_read() {
+    fn recipe_and_agent_change_extractor_id() {
         let recipe =
             crate::Recipe { hosts: vec!["a.test".into()], drop: vec!["footer".into()], ..Default::default() };
         let recipes = crate::Recipes::new(&[recipe]).unwrap();

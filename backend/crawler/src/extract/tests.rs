@@ -41,7 +41,7 @@ fn check_images(html: &str, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn the_best_candidate_of_a_picture() {
+fn selects_best_candidate_of_each_image() {
     check_images("<img src=a.jpg>", &[("/dir/a.jpg", "src")]);
     check_images("<img src=a.jpg srcset='b.jpg 1x, c.jpg 2x'>", &[("/dir/c.jpg", "srcset")]);
     check_images("<img src=a.jpg srcset='a.jpg 1x'>", &[("/dir/a.jpg", "srcset")]);
@@ -94,7 +94,7 @@ fn the_best_candidate_of_a_picture() {
 }
 
 #[test]
-fn the_same_picture_counts_once() {
+fn same_image_is_listed_once() {
     check_images(
         "<img src=placeholder.gif data-src=a.jpg><noscript><img src='a.jpg'><img src=b.jpg></noscript><img src='./a.jpg'><img src=a.jpg#x>",
         &[("/dir/a.jpg", "lazy"), ("/dir/b.jpg", "noscript")],
@@ -109,7 +109,7 @@ fn the_same_picture_counts_once() {
 }
 
 #[test]
-fn links_and_how_they_are_written() {
+fn extracts_links_as_normalised_urls() {
     assert_eq!(
         links(
             "<a href='b.html'>1</a><a href=/c>2</a><a href='?page=2'>3</a><a href='//other.example/x'>4</a><a href='../up'>5</a>\
@@ -173,7 +173,7 @@ fn links_to_image_files_are_images() {
 }
 
 #[test]
-fn base_applies_to_the_whole_page() {
+fn first_base_applies_to_whole_page() {
     // Only the first base with an href is used. It is resolved against the page and also applies to
     // elements before it.
     let html = "<a href=early.html></a><base target=_top><base href='/base/'><base href=/other/><img src=a.jpg><a href='?x'></a>";
@@ -187,7 +187,7 @@ fn base_applies_to_the_whole_page() {
 }
 
 #[test]
-fn links_and_images_with_extra_slashes_lead_to_their_host() {
+fn extra_slashes_in_urls_resolve_to_host() {
     let html = "<a href='///other.example/page'></a><img src='///cdn.example/a.jpg'>";
     check_images(html, &[("http://cdn.example/a.jpg", "src")]);
     assert_eq!(links(html), ["http://other.example/page"]);
@@ -199,7 +199,7 @@ fn links_and_images_with_extra_slashes_lead_to_their_host() {
 }
 
 #[test]
-fn a_base_that_is_longer_than_a_pages_url_is_no_base() {
+fn ignores_base_url_over_length_limit() {
     let base = |bytes: usize| format!("<base href=/{}/>", "b".repeat(bytes));
     let address = |html: &str| page(html).images.first().map(|image| image.url.path().len());
     let short = "<img src=a.jpg>";
@@ -213,7 +213,7 @@ fn a_base_that_is_longer_than_a_pages_url_is_no_base() {
 }
 
 #[test]
-fn a_template_does_not_change_the_page() {
+fn template_metadata_does_not_affect_page() {
     let html =
         "<template><div><base href=/no/><title>no</title><link rel=canonical href=/no></div></template>
         <title>yes</title><link rel=canonical href=/yes><base href=/base/><img src=a.jpg>";
@@ -231,7 +231,7 @@ fn a_template_does_not_change_the_page() {
 }
 
 #[test]
-fn objects_and_embeds_are_read_as_their_type() {
+fn classifies_objects_and_embeds_by_type() {
     check_images(
         "<object data=a.jpg></object><object data=b type=image/png></object><embed src=c.png>\
          <embed src=d type=' IMAGE/JPEG '><embed src=e.jpg type=application/x-shockwave-flash>\
@@ -248,7 +248,7 @@ fn objects_and_embeds_are_read_as_their_type() {
 }
 
 #[test]
-fn preloaded_images_are_read() {
+fn reads_preloaded_images() {
     check_images(
         "<link rel=preload as=image href=a.jpg><link rel=preload as=IMAGE imagesrcset='b.jpg 1x, c.jpg 2x'>\
          <link rel='preload' as=image href=d.jpg imagesrcset='e.jpg 400w, f.jpg 800w' imagesizes=50vw>\
@@ -259,7 +259,7 @@ fn preloaded_images_are_read() {
 }
 
 #[test]
-fn ignores_lazy_attributes_that_are_not_urls() {
+fn ignores_lazy_attributes_without_url() {
     check_images(
         "<img src=a.jpg data-full=b.jpg><img src=c.jpg data-zoom-image=/d><img src=e.jpg data-zoom-src=f.jpg>\
          <a href=page data-full=g.jpg>1</a><div data-zoom-image=h.jpg></div>",
@@ -289,7 +289,7 @@ fn nested(depth: usize, html: &str) -> String {
 }
 
 #[test]
-fn reads_srcdoc_documents() {
+fn extracts_content_of_srcdoc_documents() {
     let html = "<title>page</title><base href=/base/><iframe src=no.html srcdoc='<title>no</title><img src=a.jpg alt=&quot;A face&quot;>\
         <a href=b.html>b</a><link rel=canonical href=no><video src=c.mp4></video>'></iframe><img src=d.jpg><iframe srcdoc src=no.html></iframe>";
     check_images(html, &[("/base/d.jpg", "src"), ("/base/a.jpg", "src")]);
@@ -336,7 +336,7 @@ fn limits_number_depth_and_length_of_srcdoc_documents() {
 }
 
 #[test]
-fn the_markup_sets_the_referrer_policy_of_images() {
+fn markup_sets_image_referrer_policy() {
     let policies = |html: &str| -> Vec<_> { page(html).images.iter().map(|i| i.referrer_policy).collect() };
     let (origin, none) = (Some(ReferrerPolicy::Origin), Some(ReferrerPolicy::NoReferrer));
     assert_eq!(policies("<img src=a.jpg>"), [None]);
@@ -377,7 +377,7 @@ fn the_markup_sets_the_referrer_policy_of_images() {
 }
 
 #[test]
-fn the_policy_of_a_link_applies_to_its_image() {
+fn link_referrer_policy_applies_to_linked_image() {
     let policies = |html: &str| -> Vec<_> { page(html).images.iter().map(|i| i.referrer_policy).collect() };
     let (origin, none) = (Some(ReferrerPolicy::Origin), Some(ReferrerPolicy::NoReferrer));
     assert_eq!(
@@ -391,7 +391,7 @@ fn the_policy_of_a_link_applies_to_its_image() {
 }
 
 #[test]
-fn the_strictest_policy_of_an_image_applies() {
+fn strictest_referrer_policy_of_duplicate_image_applies() {
     let policies = |html: &str| -> Vec<_> { page(html).images.iter().map(|i| i.referrer_policy).collect() };
     let (origin, none) = (Some(ReferrerPolicy::Origin), Some(ReferrerPolicy::NoReferrer));
     let image = |policy: &str| format!("<img src=a.jpg referrerpolicy={policy}>");
@@ -414,7 +414,7 @@ fn the_strictest_policy_of_an_image_applies() {
 }
 
 #[test]
-fn broken_markup() {
+fn extracts_images_from_broken_markup() {
     check_images("<p><div><img src=a.jpg<img src=b.jpg><p", &[("/dir/a.jpg%3Cimg", "src")]);
     check_images(
         "<IMG SRC = 'a.jpg' / ><img\tsrc\n=\nb.jpg alt='x>y'>",
@@ -438,7 +438,7 @@ fn broken_markup() {
 }
 
 #[test]
-fn titles_and_directives() {
+fn reads_page_title_and_robots_directives() {
     let found = page(
         "<svg><title>no</title></svg><title> Faces &amp;\n <b>friends</b> &copy </title><title>second</title>\
          <meta name=ROBOTS content='NOINDEX, noimageai'><meta name=FaceCrawl content=nofollow><meta name=otherbot content=noai>",
@@ -455,14 +455,14 @@ fn titles_and_directives() {
 }
 
 #[test]
-fn queries_follow_the_encoding_of_the_page() {
+fn url_queries_use_page_encoding() {
     let html = b"<meta charset=windows-1252><a href='/\xfc?q=\xfc'></a>";
     let found = extract_page(html, &Url::parse(PAGE).unwrap(), None, "facecrawl", None);
     assert_eq!(found.links[0].url.as_str(), "http://site.example/%C3%BC?q=%FC");
 }
 
 #[test]
-fn a_huge_page_is_bounded() {
+fn limits_links_and_images_of_huge_page() {
     let mut html = String::new();
     for i in 0..20_000 {
         html.push_str(&format!("<a href='/l/{i}'>x</a><img src='/i/{i}.jpg'>"));
@@ -484,7 +484,7 @@ fn url_bytes(found: &Page) -> (usize, usize) {
 }
 
 #[test]
-fn a_long_base_does_not_multiply_a_page() {
+fn total_url_bytes_stay_limited_with_long_base() {
     let many: String = (0..MAX_LINKS)
         .map(|i| {
             format!(
@@ -508,7 +508,7 @@ fn a_long_base_does_not_multiply_a_page() {
 }
 
 #[test]
-fn an_image_counts_with_the_page_that_shows_it() {
+fn image_url_limit_includes_page_url_bytes() {
     let url = Url::parse(&format!("http://site.example/{}", "p".repeat(2_000))).unwrap();
     let many: String = (0..MAX_IMAGES).map(|i| format!("<img src=/{i}.jpg>")).collect();
     let found = extract_page(many.as_bytes(), &url, None, "facecrawl", None);
@@ -518,7 +518,7 @@ fn an_image_counts_with_the_page_that_shows_it() {
 
 proptest::proptest! {
     #[test]
-    fn any_bytes_are_a_page(html in "(<(a|img|picture|source|noscript|style|script|title|base|meta|svg|template|iframe|object|embed|/picture|/noscript|/style|/template)( (href|src|srcset|srcdoc|data|style|content|data-src)=['\"]?[a-z:/,. 0-9;&%()]{0,12}['\"]?)?>?|[a-z<&;!-]{0,4}){0,12}") {
+    fn images_of_arbitrary_html_have_http_urls(html in "(<(a|img|picture|source|noscript|style|script|title|base|meta|svg|template|iframe|object|embed|/picture|/noscript|/style|/template)( (href|src|srcset|srcdoc|data|style|content|data-src)=['\"]?[a-z:/,. 0-9;&%()]{0,12}['\"]?)?>?|[a-z<&;!-]{0,4}){0,12}") {
         for html in [nested(1, &html), html] {
             for image in page(&html).images {
                 proptest::prop_assert!(matches!(image.url.scheme(), "http" | "https"));

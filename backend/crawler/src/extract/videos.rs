@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_video_is_found_once_in_the_first_version_that_can_be_read() {
+    fn selects_first_readable_source_of_each_video() {
         for (html, expected) in [
             ("<video src=a.mp4></video>", &[("/dir/a.mp4", "video")][..]),
             ("<video data-src=/a.mp4 poster=p.jpg>", &[("/a.mp4", "video")]),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_and_structured_data_name_videos_and_their_players_are_left_out() {
+    fn metadata_yields_video_files_without_player_pages() {
         let player =
             "<meta property=og:video content=/player><meta property=og:video:type content=text/html>";
         assert_eq!(videos(player), []);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold() {
+    fn limits_number_of_videos_per_page() {
         let many: String = (0..MAX_VIDEOS + 10).map(|i| format!("<video src={i}.mp4></video>")).collect();
         assert_eq!(videos(&many).len(), MAX_VIDEOS);
         let players: String =

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_all_members_and_ignores_the_bytes_after_them() {
+    fn reads_all_members_and_ignores_trailing_bytes() {
         let skippable = [&[0x5a, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
         let bodies: &[(&str, Vec<Vec<u8>>, &str)] = &[
             ("gzip", vec![gzip(b"one"), gzip(b""), gzip(b"two")], "onetwo"),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_with_too_many_members_is_refused() {
+    fn rejects_body_with_too_many_members() {
         let limit = MAX_MEMBERS;
         assert_eq!(decode("gzip", &gzip(b"a").repeat(limit), 10_000).unwrap(), ("a".repeat(limit), false));
         assert!(decode("gzip", &gzip(b"a").repeat(limit + 1), 10_000).is_err());
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_the_window_of_zstd() {
+    fn limits_zstd_window_size() {
         assert_eq!(decode("zstd", &zstd(23), 100).unwrap().0, "hello");
         assert!(decode("zstd", &zstd(24), 100).is_err());
     }

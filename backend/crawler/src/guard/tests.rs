@@ -27,7 +27,7 @@ fn verdict(guard: &Guard, text: &str) -> String {
 }
 
 #[test]
-fn urls_without_dns() {
+fn guard_checks_urls_without_dns() {
     let guard = guard();
     for (text, expected) in [
         ("http://example.com/", "ok"),
@@ -185,7 +185,7 @@ fn urls_without_dns() {
 }
 
 #[test]
-fn opened_ranges_open_any_port_there_and_nothing_else() {
+fn allowed_private_ranges_permit_any_port() {
     let guard = opened(&["127.0.0.0/8", "fd12::/16"]);
     for (text, expected) in [
         ("http://127.0.0.1/", "ok"),
@@ -211,7 +211,7 @@ fn opened_ranges_open_any_port_there_and_nothing_else() {
 }
 
 #[test]
-fn ports_are_configurable() {
+fn allowed_ports_are_configurable() {
     let guard = Guard::new(&Config { ports: vec![8443], ..Config::default() });
     assert_eq!(verdict(&guard, "https://example.com:8443/"), "ok");
     assert_eq!(verdict(&guard, "https://example.com/"), "url");
@@ -220,7 +220,7 @@ fn ports_are_configurable() {
 }
 
 #[test]
-fn a_mixed_answer_is_refused_whole() {
+fn rejects_dns_answer_with_any_forbidden_address() {
     let public: IpAddr = "93.184.215.14".parse().unwrap();
     let loopback: IpAddr = "127.0.0.1".parse().unwrap();
     let v6_loopback: IpAddr = "::1".parse().unwrap();
@@ -265,7 +265,7 @@ fn special_v4() -> impl Strategy<Value = Ipv4Addr> {
 
 proptest! {
     #[test]
-    fn no_form_hides_a_special_address(address in special_v4(), noise in any::<u64>()) {
+    fn rejects_special_ipv4_addresses_in_every_encoding(address in special_v4(), noise in any::<u64>()) {
         let [a, b, c, d] = address.octets();
         let high = (u16::from(a) << 8) | u16::from(b);
         let low = (u16::from(c) << 8) | u16::from(d);
@@ -292,7 +292,7 @@ proptest! {
     }
 
     #[test]
-    fn outside_global_unicast_nothing_passes(bits in any::<u128>()) {
+    fn rejects_ipv6_outside_global_unicast(bits in any::<u128>()) {
         let address = Ipv6Addr::from_bits(bits);
         let open = guard().check_address(address.into(), 80).is_ok();
         prop_assert!(!open || bits >> 125 == 1, "{address}");

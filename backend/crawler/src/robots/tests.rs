@@ -41,7 +41,7 @@ User-Agent: quxbot
 ";
 
 #[test]
-fn rfc_9309_simple_example() {
+fn applies_rfc_9309_simple_example() {
     let verdicts = |agent: &str| {
         let robots = Robots::from_response(200, SIMPLE.as_bytes(), agent);
         ["/", "/a.gif", "/a.gif?x", "/example/page.html", "/example/allowed.gif", "/publications/x"]
@@ -56,7 +56,7 @@ fn rfc_9309_simple_example() {
 }
 
 #[test]
-fn rfc_9309_longest_match() {
+fn longest_robots_rule_wins_as_in_rfc_9309() {
     // 5.2
     check(
         "User-Agent: facecrawl\nAllow: /example/page/\nDisallow: /example/page/disallowed.gif\n",
@@ -72,7 +72,7 @@ fn rfc_9309_longest_match() {
 }
 
 #[test]
-fn rfc_9309_matching_of_escapes() {
+fn matches_percent_escapes_as_in_rfc_9309() {
     // 2.2.2: the table of encoded and plain forms.
     check(
         "User-agent: *\nDisallow: /foo/bar?baz=quz\nDisallow: /foo/bar?baz=https://foo.bar\nDisallow: /foo/bar/\u{30c4}\n\
@@ -94,7 +94,7 @@ fn rfc_9309_matching_of_escapes() {
 }
 
 #[test]
-fn rfc_9309_special_characters() {
+fn matches_special_characters_as_in_rfc_9309() {
     // 2.2.3
     check(
         "User-agent: *\nAllow: /this/path/exactly$\nDisallow: /this/",
@@ -123,7 +123,7 @@ fn rfc_9309_special_characters() {
 }
 
 #[test]
-fn groups() {
+fn robots_rules_come_from_matching_groups() {
     // Groups for our agent are combined. Names ignore case and may include a version.
     check(
         "user-agent: FaceCrawl/1.0\ndisallow: /a\n\nUSER-AGENT: *\nDISALLOW: /\n\nUser-agent: x\nUser-agent: facecrawl\nDisallow: /b",
@@ -155,7 +155,7 @@ fn groups() {
 }
 
 #[test]
-fn status_decides() {
+fn robots_txt_status_decides_access() {
     let body = b"User-agent: *\nDisallow: /a";
     let verdicts = |status| {
         let robots = Robots::from_response(status, body, "facecrawl");
@@ -191,7 +191,7 @@ fn crawl_delay_is_bounded() {
 }
 
 #[test]
-fn sitemaps_are_absolute_and_unique() {
+fn robots_sitemaps_are_absolute_and_unique() {
     let text = "Sitemap: http://example.com/a.xml\nUser-agent: other\nsitemap: https://cdn.example.com/b.xml.gz#x\n\
                 Sitemap: /relative.xml\nSitemap: ftp://example.com/c.xml\nSitemap: http://example.com/a.xml\n";
     let found: Vec<String> = robots(text).sitemaps().into_iter().map(String::from).collect();
@@ -199,7 +199,7 @@ fn sitemaps_are_absolute_and_unique() {
 }
 
 #[test]
-fn only_whole_lines_within_the_limit_count() {
+fn ignores_robots_lines_cut_by_byte_limit() {
     let mut text = String::from("User-agent: *\nDisallow: /first\n");
     while text.len() < MAX_BYTES - 10 {
         text.push_str("# filler\n");
@@ -212,14 +212,14 @@ fn only_whole_lines_within_the_limit_count() {
 }
 
 #[test]
-fn many_stars_do_not_explode() {
+fn matches_pattern_with_many_wildcards() {
     let text = format!("User-agent: *\nDisallow: /{}$", "*a".repeat(200));
     let path = format!("/{}b", "a".repeat(2000));
     check(&text, &[&path], &[]);
 }
 
 #[test]
-fn the_beginning_of_a_disallow_that_is_too_long_counts_and_an_allow_that_is_too_long_does_not() {
+fn truncates_long_disallow_and_ignores_long_allow() {
     let value = |bytes: usize| format!("/*{}b", "a".repeat(bytes - 3));
     let path = format!("/{}", "a".repeat(3000));
     // A value that fits is read to its last byte.
@@ -235,7 +235,7 @@ fn the_beginning_of_a_disallow_that_is_too_long_counts_and_an_allow_that_is_too_
 }
 
 #[test]
-fn a_group_with_more_rules_than_are_kept_closes_its_host() {
+fn disallows_host_with_too_many_rules() {
     let rules = |count: usize| {
         let lines: String = (0..count).map(|n| format!("Disallow: /{n}x\n")).collect();
         format!("User-agent: *\n{lines}")
@@ -248,7 +248,7 @@ fn a_group_with_more_rules_than_are_kept_closes_its_host() {
 }
 
 #[test]
-fn no_robots_txt_makes_a_question_long() {
+fn robots_check_takes_bounded_steps() {
     let path = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
     let question = |text: &str, path: &str| {
         robots(text).verdict(&Url::parse(&format!("http://example.com{path}")).unwrap())
@@ -286,7 +286,7 @@ fn second_opinion(text: &str, path: &str) -> bool {
 
 proptest! {
     #[test]
-    fn a_second_parser_agrees(
+    fn robots_verdict_agrees_with_second_parser(
         rules in prop::collection::vec((any::<bool>(), "/[ab/*]{0,6}"), 0..8),
         agent in prop::sample::select(vec!["*", "facecrawl", "FaceCrawl", "otherbot"]),
         path in "/[ab/]{0,8}",
@@ -301,7 +301,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_robots_txt(body in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn parsing_arbitrary_robots_txt_does_not_panic(body in prop::collection::vec(any::<u8>(), 0..400)) {
         let robots = Robots::from_response(200, &body, "facecrawl");
         allows(&robots, "/a?b=c");
     }

@@ -32,7 +32,7 @@ const URLSET: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 </urlset>"#;
 
 #[test]
-fn a_url_set_with_images() {
+fn reads_pages_and_images_of_url_set() {
     let map = read(URLSET);
     assert_eq!(pages(&map), ["http://site.example/a?x=1&y=2", "http://site.example/%C3%BCber"]);
     assert_eq!(map.pages[0].last_modified.as_deref(), Some("2024-05-01"));
@@ -49,7 +49,7 @@ fn a_url_set_with_images() {
 }
 
 #[test]
-fn gzip_and_torn_files() {
+fn reads_compressed_and_truncated_sitemaps() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     packed.write_all(URLSET.as_bytes()).unwrap();
     let packed = packed.finish().unwrap();
@@ -69,7 +69,7 @@ fn gzip(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn members_of_a_gzip_file_are_counted() {
+fn rejects_sitemap_with_too_many_gzip_members() {
     let url = Url::parse("http://site.example/sitemap.xml.gz").unwrap();
     let after = |members: usize| [gzip("").repeat(members), gzip(URLSET)].concat();
     assert_eq!(parse(&after(MAX_MEMBERS - 1), &url).pages.len(), 2);
@@ -80,7 +80,7 @@ fn members_of_a_gzip_file_are_counted() {
 }
 
 #[test]
-fn a_root_is_looked_for_in_the_first_bytes_alone() {
+fn finds_root_element_only_in_first_bytes() {
     let empty = gzip("");
     assert_eq!(root(&gzip(URLSET)).as_deref(), Some("urlset"));
     let long = |bytes: usize| {
@@ -96,7 +96,7 @@ fn a_root_is_looked_for_in_the_first_bytes_alone() {
 }
 
 #[test]
-fn a_long_address_does_not_multiply_a_file() {
+fn total_url_bytes_of_sitemap_are_limited() {
     let bytes = |map: &Sitemap| -> usize {
         let pages = map.pages.iter().map(|page| page.url.as_str().len());
         let images = map.images.iter().map(|image| {
@@ -119,7 +119,7 @@ fn a_long_address_does_not_multiply_a_file() {
 }
 
 #[test]
-fn an_index() {
+fn reads_unique_sitemaps_of_index() {
     let map = read(
         "<sitemapindex><sitemap><loc>http://site.example/1.xml.gz</loc><lastmod>x</lastmod></sitemap>\
          <sitemap><loc>/2.xml</loc></sitemap><sitemap><loc>/2.xml</loc></sitemap></sitemapindex>",
@@ -130,7 +130,7 @@ fn an_index() {
 }
 
 #[test]
-fn rss_with_media() {
+fn reads_pages_and_images_of_rss_feed() {
     let map = read(
         r#"<rss version="2.0" xmlns:media="http://search.yahoo.com/mrss/" xmlns:content="c" xmlns:itunes="i"><channel>
         <title>News</title><link>http://site.example/</link><image><url>http://site.example/logo.png</url></image>
@@ -169,7 +169,7 @@ fn rss_with_media() {
 }
 
 #[test]
-fn atom() {
+fn reads_pages_and_images_of_atom_feed() {
     let map = read(
         r#"<feed xmlns="http://www.w3.org/2005/Atom"><link rel="self" href="/feed"/><link href="http://site.example/"/>
         <entry><link rel="alternate" href="/post/1"/><link rel="enclosure" type="image/png" href="/e"/><link rel="edit" href="/edit"/>
@@ -186,7 +186,7 @@ fn atom() {
 }
 
 #[test]
-fn plain_lists_and_other_files() {
+fn reads_plain_url_lists_and_ignores_other_files() {
     assert_eq!(
         pages(&read("http://site.example/a\nhttp://site.example/b\r\n\n")),
         ["http://site.example/a", "http://site.example/b"]
@@ -199,7 +199,7 @@ fn plain_lists_and_other_files() {
 }
 
 #[test]
-fn files_are_told_by_their_first_element() {
+fn root_element_identifies_sitemap_files() {
     let gz = |text: &str| {
         let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         out.write_all(text.as_bytes()).unwrap();
@@ -226,7 +226,7 @@ fn files_are_told_by_their_first_element() {
 }
 
 #[test]
-fn limits_hold() {
+fn limits_sitemap_urls_without_expanding_entities() {
     let mut text = String::from("<urlset>");
     for i in 0..MAX_URLS + 100 {
         text.push_str(&format!("<url><loc>http://site.example/{i}</loc></url>"));
@@ -240,20 +240,20 @@ fn limits_hold() {
 
 proptest::proptest! {
     #[test]
-    fn any_text_is_a_sitemap(text in "(<(/)?(url|loc|item|link|media:content|sitemap|!\\[CDATA\\[)( (url|href)=\"?[a-z:/]{0,6}\"?)?/?>?|[a-z<&;:/]{0,6}){0,12}") {
+    fn parsing_arbitrary_sitemap_does_not_panic(text in "(<(/)?(url|loc|item|link|media:content|sitemap|!\\[CDATA\\[)( (url|href)=\"?[a-z:/]{0,6}\"?)?/?>?|[a-z<&;:/]{0,6}){0,12}") {
         read(&text);
     }
 }
 
 #[test]
-fn urls_that_their_escapes_make_too_long_are_left_out() {
+fn sitemap_omits_urls_over_length_limit_after_escaping() {
     let list = |spaces: usize| format!("http://a.test/x\nhttp://a.test/{}x", "\u{fc}".repeat(spaces));
     let pages = |text: &str| parse(text.as_bytes(), &Url::parse("http://a.test/s.txt").unwrap()).pages.len();
     assert_eq!((pages(&list(1_300)), pages(&list(1_400))), (2, 1));
 }
 
 #[test]
-fn videos_of_sitemaps_and_feeds_are_found_with_their_pages() {
+fn reads_videos_of_sitemaps_and_feeds_with_pages() {
     let sitemap = r#"<urlset xmlns:video="v"><url><loc>http://site.example/watch</loc><video:video>
         <video:thumbnail_loc>/t.jpg</video:thumbnail_loc><video:content_loc>/film.mp4</video:content_loc>
         <video:player_loc>/player</video:player_loc></video:video></url></urlset>"#;

@@ -7,7 +7,7 @@ fn norm(text: &str) -> String {
 }
 
 #[test]
-fn one_spelling_per_resource() {
+fn normalises_urls_to_one_spelling() {
     for (text, expected) in [
         ("HTTP://Example.COM:80/", "http://example.com/"),
         ("https://example.com:443/a", "https://example.com/a"),
@@ -97,7 +97,7 @@ fn rejects_urls_with_credentials_without_showing_them() {
 }
 
 #[test]
-fn an_address_of_a_file_is_spelled_as_a_scan_does() {
+fn file_addresses_use_scan_spelling() {
     for (text, expected) in [
         (" FILE:///album/%61%20b.jpg", "file:///album/a%20b.jpg"),
         ("file://localhost/album/d;jsessionid=1.jpg", "file:///album/d;jsessionid=1.jpg"),
@@ -110,14 +110,14 @@ fn an_address_of_a_file_is_spelled_as_a_scan_does() {
 }
 
 #[test]
-fn a_file_of_another_machine_has_no_address() {
+fn rejects_file_urls_of_other_machines() {
     for text in ["file://host/album/a.jpg", "file://host//c:/a.jpg"] {
         assert!(parse_address(text).unwrap_err().contains("is not the address of a local file"), "{text}");
     }
 }
 
 #[test]
-fn a_bad_url_is_explained() {
+fn invalid_url_error_names_cause() {
     for (text, part) in [
         ("", "empty"),
         ("example.com/a", "has no scheme"),
@@ -135,7 +135,7 @@ fn a_bad_url_is_explained() {
 }
 
 #[test]
-fn the_operator_chooses_the_spelling_of_links() {
+fn applies_configured_spelling_to_links() {
     let spell = |trailing_slash, text: &str| {
         let spelling = Spelling { trailing_slash, drop_parameters: vec!["sort".into(), "view".into()] };
         spelling.apply(parse(text).unwrap()).to_string().replace("http://example.com", "")
@@ -163,12 +163,12 @@ fn the_operator_chooses_the_spelling_of_links() {
 }
 
 #[test]
-fn tracking_names_are_sorted_for_the_search() {
+fn tracking_parameter_names_are_sorted() {
     assert!(TRACKING.is_sorted());
 }
 
 #[test]
-fn host_keys_tell_servers_apart() {
+fn host_key_distinguishes_scheme_and_port() {
     let key = |t: &str| host_key(&parse(t).unwrap());
     assert_eq!(key("https://Example.com/a"), "example.com:443");
     assert_eq!(key("https://example.com:8443/a"), "example.com:8443");
@@ -177,7 +177,7 @@ fn host_keys_tell_servers_apart() {
 }
 
 #[test]
-fn pages_that_differ_in_numbers_or_queries_share_a_directory() {
+fn directory_ignores_numbers_and_query_values() {
     let name = |path: &str| directory(&parse(&format!("http://example.com{path}")).unwrap());
     assert_eq!(name("/"), "http://example.com:80/");
     assert_eq!(name("/a/b.html"), "http://example.com:80/a/");
@@ -190,7 +190,7 @@ fn pages_that_differ_in_numbers_or_queries_share_a_directory() {
 }
 
 #[test]
-fn a_host_that_dns_cannot_know_is_refused() {
+fn rejects_host_names_over_dns_length_limits() {
     let label = "a".repeat(63);
     let host = |last: usize| format!("http://{label}.{label}.{label}.{}/", "b".repeat(last));
     assert!(parse(&host(61)).is_ok(), "253 characters");
@@ -201,14 +201,14 @@ fn a_host_that_dns_cannot_know_is_refused() {
 }
 
 #[test]
-fn a_url_that_its_escapes_make_too_long_is_refused() {
+fn rejects_urls_over_length_limit_after_escaping() {
     let url = |umlauts: usize| format!("http://example.com/{}", "ü".repeat(umlauts));
     assert!(parse(&url(1_360)).is_ok());
     assert!(parse(&url(1_370)).unwrap_err().contains("8239 bytes long; at most 8192"));
 }
 
 #[test]
-fn extra_slashes_before_a_host_are_skipped() {
+fn skips_extra_slashes_before_host() {
     let base = Url::parse("https://site.example/a/b").unwrap();
     let resolve = |text: &str| resolve(&base, text).map(String::from);
     for (text, expected) in [
@@ -230,7 +230,7 @@ fn extra_slashes_before_a_host_are_skipped() {
 }
 
 #[test]
-fn traps_are_named() {
+fn crawler_traps_are_reported_with_reason() {
     let trap = |path: &str| trap(&parse(&format!("http://example.com{path}")).unwrap());
     assert_eq!(trap("/a/b/c?x=1"), None);
     assert_eq!(trap("/2011/11/11/11/photo.html"), None);
@@ -251,7 +251,7 @@ const PARTS: &str = "(;jsessionid=[a-z0-9]{0,2}|utm_a=1|gclid|%[0-9a-zA-Z]{0,2}|
 proptest! {
     /// An absolute URL shows how the parser itself skips slashes.
     #[test]
-    fn extra_slashes_are_skipped_as_after_a_scheme(slashes in "[/\\\\\t\n]{2,8}", rest in "[a-z0-9.:@/?#\\\\]{0,12}") {
+    fn extra_slashes_resolve_as_after_scheme(slashes in "[/\\\\\t\n]{2,8}", rest in "[a-z0-9.:@/?#\\\\]{0,12}") {
         let base = Url::parse("http://site.example/a/b").unwrap();
         let count = slashes.chars().filter(|c| matches!(c, '/' | '\\')).count();
         let text = format!("{slashes}{rest}");
@@ -261,14 +261,14 @@ proptest! {
     }
 
     #[test]
-    fn parts_that_are_removed_leave_no_others(path in PARTS) {
+    fn removing_url_parts_is_idempotent(path in PARTS) {
         if let Ok(once) = parse(&format!("http://example.com/{path}")) {
             prop_assert_eq!(parse_address(once.as_str()).ok(), Some(once));
         }
     }
 
     #[test]
-    fn normalising_twice_changes_nothing(path in "([a-zA-Z0-9%./;=?&~ -]|%[2-7][0-9a-f]|;jsessionid=|utm_a=){0,40}") {
+    fn url_normalisation_is_idempotent(path in "([a-zA-Z0-9%./;=?&~ -]|%[2-7][0-9a-f]|;jsessionid=|utm_a=){0,40}") {
         if let Ok(once) = parse(&format!("http://example.com/{path}")) {
             prop_assert_eq!(normalise(once.clone()), once);
         }

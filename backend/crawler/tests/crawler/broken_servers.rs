@@ -114,7 +114,7 @@ fn complete() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn repeats_a_request_if_the_server_closed_the_reused_connection() {
+async fn retries_request_when_reused_connection_closes() {
     for last in [Answer::Close(Vec::new()), Answer::Reset] {
         let site = RawSite::start(0, move |connection, request| match (connection, request) {
             (0, 1) => last.clone(),
@@ -134,7 +134,7 @@ async fn repeats_a_request_if_the_server_closed_the_reused_connection() {
 }
 
 #[tokio::test]
-async fn repeats_a_request_on_a_new_connection_if_all_idle_ones_are_closed() {
+async fn retries_on_new_connection_when_idle_ones_are_closed() {
     let site = RawSite::start(3, |connection, request| match (connection, request) {
         (0..3, 1) => Answer::Close(Vec::new()),
         _ => Answer::Keep(complete()),
@@ -150,7 +150,7 @@ async fn repeats_a_request_on_a_new_connection_if_all_idle_ones_are_closed() {
 }
 
 #[tokio::test]
-async fn repeats_a_request_only_once_and_only_after_reuse() {
+async fn retries_only_once_and_only_on_reused_connection() {
     // Only the first request of the first connection is answered. All later requests end with a
     // closed connection.
     let site = RawSite::start(0, |connection, request| match (connection, request) {
@@ -169,7 +169,7 @@ async fn repeats_a_request_only_once_and_only_after_reuse() {
 }
 
 #[tokio::test]
-async fn repeats_no_request_whose_response_began() {
+async fn does_not_retry_after_response_began() {
     let site = RawSite::start(0, |_, request| match request {
         0 => Answer::Keep(complete()),
         _ => Answer::Close(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\npart".to_vec()),
@@ -235,7 +235,7 @@ async fn skips_invalid_header_lines() {
 }
 
 #[tokio::test]
-async fn rejects_a_response_that_is_not_http_after_one_request() {
+async fn rejects_non_http_response_after_one_request() {
     for bytes in [
         with_lines(b"x-nul: a\0b\r\n"),
         b"no http at all\r\n\r\n".to_vec(),
@@ -286,7 +286,7 @@ fn short_bodies() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn keeps_what_arrived_of_a_body_that_breaks_off() {
+async fn keeps_received_part_of_incomplete_body() {
     for (name, bytes, arrived) in short_bodies() {
         let site = RawSite::sending(bytes).await;
         for kind in [Kind::Page, Kind::Image, Kind::SmallSitemap, Kind::Sitemap] {
@@ -314,7 +314,7 @@ async fn keeps_what_arrived_of_a_body_that_breaks_off() {
 }
 
 #[tokio::test]
-async fn tells_why_there_is_no_connection() {
+async fn connection_errors_name_their_reason() {
     let refused = Url::parse(&format!("http://127.0.0.1:{}/", crate::support::closed_port().await)).unwrap();
     let closed = RawSite::start(0, |_, _| Answer::Close(Vec::new())).await;
     let reset = RawSite::start(0, |_, _| Answer::Reset).await;
@@ -358,7 +358,7 @@ fn falsely_encoded(encoding: &str, body: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn reads_a_robots_txt_with_a_false_encoding_as_text() {
+async fn reads_robots_txt_with_false_encoding_as_text() {
     let rules = "User-agent: *\nDisallow: /private\n# caf\u{e9}\n".repeat(500);
     for encoding in ["gzip", "br", "zstd"] {
         let site = RawSite::sending(falsely_encoded(encoding, rules.as_bytes())).await;
@@ -378,7 +378,7 @@ async fn reads_a_robots_txt_with_a_false_encoding_as_text() {
 }
 
 #[tokio::test]
-async fn a_robots_txt_with_a_false_encoding_is_cut_at_its_limit() {
+async fn truncates_falsely_encoded_robots_txt_at_limit() {
     let limit = local_config().robots_limit;
     let site = RawSite::sending(falsely_encoded("gzip", &vec![b'#'; 2 * limit])).await;
     assert_eq!(site.fetch(Kind::Robots).await.unwrap().body.len(), limit);

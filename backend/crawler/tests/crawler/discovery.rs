@@ -78,7 +78,7 @@ const LINKS: &[(&str, bool)] = &[
 ];
 
 #[test]
-fn exactly_the_expected_set() {
+fn discovery_page_yields_exact_images_and_links() {
     let html = include_bytes!("fixtures/discovery.html");
     let url = Url::parse("http://site.example/dir/index.html").unwrap();
     let page = extract_page(html, &url, Some("text/html"), "facecrawl", None);

@@ -46,7 +46,7 @@ fn endless(piece: usize) -> Body {
 }
 
 #[tokio::test]
-async fn an_answer_arrives_whole() {
+async fn fetched_response_has_body_and_metadata() {
     let site = Site::start(Router::new().route(
         "/",
         get(|| async {
@@ -76,7 +76,7 @@ async fn an_answer_arrives_whole() {
 }
 
 #[tokio::test]
-async fn what_the_server_is_told() {
+async fn request_headers_identify_crawler_without_secrets() {
     let site = Site::start(
         Router::new()
             .route("/start", get(|| async { ([("set-cookie", "session=1; Path=/")], Redirect::to("/echo")) }))
@@ -110,7 +110,7 @@ async fn what_the_server_is_told() {
 }
 
 #[tokio::test]
-async fn compressed_pages() {
+async fn decodes_compressed_pages_within_limit() {
     let site = Site::start(
         Router::new()
             .route("/gzip", get(|| async { encoded("gzip", gzip(b"hello")) }))
@@ -138,7 +138,7 @@ async fn compressed_pages() {
 }
 
 #[tokio::test]
-async fn long_bodies_end_at_the_limit_of_their_kind() {
+async fn response_bodies_are_limited_by_kind() {
     let site = Site::start(
         Router::new()
             .route("/endless", get(|| async { endless(64 << 10) }))
@@ -180,7 +180,7 @@ async fn long_bodies_end_at_the_limit_of_their_kind() {
 }
 
 #[tokio::test]
-async fn videos_arrive_in_pieces_within_limits_of_their_own() {
+async fn videos_download_in_chunks_within_own_limits() {
     let silence = || async {
         let first = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"begin"))]);
         Body::from_stream(first.chain(stream::pending()))
@@ -227,7 +227,7 @@ async fn videos_arrive_in_pieces_within_limits_of_their_own() {
 }
 
 #[tokio::test]
-async fn slow_servers_are_given_up() {
+async fn slow_servers_cause_timeout_errors() {
     // Sends one byte every 10 ms, endlessly.
     let drip = || async {
         let ticks =
@@ -272,7 +272,7 @@ async fn slow_servers_are_given_up() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_and_counted() {
+async fn follows_and_limits_redirects() {
     let chain = |Path(left): Path<usize>| async move {
         match left {
             0 => "end".into_response(),
@@ -311,7 +311,7 @@ async fn redirects_are_followed_and_counted() {
 }
 
 #[tokio::test]
-async fn redirects_keep_the_bytes_of_their_location() {
+async fn redirects_keep_bytes_of_location_header() {
     let to = |target: Vec<u8>| {
         let target = HeaderValue::from_bytes(&target).unwrap();
         get(|| async { (StatusCode::FOUND, [(header::LOCATION, target)]) })
@@ -343,7 +343,7 @@ async fn redirects_keep_the_bytes_of_their_location() {
 }
 
 #[tokio::test]
-async fn images_are_requested_with_the_address_of_their_page() {
+async fn image_requests_send_referer_of_page() {
     let to = |target: String, policy: &'static str| {
         get(move || async move {
             (StatusCode::FOUND, [(header::LOCATION, target), (header::REFERRER_POLICY, policy.to_owned())])
@@ -386,7 +386,7 @@ async fn images_are_requested_with_the_address_of_their_page() {
 }
 
 #[tokio::test]
-async fn the_policy_sees_every_hop() {
+async fn fetch_policy_sees_every_hop() {
     let site = Site::start(
         Router::new()
             .route("/one", get(|| async { Redirect::to("/two?utm_source=x") }))
@@ -421,7 +421,7 @@ async fn the_policy_sees_every_hop() {
 }
 
 #[tokio::test]
-async fn statuses_and_retry_after() {
+async fn http_status_errors_report_retry_delay() {
     let soon = time::OffsetDateTime::now_utc() + Duration::from_secs(3600);
     let date = soon.format(&time::format_description::well_known::Rfc2822).unwrap().replace("+0000", "GMT");
     let answer = |Path((status, form)): Path<(u16, String)>| async move {
@@ -514,7 +514,7 @@ async fn parses_all_date_forms_in_retry_after() {
 }
 
 #[tokio::test]
-async fn connections_are_reused() {
+async fn fetcher_reuses_connections() {
     let site = Site::start(Router::new().route(
         "/",
         get(|ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.port().to_string() }),
@@ -531,7 +531,7 @@ async fn connections_are_reused() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_a_longer_url_than_any_is_not_followed() {
+async fn rejects_redirects_to_overlong_urls() {
     let to = |bytes: usize| {
         move |headers: HeaderMap| async move {
             let origin = format!("http://{}/", headers[header::HOST].to_str().unwrap());

@@ -19,7 +19,7 @@ async fn code(fetcher: &Fetcher, url: &str) -> String {
 }
 
 #[tokio::test]
-async fn literals_in_every_spelling() {
+async fn rejects_forbidden_ip_literals_in_every_spelling() {
     let forbidden = Forbidden::listen("127.0.0.1:0").await;
     let port = forbidden.address.port();
     // The port is allowed everywhere; the address is allowed nowhere.
@@ -65,7 +65,7 @@ async fn literals_in_every_spelling() {
 }
 
 #[tokio::test]
-async fn names_that_lead_there() {
+async fn rejects_names_resolving_to_forbidden_addresses() {
     let forbidden = Forbidden::listen("127.0.0.1:0").await;
     let port = forbidden.address.port();
     let names = Names::default()
@@ -112,7 +112,7 @@ async fn names_that_lead_there() {
 }
 
 #[tokio::test]
-async fn redirects_that_lead_there() {
+async fn rejects_redirects_to_forbidden_addresses() {
     let forbidden = Forbidden::listen("127.0.0.2:0").await;
     let port = forbidden.address.port();
     let site = Site::start(
@@ -142,7 +142,7 @@ async fn redirects_that_lead_there() {
 }
 
 #[tokio::test]
-async fn rebinding_gains_nothing() {
+async fn dns_rebinding_cannot_bypass_guard() {
     // Both servers listen on the same port, so that they differ only in the address.
     let site =
         Site::start(Router::new().route("/", get(|| async { ([(header::CONNECTION, "close")], "first") })))
@@ -162,7 +162,7 @@ async fn rebinding_gains_nothing() {
 }
 
 #[tokio::test]
-async fn odd_ports_are_open_in_opened_ranges_only() {
+async fn nonstandard_ports_are_open_only_in_allowed_ranges() {
     let site = Site::start(Router::new().route("/", get(|| async { "ok" }))).await;
     let port = site.address.port();
     let names = Names::default()
@@ -191,7 +191,7 @@ async fn odd_ports_are_open_in_opened_ranges_only() {
 }
 
 #[tokio::test]
-async fn no_proxy_from_the_environment_is_used() {
+async fn fetcher_ignores_proxy_environment_variables() {
     // Reqwest reads these variables when a client is built, unless it is configured not to. They
     // are set only in a child process.
     if std::env::var_os("CRAWLER_TEST_CHILD").is_some() {
@@ -202,7 +202,7 @@ async fn no_proxy_from_the_environment_is_used() {
     let site = Site::start(Router::new().route("/", get(|| async { "ok" }))).await;
     let proxy = Forbidden::listen("127.0.0.1:0").await;
     let child = tokio::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "guard::no_proxy_from_the_environment_is_used"])
+        .args(["--exact", "guard::fetcher_ignores_proxy_environment_variables"])
         .env("CRAWLER_TEST_CHILD", "1")
         .env("CRAWLER_TEST_URL", site.url("/").as_str())
         .envs(

@@ -29,7 +29,7 @@ use tokio_rustls::TlsAcceptor;
 use url::Url;
 
 #[tokio::test]
-async fn a_dropped_fetch_ends_its_hop() {
+async fn dropping_fetch_abandons_its_hop() {
     let arrived = Arc::new(Notify::new());
     let signal = arrived.clone();
     let site = Site::start(Router::new().route(
@@ -70,7 +70,7 @@ async fn get_of(fetcher: &Fetcher, site: &SecureSite, path: &str) -> Result<Fetc
 }
 
 #[tokio::test]
-async fn http2_is_negotiated_and_one_connection_serves_many_requests_at_once() {
+async fn http2_serves_concurrent_requests_on_one_connection() {
     let site = SecureSite::start(version(), &["h2", "http/1.1"]).await;
     let fetcher = trusting(&site, local_config());
     assert_eq!(get_of(&fetcher, &site, "/").await.unwrap().body, "HTTP/2.0");
@@ -80,13 +80,13 @@ async fn http2_is_negotiated_and_one_connection_serves_many_requests_at_once() {
 }
 
 #[tokio::test]
-async fn a_server_without_http2_is_spoken_to_in_http1() {
+async fn falls_back_to_http1_without_http2() {
     let site = SecureSite::start(version(), &["http/1.1"]).await;
     assert_eq!(get_of(&trusting(&site, local_config()), &site, "/").await.unwrap().body, "HTTP/1.1");
 }
 
 #[tokio::test]
-async fn limits_and_the_guard_hold_over_http2() {
+async fn limits_and_guard_apply_over_http2() {
     let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
     bomb.write_all(&vec![0; 8 << 20]).unwrap();
     let bomb = Bytes::from(bomb.finish().unwrap());
@@ -120,7 +120,7 @@ async fn limits_and_the_guard_hold_over_http2() {
 }
 
 #[tokio::test]
-async fn only_authorities_that_were_named_are_trusted() {
+async fn trusts_only_configured_certificate_authorities() {
     let asked = Arc::new(Notify::new());
     let told = asked.clone();
     let router = Router::new().route("/", get(|| async move { told.notify_one() }));
@@ -202,7 +202,7 @@ impl SecureSite {
 }
 
 #[tokio::test]
-async fn conditional_requests() {
+async fn conditional_requests_use_validators_of_their_url() {
     let handler = |headers: HeaderMap| async move {
         let sent = |name| headers.get(name).and_then(|v: &header::HeaderValue| v.to_str().ok());
         if sent("if-none-match") == Some("\"v1\"") || sent("if-modified-since") == Some("yesterday") {

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_come_out_with_and_without_a_batch_axis() {
+    fn reads_item_output_with_or_without_batch_axis() {
         let data: Vec<f32> = (0..12_u8).map(f32::from).collect();
         let batched = OutputView { name: "b", shape: vec![2, 3, 2], data: &data, bytes: &[] };
         assert_eq!(batched.item(1, 2).unwrap().data, &data[6..]);

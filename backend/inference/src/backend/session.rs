@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_errors_are_told_apart() {
+    fn classifies_onnx_device_errors() {
         let memory = "CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc((void**)&p, size);";
         assert!(matches!(classify(memory), BackendError::OutOfMemory(_)));
         let arena =
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_share_the_memory_by_the_size_of_their_inputs() {
+    fn sessions_share_memory_by_input_size() {
         let shapes = [[1, 3, 10, 10], [8, 3, 10, 10]];
         let least = MIN_MEMORY + 20;
         let limits = memory_limits(900 + 2 * least, 10, &shapes).unwrap();

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_end_with_the_largest_batch() {
+    fn batch_buckets_end_with_largest_batch() {
         assert_eq!(buckets(1), [1]);
         assert_eq!(buckets(4), [1, 4]);
         assert_eq!(buckets(24), [1, 8, 24]);

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_correct_only_in_its_first_run_is_found() {
+    fn warm_up_detects_device_faults_after_first_run() {
         let sample = Sample::new(&Echo, [1.0, 2.0, 3.0, 4.0]);
         let expected = vec![vec![1.0, 2.0, 3.0, 4.0]];
         for (faulty, wanted) in [(false, true), (true, false)] {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_that_differ_are_told_from_rounding() {
+    fn output_comparison_tolerates_only_rounding() {
         let expected = vec![vec![1.0, 2.0, 3.0], vec![0.0; 4]];
         let close = vec![vec![1.001, 2.0, 2.999, 1.0, 2.0, 3.0], vec![1e-5; 8]];
         assert!(compare_outputs(&expected, &close, 2, TOLERANCE).unwrap() < 0.001);

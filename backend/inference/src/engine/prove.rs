@@ -436,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_batches_that_fit_in_the_memory_are_used() {
+    fn out_of_memory_limits_candidate_batch_sizes() {
         let run = |fails_from: usize, reason: &'static str| {
             sizes_that_fit(&[1, 8, 32], |batch| {
                 let run = BatchRun { batch, first_seconds: 0.1, steady_seconds: None, difference: 0.0 };

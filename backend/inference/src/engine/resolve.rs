@@ -418,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn models_get_most_of_the_memory() {
+    fn models_receive_largest_memory_share() {
         let config = |operations: &[Operation]| Config {
             gpu_operations: operations.to_vec(),
             memory_limit_gb: 13.0,

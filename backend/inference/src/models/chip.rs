@@ -226,7 +226,7 @@ mod tests {
     use crate::manifest::{Manifest, WeightStorage};
 
     #[test]
-    fn the_identity_follows_weights_and_preprocessing() {
+    fn embedding_identity_depends_on_weights_and_preprocessing() {
         let manifest = Manifest::builtin();
         let file = |name: &str| manifest.files.iter().find(|file| file.file == name).unwrap().clone();
         let first = file("mobilefacenet.onnx");

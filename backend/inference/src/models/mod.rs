@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_pixel_lands_in_its_plane(
+        fn pixel_writer_normalises_every_pixel_into_planes(
             (width, height) in (1_u32..70, 1_u32..40),
             bgr in any::<bool>(),
             seed in any::<u32>(),

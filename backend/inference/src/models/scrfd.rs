@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_layout_decodes_to_the_same_face() {
+    fn scrfd_layouts_decode_to_same_face() {
         for (levels, anchors) in [(3, 2), (3, 1), (5, 1), (5, 2)] {
             for landmarks in [true, false] {
                 for batch_axis in [true, false] {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_that_make_no_sense_are_named() {
+    fn invalid_scrfd_outputs_are_named() {
         let data = export(3, 2, true, true);
         let views: Vec<_> = data
             .iter()

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_cell_decodes_by_the_formula_whatever_the_order_of_the_outputs() {
+    fn yunet_cell_decodes_in_any_output_order() {
         let (width, height) = (64, 32);
         let mut data: Vec<(Vec<usize>, Vec<f32>)> = Vec::new();
         for columns in [10, 1, 4, 1] {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_numbers_are_no_faces() {
+    fn yunet_ignores_nan_outputs() {
         let cells = [32, 8, 2];
         let mut data: Vec<(Vec<usize>, Vec<f32>)> = Vec::new();
         for columns in [1, 1, 4, 10] {

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_batch_axis_becomes_free_and_each_item_keeps_its_row() {
+    fn freed_batch_axis_keeps_item_rows() {
         let freed = free_batch(read(fixed().into()).unwrap()).unwrap();
         assert_eq!(free_batch(freed.clone()).unwrap(), freed, "a free axis stays free");
         let runtime = crate::runtime::Runtime::load(Some(&testing::library())).unwrap();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn other_axes_and_other_files_are_refused() {
+    fn rejects_unsuitable_axes_and_invalid_onnx_files() {
         let three = Axis { value: Some(3), ..Axis::default() };
         let tensor = TensorType { element: Some(1), shape: Some(Shape { axes: vec![three] }) };
         let kind = ValueType { tensor: Some(tensor), ..ValueType::default() };

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn each_block_has_its_scale_and_zero_point_and_the_last_may_be_short() {
+    fn expands_int8_blocks_with_scales_and_zero_points() {
         let model = expand_blocks(model(&[1.0, 10.0, 100.0, 0.5, 2.0, 3.0])).unwrap();
         let graph = model.graph.unwrap();
         let operators: Vec<&str> = graph.node.iter().map(|node| node.op_type.as_str()).collect();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_tensor_stays_empty() {
+    fn expands_empty_tensor_to_empty_tensor() {
         for scales in [vec![], vec![1.0]] {
             let mut empty = model(&scales);
             let graph = empty.graph.as_mut().unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_does_not_follow_the_layout_is_refused_by_name() {
+    fn invalid_int8_block_layout_error_names_tensor() {
         let mut short = model(&[1.0; 6]);
         short.graph.as_mut().unwrap().initializer[1] = Tensor::from_floats("s", vec![2], &[1.0, 1.0]);
         assert_eq!(expand_blocks(short).unwrap_err(), "w: it must have one zero point for each scale");

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_written_out_form_computes_the_same() {
+    fn expanded_prelu_computes_same_values() {
         // Slopes below 0, between 0 and 1, and in the second case above 1.
         for slopes in [[-0.5, 0.25, 1.0], [-0.5, 0.25, 1.5]] {
             let model = prelu_model(&[3, 1, 1], &slopes);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn slopes_along_another_axis_stay() {
+    fn keeps_prelu_with_slopes_along_other_axis() {
         // `[3]` applies to the width axis.
         assert!(expand_prelu(read(prelu_model(&[3], &[0.1; 3]).into()).unwrap()).is_none());
     }
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn large_products_become_products_of_bytes_that_are_nearly_the_same() {
+    fn quantises_large_products_with_small_error() {
         let model = products_model(1);
         let quantized = quantize_products(read(model.clone().into()).unwrap()).unwrap();
         // The first convolution has only three channels and remains unchanged.
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn each_weight_is_rounded_to_the_nearest_step_of_its_output() {
+    fn rounds_weights_to_nearest_quantisation_step() {
         // More columns than are quantised at a time, and values between two steps.
         let (outputs, inputs) = (COLUMNS + 3, 256);
         let value = |i: usize| if i.is_multiple_of(7) { 63.5 } else { ((i * 89) % 255) as f32 - 127.0 };
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn convolutions_that_skip_pixels_and_small_layers_stay() {
+    fn quantisation_skips_strided_convolutions_and_small_layers() {
         // With a stride of 2 the dense layer has 72 inputs.
         assert!(quantize_products(read(products_model(2).into()).unwrap()).is_none());
     }

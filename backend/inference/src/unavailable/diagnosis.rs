@@ -168,7 +168,7 @@ mod tests {
         cuda_execution_provider.cc ; line=281 ; expr=cudaSetDevice(info_.device_id); \n\n";
 
     #[test]
-    fn the_loaders_texts_name_the_library_or_the_driver() {
+    fn loader_errors_name_missing_library_or_driver() {
         let loader = |text: &str| of(&format!("{LOADER}{text}"));
         let absent = ": cannot open shared object file: No such file or directory";
         assert_eq!(loader(&format!("libcublasLt.so.13{absent}")), missing("libcublasLt.so.13"));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn cudas_texts_tell_driver_device_and_memory() {
+    fn cuda_errors_identify_driver_device_and_memory() {
         let call = |text: &str| of(&format!("{CALL}{text}{EXPRESSION}"));
         let insufficient = "CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version";
         assert_eq!(call(insufficient), UnavailableKind::DriverTooOld { found: Some("535.183.01".into()) });
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_texts_of_ffmpeg_tell_driver_device_and_library() {
+    fn ffmpeg_errors_identify_driver_device_and_library() {
         assert_eq!(of("Cannot load libcuda.so.1"), UnavailableKind::DriverMissing);
         assert_eq!(of("Cannot load libnvcuvid.so.1"), missing("libnvcuvid.so.1"));
         assert_eq!(of("Cannot load cuvidGetDecoderCaps"), UnavailableKind::Failed);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plain_text_has_no_place_in_c_plus_plus() {
+    fn error_text_omits_source_location() {
         let text = format!("{CALL}CUDA failure 999: unknown error{EXPRESSION}");
         let text = format!("[ONNXRuntimeError] : 1 : FAIL : {text}");
         assert_eq!(without_source_location(&text), "CUDA failure 999: unknown error");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_that_failed_is_not_taken_for_a_device_error() {
+    fn failed_comparison_is_classified_as_disagreement() {
         let text = format!("{DISAGREES}at batch 4 by 12.0 %; up to 3 % is allowed");
         assert_eq!(of(&text), UnavailableKind::Disagrees);
     }

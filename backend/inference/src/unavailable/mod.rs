@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_nvidia_wheel_of_the_list_is_named_for_a_library() {
+    fn every_nvidia_wheel_maps_to_library() {
         let listed = include_str!("../../../../scripts/gpu-wheels.txt");
         let nvidia = listed.split("# AMD").next().unwrap_or_default();
         let wheels: Vec<&str> = nvidia.lines().filter_map(|line| Some(line.split_once("==")?.0)).collect();

@@ -37,7 +37,7 @@ async fn embeddings(engine: &Engine, image: &Frame) -> Vec<Embedding> {
 }
 
 #[testing::test]
-async fn the_default_pack_finds_drawn_people_and_tells_them_apart() {
+async fn default_pack_detects_and_distinguishes_drawn_people() {
     let engine = default_engine();
     for (name, faces) in [
         ("two_people.jpg", 2),
@@ -78,7 +78,7 @@ async fn embedding(engine: &Engine, frame: &Frame, face: &Detection) -> Embeddin
 }
 
 #[testing::test]
-async fn the_default_pack_agrees_with_the_truth_of_the_standard_film() {
+async fn default_pack_matches_ground_truth_of_standard_film() {
     let (engine, film) = (default_engine(), Film::standard());
     let truth = film.truth(&Encoding::new(Codec::H264, Container::Mp4));
     let mut frames = film.frames();

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[test]
-fn the_self_test_runs_every_model_and_says_why_a_provider_is_absent() {
+fn self_test_runs_every_model_and_explains_absent_providers() {
     let pack = testing::pack();
     let config = Config { gpu_batch_size: 4, ..config() };
     let report = self_test(&config, &pack).unwrap();
@@ -51,7 +51,7 @@ fn the_self_test_runs_every_model_and_says_why_a_provider_is_absent() {
 }
 
 #[test]
-fn openvino_in_a_library_without_it_leaves_the_models_to_onnx_runtime_and_says_so() {
+fn missing_openvino_falls_back_to_onnx_runtime_with_reason() {
     let pack = testing::pack();
     let config = Config { cpu_backend: CpuBackend::OpenVino(Precision::Fp32), ..config() };
     let report = Engine::start(&config, &pack).unwrap().report();
@@ -69,7 +69,7 @@ fn openvino_in_a_library_without_it_leaves_the_models_to_onnx_runtime_and_says_s
 
 #[testing::needs(shared)]
 #[test]
-fn a_model_whose_items_cannot_be_told_apart_stays_without_batches() {
+fn model_without_batch_axis_runs_single_items() {
     // SCRFD 2.5G joins items and anchors in one axis.
     let pack = resolve(&builtin("research"));
     let report = self_test(&Config { gpu_batch_size: 4, ..config() }, &pack).unwrap();
@@ -79,7 +79,7 @@ fn a_model_whose_items_cannot_be_told_apart_stays_without_batches() {
 }
 
 #[test]
-fn engines_cannot_be_built_without_tensorrt_and_the_error_says_so() {
+fn building_engines_without_tensorrt_fails_with_reason() {
     let pack = testing::pack();
     let config = Config { backend: GpuBackend::Tensorrt, ..config() };
     match build_engines(&config, &pack).unwrap_err() {
@@ -105,7 +105,7 @@ fn run(model: &mut OnnxModel, shape: [usize; 4]) -> Result<Vec<f32>, BackendErro
 }
 
 #[test]
-fn shapes_that_an_engine_was_not_built_for_run_elsewhere_or_nowhere() {
+fn shapes_outside_profile_use_fallback_or_fail() {
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let models = testing::fixture_pack(folder.path());
@@ -124,7 +124,7 @@ fn shapes_that_an_engine_was_not_built_for_run_elsewhere_or_nowhere() {
 }
 
 #[test]
-fn shapes_with_a_session_of_their_own_give_the_same_results() {
+fn shape_specific_sessions_give_same_results() {
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = testing::fixture_pack(folder.path()).detector.path;
@@ -147,7 +147,7 @@ fn shapes_with_a_session_of_their_own_give_the_same_results() {
 /// A batch of canvases returns the faces of single runs, through the threads of devices.
 #[testing::needs(shared)]
 #[testing::test(flavor = "multi_thread")]
-async fn a_batch_of_canvases_equals_single_runs() {
+async fn batch_of_canvases_equals_single_runs() {
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
     let file = builtin("compact").file(ModelKind::Detector).unwrap().clone();
     let start = |max_batch: usize| {
@@ -206,7 +206,7 @@ impl tracing::Subscriber for Warnings {
 }
 
 #[test]
-fn without_a_gpu_one_warning_names_all_operations_and_what_to_do() {
+fn missing_gpu_causes_one_warning_for_all_operations() {
     let pack = testing::pack();
     let warnings = Arc::new(Warnings(AtomicUsize::new(0), Mutex::default()));
     let config = Config { gpu_operations: Operation::ALL.to_vec(), backend: GpuBackend::Auto, ..config() };

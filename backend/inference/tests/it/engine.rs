@@ -50,7 +50,7 @@ fn start_counting(
 }
 
 #[testing::test]
-async fn an_absent_provider_falls_back_loudly() {
+async fn absent_gpu_provider_fallback_is_reported() {
     let pack = testing::pack();
     let config = Config {
         gpu_operations: vec![Operation::FaceDetection, Operation::QualityChecks],
@@ -87,7 +87,7 @@ async fn an_absent_provider_falls_back_loudly() {
 }
 
 #[test]
-fn every_backend_that_is_not_there_is_named() {
+fn missing_backend_is_named_in_fallback_reason() {
     let pack = testing::pack();
     for (backend, requested, reason) in [
         (GpuBackend::Auto, "auto", "cuda: "),
@@ -106,7 +106,7 @@ fn every_backend_that_is_not_there_is_named() {
 }
 
 #[test]
-fn force_gpu_only_refuses_to_start() {
+fn force_gpu_only_prevents_start_without_gpu() {
     let pack = testing::pack();
     for operation in Operation::ALL {
         let config = Config {
@@ -156,7 +156,7 @@ fn model_error(config: &Config, pack: &ResolvedPack) -> String {
 }
 
 #[test]
-fn models_that_cannot_be_used_are_named() {
+fn unusable_model_error_names_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let error = model_error(&config(), &pack_of(folder.path(), b"not an ONNX file"));
@@ -180,7 +180,7 @@ fn models_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn an_embedder_that_is_called_a_detector_is_refused() {
+fn rejects_embedder_declared_as_detector() {
     let folder = tempfile::tempdir().unwrap();
     let embedder = std::fs::read(testing::fixture_pack(folder.path()).embedder.path).unwrap();
     let error = model_error(&config(), &pack_of(folder.path(), &embedder));
@@ -188,7 +188,7 @@ fn an_embedder_that_is_called_a_detector_is_refused() {
 }
 
 #[testing::test]
-async fn input_that_does_not_fit_is_an_error_that_says_what_fits() {
+async fn invalid_engine_input_error_names_valid_input() {
     let engine = fixture_engine();
     let detect = |width, height, min_score| {
         engine.detect(Arc::new(Frame::filled(width, height, [9, 9, 9])), min_score, Priority::Interactive)
@@ -208,7 +208,7 @@ async fn input_that_does_not_fit_is_an_error_that_says_what_fits() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn concurrent_requests_get_their_own_answers() {
+async fn concurrent_detections_equal_single_runs() {
     let engine = default_engine();
     let names = ["ada.jpg", "two_people.jpg", "view.jpg", "ben.jpg", "group.jpg", "cora.jpg"];
     let mut alone = Vec::new();
@@ -234,7 +234,7 @@ async fn concurrent_requests_get_their_own_answers() {
 }
 
 #[testing::test]
-async fn a_caller_whose_time_is_over_gets_no_run() {
+async fn engine_rejects_requests_after_deadline() {
     let engine = fixture_engine();
     let late = engine.before(std::time::Instant::now());
     let canvas = || Arc::new(Frame::filled(64, 64, [9, 9, 9]));

@@ -20,7 +20,7 @@ fn frame(width: u32, height: u32, faces: &[(u32, u32, u32)]) -> Arc<Frame> {
 }
 
 #[testing::test]
-async fn fixture_models_follow_their_rules() {
+async fn fixture_models_detect_and_distinguish_drawn_faces() {
     let folder = std::env::temp_dir().join(format!("facecrawl-fixture-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let fixture = fixture_pack(&folder);
@@ -78,7 +78,7 @@ async fn follows_its_rule(engine: &Engine) {
 }
 
 #[testing::test]
-async fn the_score_is_the_models_output_for_the_normalised_chip() {
+async fn quality_score_is_model_output_for_normalised_chip() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::start(&crate::common::config(), &pack(folder.path(), Some)).unwrap();
     assert_eq!(engine.scorer().unwrap().name, "fixture_quality");
@@ -96,7 +96,7 @@ async fn the_score_is_the_models_output_for_the_normalised_chip() {
 }
 
 #[testing::test]
-async fn on_a_device_it_runs_in_batches_like_the_embedder() {
+async fn quality_model_runs_in_batches_on_device() {
     let folder = tempfile::tempdir().unwrap();
     let config = Config {
         gpu_operations: vec![Operation::QualityChecks],
@@ -111,7 +111,7 @@ async fn on_a_device_it_runs_in_batches_like_the_embedder() {
 }
 
 #[testing::test]
-async fn without_the_file_there_is_no_score() {
+async fn missing_quality_model_gives_no_score() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::start(&crate::common::config(), &pack(folder.path(), |_| None)).unwrap();
     assert!(engine.scorer().is_none());
@@ -121,7 +121,7 @@ async fn without_the_file_there_is_no_score() {
 }
 
 #[test]
-fn a_file_that_is_no_quality_model_is_told_at_start() {
+fn rejects_wrong_quality_model_at_start() {
     let folder = tempfile::tempdir().unwrap();
     // The fixture's detector has other sides and twelve outputs.
     let wrong = |file: ModelFile| {

@@ -88,7 +88,7 @@ async fn compare(engine: &Engine, name: &str, frame: &Arc<Frame>) {
 }
 
 #[testing::test]
-async fn pictures_of_every_size_are_treated_as_on_the_cpu() {
+async fn device_processes_images_of_every_size_like_cpu() {
     let engine = on_devices(&PIXELS, StandIn::Cpu);
     for (width, height) in SIZES {
         compare(&engine, &format!("{width}x{height}"), &drawn(width, height)).await;
@@ -96,13 +96,13 @@ async fn pictures_of_every_size_are_treated_as_on_the_cpu() {
 }
 
 #[testing::test]
-async fn drawn_people_are_treated_as_on_the_cpu() {
+async fn device_processes_drawn_people_like_cpu() {
     as_on_the_cpu(&drawings()).await;
 }
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn photographs_are_treated_as_on_the_cpu() {
+async fn device_processes_photographs_like_cpu() {
     let photographs = photographs();
     assert!(photographs.len() > 40);
     as_on_the_cpu(&photographs).await;
@@ -130,7 +130,7 @@ fn same_faces(a: &[Detection], b: &[Detection]) -> bool {
 }
 
 #[testing::test]
-async fn a_picture_that_crosses_once_shows_the_same_faces() {
+async fn device_detects_same_faces_in_uploaded_frames() {
     let operations = [Operation::FaceDetection, Operation::ImageProcessing];
     let device = on_devices(&operations, StandIn::Cpu);
     let ordinary = default_engine();
@@ -173,7 +173,7 @@ async fn a_picture_that_crosses_once_shows_the_same_faces() {
 }
 
 #[testing::test]
-async fn operations_on_different_devices_stay_apart() {
+async fn operations_without_device_return_error() {
     let engine = on_devices(&[Operation::FaceDetection], StandIn::Cpu);
     assert!(!engine.detects_frames());
     assert!(PIXELS.iter().all(|operation| !engine.on_device(*operation)));
@@ -182,7 +182,7 @@ async fn operations_on_different_devices_stay_apart() {
 }
 
 #[testing::test]
-async fn a_device_that_fails_is_an_error_that_the_caller_may_stand_in_for() {
+async fn failing_device_allows_cpu_fallback_unless_forced() {
     let engine = on_devices(&PIXELS, StandIn::Failing);
     engine.ready().unwrap();
     let error = engine.statistics(drawn(8, 8), Priority::Interactive).await.unwrap_err();

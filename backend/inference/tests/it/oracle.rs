@@ -33,7 +33,7 @@ fn is_suppressed(face: &Detection, candidates: &[Detection], found: &[Detection]
 /// boxes on a part of a face, which we drop.
 #[testing::needs(shared)]
 #[testing::test]
-async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
+async fn yunet_matches_reference_at_native_image_size() {
     let oracle = testing::oracle();
     let pack = builtin("compact");
     let mut all = pack.clone();
@@ -71,7 +71,7 @@ async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn scrfd_agrees_with_the_reference_at_640() {
+async fn scrfd_matches_reference_at_640() {
     let oracle = testing::oracle();
     let engine = engine(&builtin("research"));
     assert!(engine.detector().landmarks && engine.detector().fixed_size.is_none());
@@ -110,7 +110,7 @@ async fn fixed_yunet_equals_dynamic_yunet() {
 /// network is weaker, so only obvious faces must be found.
 #[testing::needs(shared)]
 #[testing::test]
-async fn the_other_scrfd_layout_finds_the_obvious_faces() {
+async fn fixed_size_scrfd_finds_obvious_faces() {
     let mut file = builtin("research").file(ModelKind::Detector).unwrap().clone();
     file.file = "scrfd_500m_kps_640.onnx".into();
     file.sha256 = "517cb1980c72422e676738fc45431700fb7cbee56d0f825b623ee427b3e5ce58".into();
@@ -155,7 +155,7 @@ fn chips() -> Vec<(String, Arc<Frame>, Embedding)> {
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn mobilefacenet_agrees_with_the_reference() {
+async fn mobilefacenet_matches_reference_embeddings() {
     let (engine, chips) = (engine(&builtin("compact")), chips());
     assert_eq!(engine.embedder().dimensions, 128);
     let (mut wrong, mut lowest) = (Vec::new(), 1.0_f32);
@@ -175,7 +175,7 @@ async fn mobilefacenet_agrees_with_the_reference() {
 /// A batch returns the same results as single runs, on a model with a free batch axis.
 #[testing::needs(shared)]
 #[testing::test]
-async fn a_batch_equals_single_runs() {
+async fn batched_embeddings_equal_single_runs() {
     let (path, chips) = (testing::model("mobilefacenet_dynamic.onnx"), chips());
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
     let bytes = std::fs::read(path).unwrap();
@@ -216,7 +216,7 @@ async fn largest_face(engine: &Engine, name: &str) -> Embedding {
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn every_pair_of_one_person_is_closer_than_every_pair_of_two() {
+async fn pairs_of_one_person_are_more_similar_than_others() {
     const PEOPLE: [&[&str]; 4] = [
         &[
             "obama.jpg",
@@ -275,7 +275,7 @@ async fn detect(engine: &Engine, frame: &Frame, image: &Value) -> Vec<Detection>
 /// ([`is_suppressed`]).
 #[testing::needs(shared)]
 #[testing::test]
-async fn the_default_detector_agrees_with_opencv() {
+async fn default_detector_matches_opencv() {
     let oracle = testing::assets::oracle_opencv();
     let engine = default_engine();
     let mut all = testing::pack();
@@ -307,7 +307,7 @@ async fn the_default_detector_agrees_with_opencv() {
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn the_default_embedder_agrees_with_opencv_on_every_face() {
+async fn default_embedder_matches_opencv_on_every_face() {
     let oracle = testing::assets::oracle_opencv();
     let resolved = testing::pack();
     for cpu_backend in [CpuBackend::OnnxRuntime, CpuBackend::OnnxRuntimeInt8] {

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_picture_does_not_wait_behind_a_large_one() {
+    fn small_image_does_not_wait_behind_large_image() {
         let memory = DecodedImageBudget::new(80 * MIB, 60 * MIB);
         let _held = now(&memory, 80, Priority::Interactive).unwrap();
         let mut waiting = Box::pin(memory.take(60 * MIB, Priority::Interactive, None));

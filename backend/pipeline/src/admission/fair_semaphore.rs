@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_requester_comes_before_the_same_again() {
+    fn permits_alternate_between_requesters() {
         let semaphore = FairSemaphore::new(1);
         let (one, other) = (Requester(1), Requester(2));
         let held = poll(pin!(semaphore.acquire(one)));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_survives_waiters_that_leave() {
+    fn dropped_waiters_do_not_lose_permits() {
         let semaphore = FairSemaphore::new(1);
         let held = poll(pin!(semaphore.acquire(Requester(1))));
         {

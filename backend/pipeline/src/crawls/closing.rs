@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crawl_that_got_nothing_says_why_and_what_can_be_done() {
+    fn failure_reason_lists_causes_with_remedies() {
         let outcomes = |reason| Outcomes { fetched: false, reason: Some(reason), count: 2 };
         let missing = outcomes(Reason::Http(404));
         assert_eq!(failure_reason(&[missing]).as_deref(), Some("nothing could be fetched: http_404 (2)"));

@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_job_checks_if_any_row_was_settled() {
+    fn last_job_checks_completion_if_row_was_settled() {
         let (jobs, crawl) = (LiveJobs::default(), Uuid::now_v7());
         let (first, second, other) = (jobs.begin(crawl), jobs.begin(crawl), jobs.begin(Uuid::now_v7()));
         assert!(!first.end(true), "another job of the crawl is running");
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_job_is_not_waited_for() {
+    fn dropped_job_does_not_block_completion_check() {
         let (jobs, crawl) = (LiveJobs::default(), Uuid::now_v7());
         let (dropped, last) = (jobs.begin(crawl), jobs.begin(crawl));
         drop(dropped);

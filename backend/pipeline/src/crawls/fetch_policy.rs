@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uses_an_incomplete_body_from_the_second_attempt_on() {
+    fn accepts_incomplete_body_from_second_attempt() {
         let accepting: Vec<i16> = (1..=5).filter(|attempt| accepts_incomplete(*attempt, 5)).collect();
         assert_eq!(accepting, [2, 3, 4, 5]);
         assert!(accepts_incomplete(1, 1), "the only attempt");

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_page_stays_missing_and_a_busy_host_is_asked_again_when_it_said() {
+    fn http_status_selects_failure_or_delayed_retry() {
         let missing = of(FetchError::Status { status: 404, retry_after: None });
         assert!(matches!(
             missing,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forbidden_is_skipped_and_what_broke_is_failed() {
+    fn maps_refusals_to_skipped_and_errors_to_failed() {
         for expected in [Reason::RobotsDisallowed, Reason::OutOfScope] {
             let refused = of(FetchError::Refused(expected.clone()));
             let JobError::Final { state, reason, .. } = refused else { panic!("{refused:?}") };
@@ -153,19 +153,19 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_tried_again_if_its_decoder_was_killed() {
+    fn image_is_retried_after_decoder_is_killed() {
         let killed = AnalyzeError::Decoder("killed".into());
         assert!(matches!(JobError::from(IngestError::Analyze(killed)), JobError::Retry { .. }));
     }
 
     #[test]
-    fn a_full_disk_burns_no_attempt() {
+    fn full_disk_uses_no_attempt() {
         let full = StoreError::DiskFull { reserve_mb: 1 };
         assert!(matches!(JobError::from(IngestError::Store(full)), JobError::Later(_)));
     }
 
     #[test]
-    fn an_overloaded_engine_burns_no_attempt() {
+    fn overloaded_engine_uses_no_attempt() {
         let overloaded =
             RunError::Overloaded { operation: "face_detection", retry_after: Duration::from_secs(1) };
         assert!(matches!(JobError::from(IngestError::Analyze(overloaded.into())), JobError::Later(_)));

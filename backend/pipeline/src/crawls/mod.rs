@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn image_files_are_told_by_their_extension() {
+    fn detects_image_files_by_extension() {
         for (url, image) in [
             ("http://a.test/b/c.JPG?size=2", true),
             ("http://a.test/photo.webp", true),

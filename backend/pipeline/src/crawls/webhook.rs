@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signature_is_what_any_hmac_tool_says() {
+    fn webhook_signature_matches_openssl_hmac() {
         // Output of: printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac 0123456789abcdef
         assert_eq!(
             sign(&Secret::new("0123456789abcdef"), "1700000000", "{\"a\":1}"),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_a_collection_and_later_attempts_have_shares_of_the_places() {
+    fn limits_deliveries_by_receiver_collection_and_attempt() {
         let deliveries = Arc::new(Deliveries::default());
         let hosts = |of: &str| (0..DELIVERY_PLACES).map(|n| format!("{of}{n}")).collect::<Vec<_>>();
         let acquire_all = |of: &str, collection, is_first| -> Vec<DeliveryPermit> {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_without_a_place_come_back_one_after_the_other() {
+    fn spreads_retry_waits_of_rejected_deliveries() {
         let deliveries = Arc::new(Deliveries::default());
         let _place = deliveries.acquire("slow", Uuid::nil(), true);
         let waits: Vec<Duration> =
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_needs_the_services_secret_and_the_salt() {
+    fn webhook_secret_is_derived_from_service_secret_and_salt() {
         let service = Secret::new("0123456789abcdef");
         let one = derived(&service, &[1; SALT]);
         assert_eq!(one.reveal().len(), 64);

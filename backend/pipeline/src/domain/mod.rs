@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_setting_counts() {
+    fn match_threshold_uses_most_specific_setting() {
         let of = |request, collection, config| {
             let threshold = MatchThreshold::resolve(request, collection, config, 0.4);
             (threshold.value, threshold.source)

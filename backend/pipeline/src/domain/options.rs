@@ -396,7 +396,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_and_written_in_their_largest_unit() {
+    fn parses_intervals_and_displays_largest_unit() {
         for (text, seconds, written) in [
             ("5m", 300, "5m"),
             ("90m", 5400, "90m"),
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_stored_as_they_are_written() {
+    fn video_request_round_trips_through_json() {
         let request =
             VideoRequest { sampling: Sampling::Fps(2.5), max_gap_ms: 1_000, ..VideoRequest::default() };
         let stored = serde_json::to_value(request).unwrap();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn only_auto_can_be_refined() {
+    fn refine_requires_auto_sampling() {
         let of = |sampling| VideoRequest { sampling, refine: true, ..VideoRequest::default() };
         assert_eq!(of(Sampling::Auto).checked(), Ok(of(Sampling::Auto)));
         for sampling in [Sampling::Keyframes, Sampling::Fps(5.0)] {

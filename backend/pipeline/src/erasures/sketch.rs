@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_keeps_distances_and_hides_the_person() {
+    fn sketch_mask_preserves_distance_and_hides_identity() {
         let sketcher = Sketcher::new(Secret::new("a secret of thirty-two characters"));
         let direction = |seed: f32| (0..128).map(|at| ((at * at) as f32 + seed).sin()).collect::<Vec<_>>();
         let (one, other) = (sketcher.sketch(1, &direction(0.0)), sketcher.sketch(1, &direction(0.4)));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sketches_of_stored_people_stay_valid() {
+    fn sketch_bits_are_stable_across_versions() {
         // Computed by an earlier version. A sketch that is computed in another way matches nobody.
         let sketcher = Sketcher::new(Secret::new("a secret of thirty-two characters"));
         let direction: Vec<f32> = (0..300).map(|at| ((at * at) as f32).sin()).collect();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sketch_knows_its_direction_and_nothing_of_another_secret() {
+    fn sketch_depends_on_direction_and_secret() {
         let sketcher = Sketcher::new(Secret::new("a secret of thirty-two characters"));
         let direction: Vec<f32> = (0..300).map(|at| ((at * at) as f32).sin()).collect();
         let opposite: Vec<f32> = direction.iter().map(|value| -value).collect();

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn one_odd_picture_between_two_people_does_not_make_them_one() {
+    fn outlier_between_two_people_does_not_merge_them() {
         // One person at 0, 10 and 20 degrees, another at 80, 90 and 100, and a face at 50.
         // Neighbours in this chain are at most 30 degrees apart.
         let units: Vec<ClusterUnit> =
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_pairs_does_not_matter() {
+    fn pair_order_does_not_change_groups() {
         let units: Vec<ClusterUnit> = (0..40).map(|i| face(i + 1, (i * i * 37 % 360) as f32)).collect();
         let mut pairs = all_pairs(&units);
         let forward = group(&units, &pairs, 0.9);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn an_enrolled_subject_attracts_clusters_and_faces_and_stays_itself() {
+    fn enrolled_subject_absorbs_clusters_but_not_enrolled_subjects() {
         let units = [subject(9, true, 0.0), subject(2, false, 5.0), face(1, 8.0)];
         let groups = at(&units, 0.9);
         let wanted = Group { subject: Some(Uuid::from_u128(9)), joined: ids(&[2]), faces: ids(&[1]) };
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn two_faces_of_one_image_are_two_people() {
+    fn faces_of_one_image_are_never_grouped() {
         let mut twins = [face(1, 0.0), face(2, 1.0), face(3, 2.0)];
         twins[1].images = twins[0].images.clone();
         let groups = at(&twins, 0.9);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_refused_is_not_put_together_not_even_through_others() {
+    fn refused_face_is_not_grouped_through_other_faces() {
         let mut person = subject(9, true, 0.0);
         person.refused = ids(&[1]);
         let groups = at(&[person, face(1, 4.0), face(2, 5.0)], 0.9);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn parties_that_are_no_neighbours_are_never_compared() {
+    fn unpaired_faces_are_not_grouped() {
         let units = [face(1, 0.0), face(2, 0.0)];
         assert_eq!(group(&units, &[], 0.9), []);
     }

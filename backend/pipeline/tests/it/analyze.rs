@@ -25,13 +25,13 @@ fn iou(a: &Rect, b: &Rect) -> f32 {
 }
 
 #[testing::test]
-async fn a_portrait_gives_its_face_in_image_coordinates() {
+async fn finds_portrait_face_in_image_coordinates() {
     one_face(picture("ada.jpg"), (720, 900), testing::gallery::face("ada.jpg")).await;
 }
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn a_photograph_gives_its_face_where_the_reference_has_it_however_it_is_turned() {
+async fn finds_photographed_reference_face_at_every_rotation() {
     let oracle = testing::oracle();
     let expected = &oracle["obama.jpg"];
     let side = |name: &str| expected[name].as_u64().unwrap() as u32;
@@ -47,7 +47,7 @@ async fn a_photograph_gives_its_face_where_the_reference_has_it_however_it_is_tu
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_portrait_in_a_format_that_ffmpeg_decodes_gives_its_face() {
+async fn finds_face_in_formats_decoded_by_ffmpeg() {
     let images = video::ImageDecoder::new(|| Some(crate::videos::decoder()));
     let (without, config) = (analyzer().await, pipeline::Config { images, ..pipeline::Config::default() });
     let with = Analyzer::new(without.engine().clone(), config);
@@ -90,7 +90,7 @@ async fn one_face(picture: Vec<u8>, size: (u32, u32), wanted: [f32; 4]) {
 }
 
 #[testing::test]
-async fn boxes_of_faces_at_the_edge_lie_inside_the_image() {
+async fn face_boxes_stay_inside_image() {
     let analyzer = analyzer().await;
     let options = AnalyzeOptions::default();
     let portrait = analyze(&analyzer, "ada.jpg", &options).await;
@@ -121,7 +121,7 @@ async fn boxes_of_faces_at_the_edge_lie_inside_the_image() {
 }
 
 #[testing::test]
-async fn same_people_are_nearer_than_different_people() {
+async fn same_person_scores_higher_than_other_people() {
     let analyzer = analyzer().await;
     let options = AnalyzeOptions::default();
     let ada = analyze(&analyzer, "ada.jpg", &options).await;
@@ -132,7 +132,7 @@ async fn same_people_are_nearer_than_different_people() {
 }
 
 #[testing::test]
-async fn a_turned_picture_gives_the_face_of_the_upright_one() {
+async fn rotated_image_gives_same_face_as_upright() {
     turned(&analyzer().await, |degrees| picture(&format!("turned_{degrees}.jpg"))).await;
 }
 
@@ -176,7 +176,7 @@ async fn turned(analyzer: &Analyzer, picture: impl Fn(u32) -> Vec<u8>) {
 }
 
 #[testing::test]
-async fn faces_come_best_first_and_no_more_than_asked_for() {
+async fn returns_best_faces_first_up_to_limit() {
     let analyzer = analyzer().await;
     let lean = AnalyzeOptions { embeddings: false, quality: false, ..AnalyzeOptions::default() };
     let all = analyze(&analyzer, "crowd.jpg", &lean).await;
@@ -199,7 +199,7 @@ async fn faces_come_best_first_and_no_more_than_asked_for() {
 }
 
 #[testing::test]
-async fn a_picture_without_faces_is_an_answer() {
+async fn image_without_faces_gives_empty_result() {
     let analyzer = analyzer().await;
     let options = AnalyzeOptions { rotate: Rotate::Auto, ..AnalyzeOptions::default() };
     let view = analyze(&analyzer, "view.jpg", &options).await;
@@ -207,7 +207,7 @@ async fn a_picture_without_faces_is_an_answer() {
 }
 
 #[testing::test]
-async fn options_out_of_range_are_named() {
+async fn out_of_range_options_name_allowed_values() {
     let analyzer = analyzer().await;
     let ok = AnalyzeOptions::default;
     for (options, allowed) in [
@@ -227,7 +227,7 @@ async fn options_out_of_range_are_named() {
 }
 
 #[testing::test]
-async fn what_is_no_picture_is_told_with_its_reason() {
+async fn undecodable_image_is_rejected_with_reason() {
     let analyzer = analyzer().await;
     let analyze = async |bytes: Vec<u8>| {
         analyzer.analyze(bytes.into(), &AnalyzeOptions::default(), Priority::Interactive).await.unwrap_err()
@@ -241,7 +241,7 @@ async fn what_is_no_picture_is_told_with_its_reason() {
 }
 
 #[testing::test]
-async fn many_pictures_at_once_get_the_answers_they_get_alone() {
+async fn concurrent_analyses_match_single_analyses() {
     let analyzer = analyzer().await;
     let options = AnalyzeOptions::default();
     let names = ["ada_small.jpg", "cora.jpg", "small_pair.jpg", "ada_wide.jpg"];
@@ -264,7 +264,7 @@ async fn many_pictures_at_once_get_the_answers_they_get_alone() {
 
 /// Without a threshold, the detector finds thousands of faces in each view of a grey image.
 #[testing::test]
-async fn a_grey_wall_at_the_lowest_score_is_answered_with_a_bounded_number_of_faces() {
+async fn grey_image_returns_bounded_number_of_faces() {
     let analyzer = analyzer().await;
     let frame = Arc::new(Frame::filled(4_000, 3_000, [127; 3]));
     let grey = vision::encode::jpeg(&frame, 80);
@@ -281,7 +281,7 @@ async fn a_grey_wall_at_the_lowest_score_is_answered_with_a_bounded_number_of_fa
 }
 
 #[testing::test]
-async fn work_on_pixels_is_not_begun_for_a_caller_whose_time_is_over() {
+async fn image_processing_fails_after_deadline() {
     let analyzer = analyzer().await;
     let frame = Arc::new(Frame::filled(64, 64, [127; 3]));
     assert!(analyzer.pixels().statistics(frame.clone(), Priority::Interactive).await.is_ok());
@@ -309,7 +309,7 @@ fn faint(contrast: f32) -> Frame {
 }
 
 #[testing::test]
-async fn a_faint_face_is_found_and_recognised_on_the_enhanced_picture() {
+async fn enhancement_finds_and_recognises_faint_face() {
     let analyzer = analyzer().await;
     let small = faint(0.12);
     let plain = enhanced(&analyzer, &small, Enhance::Off).await;
@@ -333,7 +333,7 @@ async fn a_faint_face_is_found_and_recognised_on_the_enhanced_picture() {
 }
 
 #[testing::test]
-async fn a_large_picture_is_never_enhanced() {
+async fn large_image_is_never_enhanced() {
     let analyzer = analyzer().await;
     let frame = pixels(&picture("view.jpg"));
     let found = enhanced(&analyzer, &frame, Enhance::Auto).await;
@@ -367,7 +367,7 @@ fn portrait() -> Arc<Frame> {
 }
 
 #[testing::test]
-async fn a_device_that_fails_is_replaced_by_the_cpus_code() {
+async fn failing_device_falls_back_to_cpu() {
     let failing = analyzer_on_device(StandIn::Failing, false).await;
     let (pixels, frame, priority) = (failing.pixels(), portrait(), Priority::Interactive);
     let statistics = pixels.statistics(frame.clone(), priority).await.unwrap().output;
@@ -382,14 +382,14 @@ async fn a_device_that_fails_is_replaced_by_the_cpus_code() {
 }
 
 #[testing::test]
-async fn a_device_that_is_forced_is_not_replaced() {
+async fn forced_device_does_not_fall_back() {
     let forced = analyzer_on_device(StandIn::Failing, true).await;
     let error = forced.pixels().statistics(portrait(), Priority::Interactive).await.unwrap_err();
     assert!(matches!(error, AnalyzeError::Run(_)), "{error}");
 }
 
 #[testing::test]
-async fn everything_on_devices_finds_the_faces_of_the_cpu() {
+async fn device_operations_find_same_faces_as_cpu() {
     let device = analyzer_on_device(StandIn::Cpu, true).await;
     let cpu = analyzer_on_device(StandIn::None, false).await;
     assert!(device.engine().detects_frames());

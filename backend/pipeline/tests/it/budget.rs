@@ -19,7 +19,7 @@ fn now(budget: &Budget, mib: u64, priority: Priority) -> Option<Share> {
 }
 
 #[testing::test]
-async fn a_large_share_is_not_starved_by_small_ones() {
+async fn large_share_is_not_starved_by_small_shares() {
     let budget = budget();
     let first = now(&budget, 5, Priority::Interactive).unwrap();
     let mut large = pin!(budget.take(6 * MIB, Priority::Interactive, None));
@@ -32,7 +32,7 @@ async fn a_large_share_is_not_starved_by_small_ones() {
 }
 
 #[testing::test]
-async fn background_work_leaves_a_quarter_to_callers() {
+async fn background_leaves_quarter_of_budget_to_interactive() {
     let budget = budget();
     let work: Vec<Share> = (0..3).map(|_| now(&budget, 2, Priority::Background).unwrap()).collect();
     let mut backlog: Vec<_> =
@@ -49,7 +49,7 @@ async fn background_work_leaves_a_quarter_to_callers() {
 }
 
 #[testing::test]
-async fn what_is_larger_than_the_budget_is_held_alone() {
+async fn share_larger_than_budget_is_held_alone() {
     let budget = budget();
     let small = now(&budget, 1, Priority::Interactive).unwrap();
     let mut large = pin!(budget.take(100 * MIB, Priority::Interactive, None));
@@ -68,7 +68,7 @@ async fn what_is_larger_than_the_budget_is_held_alone() {
 }
 
 #[testing::test]
-async fn who_leaves_while_waiting_or_holding_leaves_nothing_behind() {
+async fn dropped_share_or_waiter_releases_budget() {
     let budget = budget();
     let held = now(&budget, 8, Priority::Interactive).unwrap();
     for priority in [Priority::Interactive, Priority::Background] {
@@ -81,7 +81,7 @@ async fn who_leaves_while_waiting_or_holding_leaves_nothing_behind() {
 }
 
 #[testing::test]
-async fn the_wait_ends_with_the_callers_time() {
+async fn budget_wait_ends_at_deadline() {
     let budget = budget();
     let held = now(&budget, 8, Priority::Interactive).unwrap();
     let soon = Instant::now();
@@ -93,7 +93,7 @@ async fn the_wait_ends_with_the_callers_time() {
 }
 
 #[testing::test]
-async fn a_share_can_be_given_back_and_passed_on_in_parts() {
+async fn share_can_shrink_and_split() {
     let budget = budget();
     let mut share = now(&budget, 6, Priority::Background).unwrap();
     share.shrink(4 * MIB);

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 #[testing::test]
-async fn a_wrong_field_is_named_with_what_is_allowed() {
+async fn invalid_crawl_field_error_names_allowed_values() {
     let world = World::new().await;
     let seed = || vec!["http://example.org/".to_owned()];
     let ok = CrawlOptions::default;
@@ -47,7 +47,7 @@ async fn a_wrong_field_is_named_with_what_is_allowed() {
 }
 
 #[testing::test]
-async fn seeds_are_normalised_and_each_taken_once() {
+async fn seeds_are_normalised_and_deduplicated() {
     let world = World::new().await;
     let seeds = ["HTTP://Example.ORG:80/a/../b#top", " http://example.org/b ", "http://example.org/c.jpg"];
     let crawl =
@@ -60,7 +60,7 @@ async fn seeds_are_normalised_and_each_taken_once() {
 }
 
 #[test]
-fn unknown_options_are_refused() {
+fn unknown_crawl_options_are_rejected() {
     let error = serde_json::from_str::<CrawlOptions>(r#"{"max_dept": 3}"#).unwrap_err();
     assert!(error.to_string().contains("max_dept"), "{error}");
     let options: CrawlOptions = serde_json::from_str(r#"{"max_depth": 1, "dedupe": "exact"}"#).unwrap();
@@ -92,7 +92,7 @@ fn kinds() -> Vec<String> {
 }
 
 #[testing::test]
-async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
+async fn paused_crawl_starts_nothing_until_resumed() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let site = gated_site(&gate).await;
@@ -123,7 +123,7 @@ async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
 }
 
 #[testing::test]
-async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
+async fn crawl_cancellation_aborts_running_fetch() {
     let (world, site) = World::with_site().await;
     let never = Arc::new(Semaphore::new(0));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&never));
@@ -140,7 +140,7 @@ async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
 }
 
 #[testing::test]
-async fn a_crawl_that_drains_while_paused_completes() {
+async fn paused_crawl_completes_after_last_job() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let site = Site::start().await;
@@ -155,7 +155,7 @@ async fn a_crawl_that_drains_while_paused_completes() {
 }
 
 #[testing::test]
-async fn a_cancelled_crawl_stores_nothing_more_and_accounts_for_the_rest() {
+async fn cancelled_crawl_skips_remaining_images() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let site = gated_site(&gate).await;
@@ -213,7 +213,7 @@ async fn left(world: &World, crawl: Uuid) -> (i64, i64, usize) {
 }
 
 #[testing::test]
-async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
+async fn large_crawl_cancels_immediately_and_closes_later() {
     let (world, site) = World::with_site().await;
     let crawl = large_crawl(&world, &site, 12_000).await;
     assert_eq!(world.crawls.cancel(crawl).await.unwrap().state, CrawlState::Cancelled);
@@ -228,7 +228,7 @@ async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
 }
 
 #[testing::test]
-async fn what_a_killed_process_left_of_a_cancelled_crawl_is_closed_by_another() {
+async fn reconcile_closes_cancelled_crawl_of_killed_process() {
     let (world, site) = World::with_site().await;
     let crawl = large_crawl(&world, &site, 7_000).await;
     world.execute("update crawls set state = 'cancelled', finished_at = now(), closing = true").await;
@@ -242,7 +242,7 @@ async fn what_a_killed_process_left_of_a_cancelled_crawl_is_closed_by_another() 
 }
 
 #[testing::test]
-async fn nothing_is_stored_after_a_cancellation_also_by_a_job_that_was_not_closed_yet() {
+async fn unclosed_job_of_cancelled_crawl_stores_nothing() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let site = Site::start().await;
@@ -261,7 +261,7 @@ async fn nothing_is_stored_after_a_cancellation_also_by_a_job_that_was_not_close
 }
 
 #[testing::test]
-async fn a_retried_job_of_a_live_crawl_records_its_result() {
+async fn retried_job_of_live_crawl_records_result() {
     let times = queue::Config { retry_base: Duration::from_millis(1), ..queue::Config::default() };
     let (world, site) = (World::with(times, fast_politeness()).await, Site::start().await);
     let gate = Arc::new(Semaphore::new(0));
@@ -292,7 +292,7 @@ async fn a_retried_job_of_a_live_crawl_records_its_result() {
 }
 
 #[testing::test]
-async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
+async fn cancelling_jobs_skips_rows_and_ends_crawl() {
     let (world, site) = World::with_site().await;
     let crawl = world.create(&[site.url("/one.jpg"), site.url("/two.jpg")], fast()).await;
     let jobs = world.queue.jobs().list(None, None, Some(crawl.id), None, 10).await.unwrap();
@@ -317,7 +317,7 @@ async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
 }
 
 #[testing::test]
-async fn all_discarded_jobs_of_a_crawl_are_retried_and_those_that_cannot_be_are_named() {
+async fn retry_discarded_reports_retried_and_left_jobs() {
     let (world, site) = World::with_site().await;
     let live = world.create(&[site.url("/one.jpg"), site.url("/two.jpg"), site.url("/page")], fast()).await;
     let ended = world.create(&[site.url("/three.jpg")], fast()).await;
@@ -337,7 +337,7 @@ async fn all_discarded_jobs_of_a_crawl_are_retried_and_those_that_cannot_be_are_
 }
 
 #[testing::test]
-async fn steering_a_crawl_that_is_not_there_says_so() {
+async fn control_of_unknown_crawl_returns_not_found() {
     let world = World::new().await;
     let id = uuid::Uuid::now_v7();
     for answer in [world.crawls.pause(id).await, world.crawls.resume(id).await, world.crawls.cancel(id).await]
@@ -347,7 +347,7 @@ async fn steering_a_crawl_that_is_not_there_says_so() {
 }
 
 #[testing::test]
-async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
+async fn reconcile_settles_rows_of_discarded_jobs() {
     // Leases expire immediately, so every worker loses its claim before it starts.
     let times = queue::Config { lease: Duration::from_millis(1), ..quick_retries() };
     let (world, site) = (World::with(times, fast_politeness()).await, Site::start().await);
@@ -375,7 +375,7 @@ async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
 }
 
 #[testing::test]
-async fn a_crawl_whose_process_ended_right_after_its_last_row_is_ended_later() {
+async fn reconcile_ends_crawl_after_crash_at_last_row() {
     let (world, site) = World::with_site().await;
     let crawl = world.create(&[site.url("/")], fast()).await;
     let job = world.queue.claim(&kinds(), 1, "dies").await.unwrap().remove(0);
@@ -392,7 +392,7 @@ async fn a_crawl_whose_process_ended_right_after_its_last_row_is_ended_later() {
 }
 
 #[testing::test]
-async fn a_page_that_fails_at_every_attempt_is_accounted_for_with_its_job_kept() {
+async fn image_failing_every_attempt_keeps_discarded_job() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set("/", Answer::html("<img src=cora.jpg><img src=flaky.jpg><img src=down.jpg>"));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
@@ -411,7 +411,7 @@ async fn a_page_that_fails_at_every_attempt_is_accounted_for_with_its_job_kept()
 }
 
 #[testing::test]
-async fn a_crawl_waits_while_the_disk_is_full() {
+async fn crawl_waits_while_disk_is_full() {
     let mut world = World::new().await;
     let with_space = world.fill_disk().await;
     let site = Site::start().await;

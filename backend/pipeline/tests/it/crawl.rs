@@ -40,7 +40,7 @@ fn build(site: &Site) {
 }
 
 #[testing::test]
-async fn a_crawl_accounts_for_every_page_and_image() {
+async fn crawl_accounts_for_every_page_and_image() {
     let (world, site) = World::with_site().await;
     build(&site);
     let options = CrawlOptions { max_depth: 1, ..fast() };
@@ -77,7 +77,7 @@ async fn a_crawl_accounts_for_every_page_and_image() {
 }
 
 #[testing::test]
-async fn uses_the_received_part_of_a_broken_transfer() {
+async fn uses_received_part_of_broken_transfer() {
     let (world, site) = World::with_site().await;
     let cut = |name| {
         let mut bytes = picture(name);
@@ -99,7 +99,7 @@ async fn uses_the_received_part_of_a_broken_transfer() {
 }
 
 #[testing::test]
-async fn a_part_that_cannot_be_read_is_fetched_again() {
+async fn refetches_unreadable_partial_transfer() {
     let (world, site) = World::with_site().await;
     let part = |bytes: &[u8]| Answer::jpeg(bytes).breaking_off();
     let ada = picture("ada.jpg");
@@ -120,7 +120,7 @@ async fn a_part_that_cannot_be_read_is_fetched_again() {
 }
 
 #[testing::test]
-async fn what_is_found_is_stored_with_its_sources_and_pictures() {
+async fn stores_images_with_sources_faces_and_blobs() {
     let (world, site) = World::with_site().await;
     build(&site);
     let (crawl, _) = world.crawl(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
@@ -158,7 +158,7 @@ async fn what_is_found_is_stored_with_its_sources_and_pictures() {
 
 #[testing::needs(shared, slow)]
 #[testing::test]
-async fn all_photographs_are_accounted_for() {
+async fn crawl_settles_every_photograph() {
     let (world, site) = World::with_site().await;
     let files = testing::images();
     let mut index = String::new();
@@ -180,7 +180,7 @@ async fn all_photographs_are_accounted_for() {
 }
 
 #[testing::test]
-async fn limits_hold() {
+async fn crawl_respects_page_and_image_limits() {
     let (world, site) = World::with_site().await;
     let links: String = (0..20).map(|i| format!("<a href=p{i}.html>x</a><img src=i{i}.jpg>")).collect();
     site.set("/", Answer::html(&links));
@@ -194,7 +194,7 @@ async fn limits_hold() {
 }
 
 #[testing::test]
-async fn a_directory_that_never_ends_leaves_room_for_the_others() {
+async fn endless_directory_does_not_starve_other_pages() {
     let (world, site) = World::with_site().await;
     for i in 0..40 {
         let next = |n| {
@@ -223,7 +223,7 @@ async fn a_directory_that_never_ends_leaves_room_for_the_others() {
 }
 
 #[testing::test]
-async fn a_seed_that_is_an_image_file_is_fetched_as_one() {
+async fn image_file_seed_is_fetched_as_image() {
     let (world, site) = World::with_site().await;
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let (crawl, progress) = world.crawl(&[site.url("/cora.jpg")], fast()).await;
@@ -233,7 +233,7 @@ async fn a_seed_that_is_an_image_file_is_fetched_as_one() {
 }
 
 #[testing::test]
-async fn a_seed_that_moved_within_its_domain_is_followed_there() {
+async fn seed_redirect_within_domain_is_followed() {
     let world = World::new().await;
     let (old, new) = (Site::start().await, Site::start().await);
     old.set("/", Answer::status(301).header("location", &new.url("/home")));
@@ -246,7 +246,7 @@ async fn a_seed_that_moved_within_its_domain_is_followed_there() {
 }
 
 #[testing::test]
-async fn a_page_that_leads_out_of_the_crawl_is_not_followed() {
+async fn redirect_out_of_scope_is_not_followed() {
     let world = World::new().await;
     let (inside, outside) = (Site::start().await, Site::start().await);
     inside.set("/", Answer::html("<a href=away>x</a>"));
@@ -258,7 +258,7 @@ async fn a_page_that_leads_out_of_the_crawl_is_not_followed() {
 }
 
 #[testing::test]
-async fn a_crawl_that_got_nothing_has_failed_and_says_why() {
+async fn crawl_without_fetched_pages_fails_with_reason() {
     let (world, site) = World::with_site().await;
     let (crawl, progress) = world.crawl(&[site.url("/a"), site.url("/b")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Failed);
@@ -267,7 +267,7 @@ async fn a_crawl_that_got_nothing_has_failed_and_says_why() {
 }
 
 #[testing::test]
-async fn two_workers_share_a_crawl_and_do_everything_once() {
+async fn two_workers_fetch_each_url_once() {
     let (world, site) = World::with_site().await;
     let names = ["cora.jpg", "cora_2.jpg", "ada_small.jpg", "small_pair.jpg", "no_face.png"];
     let mut index = String::new();
@@ -302,7 +302,7 @@ async fn two_workers_share_a_crawl_and_do_everything_once() {
 }
 
 #[testing::test]
-async fn an_image_whose_host_is_no_host_name_is_left_out_and_the_rest_of_the_page_is_kept() {
+async fn skips_only_images_with_invalid_host_names() {
     let (world, site) = World::with_site().await;
     let host = |bytes: usize| format!("{}test", "a.".repeat((bytes - 4) / 2));
     let (long, longer) = (host(260), host(600));
@@ -321,7 +321,7 @@ async fn an_image_whose_host_is_no_host_name_is_left_out_and_the_rest_of_the_pag
 }
 
 #[testing::test]
-async fn a_page_whose_redirect_is_longer_than_a_link_may_be_is_not_read() {
+async fn skips_page_with_too_long_redirect_url() {
     let (world, site) = World::with_site().await;
     let path = |bytes: usize| format!("/{}", "b".repeat(bytes - site.url("/").len()));
     site.set("/", Answer::html("<a href=short>x</a><a href=long>y</a>"));

@@ -45,7 +45,7 @@ async fn job_is_postponed(world: &World) {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
+async fn video_of_paused_crawl_waits_until_resume() {
     let (world, site) = World::with_site().await;
     site.set("/film.mkv", Answer::new("video/x-matroska", film()));
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
@@ -73,7 +73,7 @@ async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_busy_host_is_asked_again_when_it_said() {
+async fn busy_video_host_postpones_fetch() {
     let (world, site) = World::with_site().await;
     site.set("/film.mkv", Answer::status(503).header("retry-after", "600"));
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
@@ -88,7 +88,7 @@ async fn a_busy_host_is_asked_again_when_it_said() {
 }
 
 #[testing::test]
-async fn a_crawl_ends_after_its_last_video_was_cancelled_or_deleted() {
+async fn crawl_ends_after_last_video_is_cancelled_or_deleted() {
     let (world, site) = World::with_site().await;
     let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
@@ -110,7 +110,7 @@ async fn a_crawl_ends_after_its_last_video_was_cancelled_or_deleted() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn an_unchanged_file_is_not_downloaded_again() {
+async fn unchanged_video_file_is_not_downloaded_again() {
     let (world, site) = World::with_site().await;
     site.set("/film.mkv", Answer::new("video/x-matroska", film()).etag("one"));
     let worker = world.video_worker("videos", decoder());
@@ -134,7 +134,7 @@ async fn an_unchanged_file_is_not_downloaded_again() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_seed_can_be_a_video_with_or_without_an_extension() {
+async fn seed_may_be_video_with_or_without_extension() {
     let (world, site) = World::with_site().await;
     let playlist = "#EXTM3U\n#EXTINF:6,\n/film.mkv\n#EXT-X-ENDLIST\n";
     let film = film();
@@ -179,7 +179,7 @@ async fn erase_address(world: &World, url: &str) {
 }
 
 #[testing::test]
-async fn an_unread_video_of_an_erased_page_is_not_found_again() {
+async fn unread_video_of_erased_page_is_not_found_again() {
     let (world, site) = World::with_site().await;
     let (_, video) = crawl_with_a_video(&world, &site).await;
     erase_address(&world, &site.url("/")).await;
@@ -194,7 +194,7 @@ async fn an_unread_video_of_an_erased_page_is_not_found_again() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn videos_of_erased_pages_and_erased_seeds_are_not_fetched() {
+async fn videos_of_erased_urls_are_not_fetched() {
     let (world, site) = World::with_site().await;
     erase_address(&world, &site.url("/")).await;
     erase_address(&world, &site.url("/seed.mkv")).await;
@@ -214,7 +214,7 @@ async fn videos_of_erased_pages_and_erased_seeds_are_not_fetched() {
 }
 
 #[testing::test]
-async fn a_page_can_begin_like_a_video() {
+async fn html_page_is_not_mistaken_for_video() {
     let (world, site) = World::with_site().await;
     site.set("/", Answer::html("<h1>mdat and free films</h1><a href=/next>next</a>"));
     site.set("/next", Answer::new("", "<h1>free films</h1><a href=/last>last</a>"));
@@ -233,7 +233,7 @@ async fn run_postponed(world: &World) {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_video_of_the_same_file_waits_until_the_other_one_has_ended() {
+async fn video_waits_for_running_video_of_same_file() {
     let (world, site) = World::with_site().await;
     site.set("/film.mkv", Answer::new("video/x-matroska", film()));
     let (_, first) = crawl_with_a_video(&world, &site).await;
@@ -261,7 +261,7 @@ async fn a_video_of_the_same_file_waits_until_the_other_one_has_ended() {
 
 #[testing::needs(video, slow)]
 #[testing::test]
-async fn a_file_is_fetched_again_if_its_video_was_not_completed() {
+async fn refetches_file_after_its_video_failed() {
     let (world, site) = World::with_site().await;
     site.set("/film.mkv", Answer::new("video/x-matroska", film()).etag("one"));
     let worker = world.video_worker("videos", decoder());
@@ -276,7 +276,7 @@ async fn a_file_is_fetched_again_if_its_video_was_not_completed() {
 }
 
 #[testing::test]
-async fn a_paused_video_leaves_no_job_after_its_crawl_was_cancelled() {
+async fn paused_video_leaves_no_job_after_crawl_cancellation() {
     let (world, site) = World::with_site().await;
     let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
@@ -298,7 +298,7 @@ fn film() -> Vec<u8> {
 
 #[testing::needs(video, slow)]
 #[testing::test]
-async fn the_fetched_file_of_a_cancelled_crawl_is_deleted() {
+async fn cancelled_crawl_deletes_fetched_video_file() {
     let (world, site) = World::with_site().await;
     // The only place for reading videos is occupied.
     let long = add(&world, &repeated_film(world.folder(), 8)).await;

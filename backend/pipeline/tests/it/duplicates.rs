@@ -36,7 +36,7 @@ fn images(progress: &CrawlProgress) -> Vec<(&'static str, i64)> {
 }
 
 #[testing::test]
-async fn near_and_exact_duplicates_become_sources_of_the_stored_image() {
+async fn duplicates_become_sources_of_stored_image() {
     let world = World::new().await;
     let progress = crawl(&world, Dedupe::Near).await;
     assert_eq!(images(&progress), [("duplicate", 2), ("processed", 2)]);
@@ -57,7 +57,7 @@ async fn near_and_exact_duplicates_become_sources_of_the_stored_image() {
 }
 
 #[testing::test]
-async fn exact_tells_files_apart() {
+async fn exact_dedupe_stores_near_duplicates_separately() {
     let world = World::new().await;
     let progress = crawl(&world, Dedupe::Exact).await;
     assert_eq!(images(&progress), [("duplicate", 1), ("processed", 3)]);
@@ -66,7 +66,7 @@ async fn exact_tells_files_apart() {
 }
 
 #[testing::test]
-async fn off_counts_every_address_and_stores_a_file_once() {
+async fn dedupe_off_processes_every_url_but_stores_files_once() {
     let world = World::new().await;
     let progress = crawl(&world, Dedupe::Off).await;
     assert_eq!(images(&progress), [("processed", 4)]);
@@ -75,7 +75,7 @@ async fn off_counts_every_address_and_stores_a_file_once() {
 }
 
 #[testing::test]
-async fn a_later_crawl_knows_what_an_earlier_one_stored() {
+async fn later_crawl_recognises_stored_images() {
     let world = World::new().await;
     crawl(&world, Dedupe::Near).await;
     let faces = world.faces().await.len();
@@ -113,7 +113,7 @@ async fn assert_alone(world: &World, side: i32, sources: usize) {
 }
 
 #[testing::test]
-async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
+async fn clearly_larger_version_supersedes_smaller_image() {
     let (world, site) = World::with_site().await;
     for side in [300, 360, 600] {
         site.set(&format!("/{side}.jpg"), version("ada.jpg", side).etag(&format!("\"{side}\"")));
@@ -145,7 +145,7 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
 }
 
 #[testing::test]
-async fn a_picture_with_an_enrolled_face_stays() {
+async fn image_with_enrolled_face_is_not_superseded() {
     let (world, site) = World::with_site().await;
     site.set("/300.jpg", version("ada.jpg", 300)).set("/600.jpg", version("ada.jpg", 600));
     world.crawl(&[site.url("/300.jpg")], fast()).await;
@@ -161,7 +161,7 @@ async fn a_picture_with_an_enrolled_face_stays() {
 }
 
 #[testing::test]
-async fn versions_that_come_together_end_as_the_largest_one() {
+async fn concurrent_versions_leave_only_largest_image() {
     let (world, site) = World::with_site().await;
     let mut page = String::new();
     // Each version has more than twice the pixels of the previous one and occurs three times.
@@ -233,7 +233,7 @@ async fn assert_apart(world: &World, site: &Site, files: usize) {
 }
 
 #[testing::test]
-async fn badges_of_different_people_on_one_template_are_different_images() {
+async fn badges_of_different_people_are_separate_images() {
     let files: Vec<Vec<u8>> = BADGES.map(|person| people::badge_file(&[person])).to_vec();
     assert_near(&files);
     let (world, site) = World::with_site().await;
@@ -257,7 +257,7 @@ async fn badges_of_different_people_on_one_template_are_different_images() {
 }
 
 #[testing::test]
-async fn badges_that_come_together_are_stored_apart() {
+async fn concurrent_badges_are_stored_separately() {
     let (world, site) = World::with_site().await;
     let mut page = String::new();
     for (number, person) in BADGES.into_iter().enumerate() {
@@ -277,7 +277,7 @@ async fn badges_that_come_together_are_stored_apart() {
 }
 
 #[testing::test]
-async fn a_larger_badge_of_another_person_replaces_no_image() {
+async fn larger_badge_of_other_person_supersedes_nothing() {
     let blank = crop::thumbnail(&badge(&[]), 700);
     let small = crop::thumbnail(&badge(&[BADGES[4]]), 760);
     let files = [encode::jpeg(&blank, 90), encode::jpeg(&small, 90), people::badge_file(&[BADGES[2]])];
@@ -291,7 +291,7 @@ async fn a_larger_badge_of_another_person_replaces_no_image() {
 }
 
 #[testing::test]
-async fn an_image_with_one_other_person_of_two_is_stored() {
+async fn image_with_one_different_person_is_stored() {
     let [one, two, three, ..] = BADGES;
     let files = [[one, two].as_slice(), &[one, three], &[two, one], &[one]].map(people::badge_file);
     assert_near(&files);
@@ -303,7 +303,7 @@ async fn an_image_with_one_other_person_of_two_is_stored() {
 }
 
 #[testing::test]
-async fn images_without_faces_are_near_duplicates_by_their_hashes() {
+async fn images_without_faces_are_compared_by_hashes() {
     let view = decode("view.jpg");
     let files =
         [picture("view.jpg"), encode::jpeg(&crop::thumbnail(&view, 800), 80), encode::jpeg(&view, 50)];
@@ -330,7 +330,7 @@ const UNTIL_A_SESSION_WAITS: &str = "do $$ begin
 end $$";
 
 #[testing::test]
-async fn a_near_duplicate_whose_address_is_erased_meanwhile_is_not_kept() {
+async fn near_duplicate_is_suppressed_if_url_is_erased_meanwhile() {
     let (world, site) = World::with_site().await;
     site.set("/", Answer::html("<img src=a.jpg>"));
     site.set("/a.jpg", Answer::jpeg(picture("ada_small.jpg")));
@@ -415,7 +415,7 @@ async fn erase_third(world: &World, site: &Site) -> Vec<String> {
 }
 
 #[testing::test]
-async fn the_erasure_of_one_badge_keeps_out_no_other() {
+async fn erasure_of_one_badge_suppresses_no_other() {
     let (world, site) = (world_with_secret().await, Site::start().await);
     let names = erase_third(&world, &site).await;
     assert_eq!(world.images().await.len(), 4, "the other badges stay");
@@ -432,7 +432,7 @@ async fn the_erasure_of_one_badge_keeps_out_no_other() {
 }
 
 #[testing::test]
-async fn an_erased_badge_does_not_come_back_as_a_copy() {
+async fn copies_of_erased_badge_are_suppressed() {
     let (world, site) = (world_with_secret().await, Site::start().await);
     erase_third(&world, &site).await;
     let third = badge(&[BADGES[2]]);
@@ -454,7 +454,7 @@ async fn an_erased_badge_does_not_come_back_as_a_copy() {
 }
 
 #[testing::test]
-async fn an_erased_face_of_two_keeps_out_only_itself() {
+async fn erasure_of_one_face_suppresses_no_other_face() {
     let (world, site) = (world_with_secret().await, Site::start().await);
     let [one, two, three, ..] = BADGES;
     site.set("/a.jpg", Answer::jpeg(people::badge_file(&[one, two])));
@@ -472,7 +472,7 @@ async fn an_erased_face_of_two_keeps_out_only_itself() {
 }
 
 #[testing::test]
-async fn faces_that_cannot_be_compared_stay_suppressed() {
+async fn near_images_are_suppressed_if_sketches_are_incomparable() {
     let (mut world, site) = (world_with_secret().await, Site::start().await);
     let names = erase_third(&world, &site).await;
     world.ingest = with_secret(&world, "another secret, as long as the first");

@@ -32,7 +32,7 @@ fn short_leases() -> queue::Config {
 }
 
 #[testing::test]
-async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
+async fn stale_claim_cannot_store_image() {
     let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
@@ -54,7 +54,7 @@ async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
 }
 
 #[testing::test]
-async fn a_page_is_read_by_the_holder_of_the_claim_only() {
+async fn stale_claim_cannot_process_page() {
     let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
     site.set("/", Answer::html("<img src=cora.jpg><a href=more.html>x</a>"));
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
@@ -74,7 +74,7 @@ async fn a_page_is_read_by_the_holder_of_the_claim_only() {
 }
 
 #[testing::test]
-async fn the_next_run_is_begun_by_the_holder_of_the_claim_only() {
+async fn stale_claim_cannot_start_scheduled_run() {
     let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
     let options = CrawlOptions { every: Some("24h".parse().unwrap()), ..fast() };
     let crawl = world.create(&[site.url("/missing.jpg")], options).await;
@@ -95,7 +95,7 @@ async fn the_next_run_is_begun_by_the_holder_of_the_claim_only() {
 }
 
 #[testing::test]
-async fn a_failure_told_by_an_old_holder_settles_nothing() {
+async fn stale_claim_cannot_record_failure() {
     let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
     let crawl = world.create(&[site.url("/missing.jpg")], fast()).await;
     let (old, _new) = two_holders(&world, JobKind::ScanImage).await;
@@ -105,7 +105,7 @@ async fn a_failure_told_by_an_old_holder_settles_nothing() {
 }
 
 #[testing::test]
-async fn a_worker_that_is_told_to_stop_gives_its_job_back() {
+async fn stopping_worker_snoozes_its_job() {
     let (world, site) = World::with_site().await;
     let never = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&never));
@@ -183,14 +183,14 @@ async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
 
 #[testing::needs(slow)]
 #[testing::test]
-async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
+async fn pages_of_unresponsive_host_delay_no_other_crawl() {
     // The site got requests for robots.txt and the page, and on a busy machine some retries.
     let asked = the_small_one_ends(100_000, fast()).await;
     assert!(asked < 100, "{asked}");
 }
 
 #[testing::test]
-async fn pages_that_wait_for_their_hosts_turn_delay_nobody() {
+async fn pages_waiting_for_host_permit_delay_no_other_crawl() {
     let options = CrawlOptions { delay_ms: Some(1_000), max_depth: 1, ..CrawlOptions::default() };
     the_small_one_ends(2_000, options).await;
 }
@@ -198,7 +198,7 @@ async fn pages_that_wait_for_their_hosts_turn_delay_nobody() {
 /// The jobs of seeds, links and images contain the collection of the crawl. A worker uses it to
 /// share its slots between collections.
 #[testing::test]
-async fn a_crawl_works_for_its_collection() {
+async fn crawl_jobs_carry_collection_as_tenant() {
     let (world, site) = World::with_site().await;
     site.set("/", Answer::html("<a href=/deep>x</a><img src=/cora.jpg>"));
     let crawl = world.create(&[site.url("/"), site.url("/seed.jpg")], fast()).await;
@@ -219,7 +219,7 @@ async fn a_crawl_works_for_its_collection() {
 /// A receiver that never responds occupies only one place. Previously, all receivers shared four
 /// places, and its messages occupied all of them.
 #[testing::test]
-async fn a_webhook_that_never_answers_holds_up_no_other() {
+async fn unresponsive_webhook_delays_no_other_webhook() {
     let politeness =
         Config { webhook_secret: Some(Secret::new("correct horse battery staple")), ..fast_politeness() };
     let world = World::with(queue::Config::default(), politeness).await;

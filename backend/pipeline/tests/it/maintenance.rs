@@ -23,7 +23,7 @@ async fn scan(world: &World, names: &[&str]) {
 }
 
 #[testing::test]
-async fn what_was_last_seen_too_long_ago_goes_and_the_rest_stays() {
+async fn retention_deletes_only_images_not_seen_recently() {
     let world = World::new().await;
     let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
     scan(&world, &["ada_small.jpg", "cora.jpg"]).await;
@@ -42,7 +42,7 @@ async fn what_was_last_seen_too_long_ago_goes_and_the_rest_stays() {
 }
 
 #[testing::test]
-async fn a_sweep_removes_what_nothing_names_and_tells_what_is_missing() {
+async fn sweep_deletes_orphans_and_reports_missing_blobs() {
     let world = World::new().await;
     let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
     scan(&world, &["ada_small.jpg"]).await;
@@ -75,7 +75,7 @@ async fn asked(world: &World, host: &str) {
 }
 
 #[testing::test]
-async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new_ones() {
+async fn forget_hosts_deletes_only_unused_hosts() {
     let world = World::new().await;
     let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
     for host in ["old.test", "paused.test", "recent.test"] {
@@ -104,7 +104,7 @@ async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new
 }
 
 #[testing::test]
-async fn one_process_at_a_time_has_the_turn() {
+async fn maintenance_is_claimed_by_one_process() {
     let world = World::new().await;
     let take = async || {
         world.store.retention().claim_maintenance("upkeep", Duration::from_secs(3600)).await.unwrap()
@@ -153,7 +153,7 @@ impl Disk for GatedDisk {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn an_image_is_stored_only_after_its_blobs_are_on_the_disk() {
+async fn image_is_stored_after_its_blobs_are_durable() {
     let mut world = World::new().await;
     let disk = Arc::new(GatedDisk {
         is_open: (Mutex::new(false), Condvar::new()),
@@ -189,7 +189,7 @@ async fn world(shift_s: i64, politeness: crawls::Config) -> World {
 /// A pause that a process recorded in the past would be ignored, and one in the future would last
 /// an hour longer.
 #[testing::test]
-async fn a_host_gets_the_pause_it_asked_for() {
+async fn host_pause_has_requested_length_despite_clock_shift() {
     let pause = Duration::from_secs(600);
     for shift_s in SHIFTS_S {
         let world = world(shift_s, fast_politeness()).await;
@@ -216,7 +216,7 @@ async fn a_host_gets_the_pause_it_asked_for() {
 
 /// Requests are separated by the delay. A wrong clock makes it neither an hour nor zero.
 #[testing::test]
-async fn a_crawl_with_a_delay_keeps_it_and_ends() {
+async fn crawl_with_delay_completes_despite_clock_shift() {
     for shift_s in SHIFTS_S {
         let world =
             world(shift_s, crawls::Config { robots_retry: Duration::ZERO, ..Default::default() }).await;
@@ -236,7 +236,7 @@ async fn a_crawl_with_a_delay_keeps_it_and_ends() {
 /// The time of a blob comes from the clock of the blob store, which may be that of the database. A
 /// process whose clock is ahead must not regard a blob as old while it is being stored.
 #[testing::test]
-async fn a_sweep_keeps_what_is_new_by_any_clock() {
+async fn sweep_keeps_new_blobs_despite_clock_shift() {
     let grace = Duration::from_secs(1800);
     for shift_s in SHIFTS_S {
         let world = world(shift_s, fast_politeness()).await;

@@ -52,7 +52,7 @@ async fn filling(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>
 /// boxes next to the former border differ.
 #[testing::needs(shared, slow)]
 #[testing::test]
-async fn the_black_beside_a_picture_makes_no_difference() {
+async fn trimmed_canvas_border_does_not_change_faces() {
     for pack in ["compact", "research"] {
         let analyzer = analyzer_on(pack).await;
         let engine = analyzer.engine();
@@ -85,7 +85,7 @@ async fn the_black_beside_a_picture_makes_no_difference() {
 }
 
 #[testing::test]
-async fn a_face_that_fills_the_frame_is_found() {
+async fn finds_face_filling_frame() {
     let analyzer = analyzer().await;
     for name in ["ada.jpg", "ben.jpg", "cora.jpg", "dan.jpg"] {
         fills(&analyzer, name, picture(name), false).await;
@@ -131,7 +131,7 @@ fn known(boxes: &[Rect], faces: &[Rect]) -> usize {
 }
 
 #[testing::test]
-async fn tiles_find_the_crowd_and_nobody_twice() {
+async fn tiles_find_each_crowd_face_once() {
     crowd(&analyzer().await, "drawn", picture("throng.jpg"), &drawn(&gallery::throng()), 1.8).await;
 }
 
@@ -147,7 +147,7 @@ async fn crowd(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect]
 }
 
 #[testing::test]
-async fn auto_takes_the_tiles_where_tiny_faces_show_themselves() {
+async fn auto_uses_tiles_for_tiny_faces() {
     let analyzer = analyzer().await;
     let auto = look(&analyzer, picture("crowd.jpg"), Passes::Auto).await;
     let thorough = look(&analyzer, picture("crowd.jpg"), Passes::Thorough).await;
@@ -156,7 +156,7 @@ async fn auto_takes_the_tiles_where_tiny_faces_show_themselves() {
 }
 
 #[testing::test]
-async fn auto_takes_one_small_view_more_than_single() {
+async fn auto_uses_one_more_view_than_single() {
     let analyzer = analyzer().await;
     for name in ["ada.jpg", "ada_3.jpg", "two_people.jpg", "group.jpg"] {
         one_view_more(&analyzer, name, picture(name)).await;
@@ -164,7 +164,7 @@ async fn auto_takes_one_small_view_more_than_single() {
 }
 
 #[testing::test]
-async fn auto_does_not_search_a_picture_in_which_nothing_looks_like_a_face() {
+async fn auto_skips_search_of_image_without_face_signs() {
     let analyzer = analyzer().await;
     for (name, picture) in [
         ("view", picture("view.jpg")),
@@ -200,7 +200,7 @@ async fn small_face(analyzer: &Analyzer, view: &[u8], portrait: Vec<u8>, width: 
 /// whatever the size of the image.
 #[testing::needs(shared, slow)]
 #[testing::test]
-async fn auto_overlooks_no_usable_face_in_an_image_of_any_size() {
+async fn auto_finds_usable_face_at_any_image_size() {
     for pack in ["compact", "research"] {
         let analyzer = analyzer_on(pack).await;
         for width in [300, 640, 960, 1280, 1920, 2560] {
@@ -217,7 +217,7 @@ async fn auto_overlooks_no_usable_face_in_an_image_of_any_size() {
 /// one. The slow one takes seconds for a crowd, so this uses every third photograph.
 #[testing::needs(shared, slow)]
 #[testing::test]
-async fn a_cheaper_detector_takes_the_first_look_for_a_slow_one() {
+async fn cheap_first_look_finds_same_faces_as_slow_detector() {
     let (cheap, slow) = (analyzer_on("research").await, analyzer_on("research-alone").await);
     assert!(cheap.engine().has_first_look() && !slow.engine().has_first_look());
     let (mut found, mut searched) = (0, 0);
@@ -258,7 +258,7 @@ fn lost_group(view: &[u8], group: &[u8], faces: &[Rect], scale: f64) -> (Vec<u8>
 }
 
 #[testing::test]
-async fn auto_finds_a_group_that_the_first_look_is_too_coarse_for() {
+async fn auto_finds_group_too_small_for_first_look() {
     let faces = drawn(&gallery::group());
     let scale = 40.0 / f64::from(faces[0].height);
     let (picture, faces) = lost_group(&picture("view.jpg"), &picture("group.jpg"), &faces, scale);
@@ -275,7 +275,7 @@ async fn too_coarse(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[
 }
 
 #[testing::test]
-async fn a_large_picture_without_faces_costs_a_bounded_number_of_looks() {
+async fn large_image_without_faces_uses_bounded_number_of_views() {
     let analyzer = analyzer().await;
     let view = pixels(&picture("view.jpg"));
     let empty = testing::gallery::scene(&view, &view, 0.5, (6000, 4000));
@@ -287,7 +287,7 @@ async fn a_large_picture_without_faces_costs_a_bounded_number_of_looks() {
 /// The level at which usable faces are visible has more tiles than are searched without a sign. The
 /// levels below it are searched instead.
 #[testing::test]
-async fn a_very_large_picture_is_searched_in_the_levels_that_it_can_afford() {
+async fn very_large_image_is_searched_at_affordable_levels() {
     let picture = encode::png(&Frame::filled(8064, 6048, [120, 130, 90]));
     let auto = look(&analyzer().await, picture, Passes::Auto).await;
     assert_eq!((auto.faces.len(), auto.views), (0, 2 + 6 + 20));
@@ -296,7 +296,7 @@ async fn a_very_large_picture_is_searched_in_the_levels_that_it_can_afford() {
 /// A larger canvas is requested to find smaller faces, so the first look has to show them too.
 #[testing::needs(shared)]
 #[testing::test]
-async fn the_first_look_grows_with_the_requested_canvas() {
+async fn first_look_scales_with_requested_canvas() {
     let analyzer = analyzer_on("compact").await;
     let picture = small_face(&analyzer, &image("view.jpg"), image("obama.jpg"), 900, 24.0).await;
     let options = AnalyzeOptions { det_size: Some(1280), passes: Some(Passes::Auto), ..LEAN };
@@ -305,7 +305,7 @@ async fn the_first_look_grows_with_the_requested_canvas() {
 }
 
 #[testing::test]
-async fn a_face_on_the_border_of_tiles_is_one_whole_face() {
+async fn face_on_tile_border_is_found_whole() {
     border(&analyzer().await, "drawn", &picture("ada.jpg")).await;
 }
 
@@ -338,7 +338,7 @@ async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
 /// both families of detectors.
 #[testing::needs(shared, slow)]
 #[testing::test]
-async fn the_passes_hold_on_photographs_with_both_families_of_detectors() {
+async fn passes_work_on_photographs_with_both_detector_families() {
     let all = testing::oracle()["group_6.jpg"]["yunet_native"].as_array().unwrap().len();
     let group = photographed("group_6.jpg");
     assert_eq!((all, group.len()), (14, 14));
@@ -364,7 +364,7 @@ async fn the_passes_hold_on_photographs_with_both_families_of_detectors() {
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn a_detector_of_a_fixed_size_has_the_same_passes() {
+async fn fixed_size_detector_supports_all_passes() {
     let analyzer = analyzer_on("fixed").await;
     assert!(analyzer.engine().detector().fixed_size.is_some());
     let single = look(&analyzer, image("group_25.jpg"), Passes::Single).await;

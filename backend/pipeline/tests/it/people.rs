@@ -114,13 +114,13 @@ async fn b_cubed(
 }
 
 #[testing::test]
-async fn pictures_of_one_person_become_one_cluster() {
+async fn drawn_images_of_one_person_form_one_cluster() {
     cluster_of_each(DRAWN, ["group.jpg", "small_pair.jpg"], picture).await;
 }
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn photographs_of_one_person_become_one_cluster() {
+async fn photographs_of_one_person_form_one_cluster() {
     cluster_of_each(PHOTOGRAPHED, ["group_24.jpg", "group_1.jpg"], testing::image).await;
 }
 
@@ -178,7 +178,7 @@ async fn subjects(world: &World) -> BTreeMap<Uuid, BTreeSet<Uuid>> {
 }
 
 #[testing::test]
-async fn faces_of_another_model_get_their_embedding_from_the_chip() {
+async fn reembedding_computes_embeddings_from_chips() {
     let world = World::new().await;
     let faces = store_all(&world, picture, &["ada.jpg", "ben.jpg", "group.jpg"]).await;
     let count = world.faces().await.len() as i64;
@@ -224,7 +224,7 @@ async fn faces_of_another_model_get_their_embedding_from_the_chip() {
 }
 
 #[testing::test]
-async fn a_step_of_a_clustering_resets_the_crashes_of_its_job() {
+async fn clustering_step_resets_job_crashes() {
     let world = World::new().await;
     store_all(&world, picture, &["ada.jpg", "ada_2.jpg", "ben.jpg"]).await;
     // Records the jobs that become trusted again during a run.

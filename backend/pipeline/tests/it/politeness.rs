@@ -10,7 +10,7 @@ use testing::picture;
 use tokio::sync::Semaphore;
 
 #[testing::test]
-async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
+async fn host_is_fetched_after_robots_txt_recovers() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set_series("/robots.txt", vec![Answer::status(500), Answer::status(502), Answer::status(404)]);
     site.set("/", Answer::html("<img src=cora.jpg>"));
@@ -22,7 +22,7 @@ async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
 }
 
 #[testing::test]
-async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
+async fn unavailable_robots_txt_blocks_host() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set("/robots.txt", Answer::status(500));
     site.set("/", Answer::html("<img src=cora.jpg>"));
@@ -33,7 +33,7 @@ async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
 }
 
 #[testing::test]
-async fn a_robots_txt_with_a_false_encoding_is_read_or_closes_the_host() {
+async fn robots_txt_with_false_encoding_is_read_or_rejected() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     let rules = Answer::new("text/plain", "user-agent: *\ndisallow: /closed");
     site.set("/robots.txt", rules.header("content-encoding", "gzip"));
@@ -54,7 +54,7 @@ async fn a_robots_txt_with_a_false_encoding_is_read_or_closes_the_host() {
 }
 
 #[testing::test]
-async fn an_incomplete_robots_txt_closes_the_host() {
+async fn incomplete_robots_txt_blocks_host() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\n").breaking_off());
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
@@ -64,7 +64,7 @@ async fn an_incomplete_robots_txt_closes_the_host() {
 }
 
 #[testing::test]
-async fn each_page_of_a_host_without_a_connection_has_the_cause() {
+async fn pages_of_unreachable_host_record_connection_error() {
     let world = World::with(quick_retries(), fast_politeness()).await;
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let seeds: Vec<String> = (0..3).map(|page| format!("http://{closed}/{page}")).collect();
@@ -75,7 +75,7 @@ async fn each_page_of_a_host_without_a_connection_has_the_cause() {
 
 /// The permit may expire before its job knows of it, and another job may then get one.
 #[testing::test]
-async fn a_permit_that_was_granted_too_slowly_is_not_used() {
+async fn late_host_permit_is_not_used() {
     let politeness = crawls::Config { grant_time_limit: Duration::ZERO, ..fast_politeness() };
     let (world, site) = (World::with(queue::Config::default(), politeness).await, Site::start().await);
     site.set("/", Answer::html("a page"));
@@ -93,7 +93,7 @@ async fn a_permit_that_was_granted_too_slowly_is_not_used() {
 }
 
 #[testing::test]
-async fn robots_of_another_host_hold_for_its_images() {
+async fn robots_txt_of_image_host_applies() {
     let world = World::new().await;
     let (site, images) = (Site::start().await, Site::start().await);
     let (open, closed) = (images.url("/open/cora.jpg"), images.url("/closed/cora.jpg"));
@@ -107,7 +107,7 @@ async fn robots_of_another_host_hold_for_its_images() {
 }
 
 #[testing::test]
-async fn robots_can_be_left_aside_by_those_who_may() {
+async fn crawl_option_disables_robots_rules() {
     let (world, site) = World::with_site().await;
     site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\ndisallow: /"));
     site.set("/", Answer::html("<img src=cora.jpg>").header("x-robots-tag", "noai, nofollow"));
@@ -119,7 +119,7 @@ async fn robots_can_be_left_aside_by_those_who_may() {
 }
 
 #[testing::test]
-async fn meta_directives_hold_for_links_and_images() {
+async fn robots_meta_directives_apply_to_links_and_images() {
     let (world, site) = World::with_site().await;
     let page = "<html><head><meta name=robots content='nofollow, noimageindex'></head><body>
                 <a href=on.html>x</a><img src=cora.jpg></body></html>";
@@ -132,7 +132,7 @@ async fn meta_directives_hold_for_links_and_images() {
 }
 
 #[testing::test]
-async fn images_are_requested_with_the_address_of_their_page() {
+async fn image_requests_follow_referrer_policy() {
     let world = World::new().await;
     let (site, images) = (Site::start().await, Site::start().await);
     let page = format!("<a href=closed>x</a><img src=/own.jpg><img src={}>", images.url("/other.jpg"));
@@ -151,7 +151,7 @@ async fn images_are_requested_with_the_address_of_their_page() {
 }
 
 #[testing::test]
-async fn a_busy_host_is_asked_again_when_it_said() {
+async fn busy_host_is_retried_after_requested_delay() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     let busy = Answer::status(503).header("retry-after", "1");
     site.set_series("/", vec![busy, Answer::html("<img src=cora.jpg>")]);
@@ -163,7 +163,7 @@ async fn a_busy_host_is_asked_again_when_it_said() {
 
 /// The pace of a host is stored in the database, so that every process uses it.
 #[testing::test]
-async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
+async fn host_pace_slows_on_refusals_and_recovers() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     let gate = Arc::new(Semaphore::new(0));
     let busy = || Answer::status(503).header("retry-after", "1");
@@ -184,7 +184,7 @@ async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
 }
 
 #[testing::test]
-async fn delays_are_kept_and_everything_is_fetched() {
+async fn crawl_with_delay_fetches_every_url_once() {
     let (world, site) = World::with_site().await;
     let images: String = (0..6).map(|i| format!("<img src=none{i}.jpg>")).collect();
     site.set("/", Answer::html(&images));
@@ -203,7 +203,7 @@ async fn delays_are_kept_and_everything_is_fetched() {
 
 /// A crawl with its own delay of minutes does not delay the crawls of other collections.
 #[testing::test]
-async fn a_crawls_own_delay_binds_its_own_collection() {
+async fn crawl_delay_applies_only_to_its_collection() {
     let politeness =
         pipeline::crawls::Config { default_delay: Duration::from_millis(20), ..fast_politeness() };
     let world = World::with(quick_retries(), politeness).await;
@@ -229,7 +229,7 @@ async fn a_crawls_own_delay_binds_its_own_collection() {
 
 /// A permit that is not released expires after one minute.
 #[testing::test]
-async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
+async fn cancelled_fetch_releases_host_permit() {
     let times = queue::Config { lease: Duration::from_secs(1), ..quick_retries() };
     let (world, site) = (World::with(times, fast_politeness()).await, Site::start().await);
     let gate = Arc::new(Semaphore::new(0));

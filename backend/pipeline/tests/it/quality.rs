@@ -47,7 +47,7 @@ fn means(chip: &Frame) -> [f32; 3] {
 }
 
 #[testing::test]
-async fn every_face_has_the_score_of_its_own_chip_and_the_rest_stays() {
+async fn learned_quality_score_comes_from_own_chip() {
     let (with, without) = tokio::task::spawn_blocking(|| (start(true), start(false))).await.unwrap();
     let scored = analyze_three(&with, true).await;
     assert_eq!(scored.faces.len(), 3);
@@ -75,7 +75,7 @@ async fn every_face_has_the_score_of_its_own_chip_and_the_rest_stays() {
 
 /// The models process a crowd in groups. Each face keeps its results, and a requested chip.
 #[testing::test]
-async fn each_face_of_a_crowd_has_its_own_answers() {
+async fn crowd_faces_keep_their_own_results() {
     let analyzer = tokio::task::spawn_blocking(|| start(true)).await.unwrap();
     let mut picture = Picture::from_raw(640, 640, [70, 80, 60].repeat(640 * 640)).unwrap();
     for number in 0..81 {
@@ -99,7 +99,7 @@ async fn each_face_of_a_crowd_has_its_own_answers() {
 /// An analysis that has started completes for any number of faces. Each of these images has more
 /// faces than the capacity of the models' queues.
 #[testing::test]
-async fn crowds_at_the_same_time_are_all_analysed() {
+async fn concurrent_crowds_are_all_analysed() {
     let analyzer = tokio::task::spawn_blocking(|| start_with(true, 4)).await.unwrap();
     let mut picture = Picture::from_raw(640, 480, [70, 80, 60].repeat(640 * 480)).unwrap();
     for number in 0..12 {
@@ -139,7 +139,7 @@ fn meets_no_profile(analysis: &Analysis, name: &str) -> usize {
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn a_face_that_is_not_upright_meets_no_profile() {
+async fn rotated_faces_meet_no_quality_profile() {
     for pack in ["compact", "research"] {
         let analyzer = analyzer_on(pack).await;
         let mut refused = 0;
@@ -161,7 +161,7 @@ async fn a_face_that_is_not_upright_meets_no_profile() {
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn one_of_two_faces_may_be_upside_down() {
+async fn only_upright_face_of_pair_passes_quality() {
     let (left, right) = (pixels(&testing::image("obama.jpg")), pixels(&testing::image("biden2.jpg")));
     let (left, right) = (crop::thumbnail(&left, 568), crop::rotate(&crop::thumbnail(&right, 568), 180));
     let width = left.width() + right.width();
@@ -188,7 +188,7 @@ async fn one_of_two_faces_may_be_upside_down() {
 
 #[testing::needs(shared, slow)]
 #[testing::test]
-async fn the_rotation_of_every_photograph_is_found() {
+async fn finds_rotation_of_every_photograph() {
     for pack in ["compact", "research"] {
         let analyzer = analyzer_on(pack).await;
         let (mut images, mut wrong) = (0, Vec::new());
@@ -214,7 +214,7 @@ async fn the_rotation_of_every_photograph_is_found() {
 }
 
 #[testing::test]
-async fn images_without_a_turned_face_need_no_further_search() {
+async fn rotation_search_adds_at_most_three_views() {
     let analyzer = analyzer().await;
     for name in ["view.jpg", "ada.jpg", "two_people.jpg", "crowd.jpg"] {
         // A crawl has this priority.
@@ -231,7 +231,7 @@ async fn images_without_a_turned_face_need_no_further_search() {
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn a_crawl_stores_faces_of_rotated_images_upright() {
+async fn crawl_stores_rotated_faces_upright() {
     let (world, site) = World::with_site().await;
     let photograph = pixels(&testing::image("obama.jpg"));
     site.set("/", Answer::html("<img src=upright.jpg><img src=turned.jpg>"));
@@ -260,7 +260,7 @@ async fn a_crawl_stores_faces_of_rotated_images_upright() {
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn a_scan_finds_rotated_faces_only_where_that_is_chosen() {
+async fn scan_finds_rotation_only_if_configured() {
     let file = turned(&pixels(&testing::image("obama.jpg")), 180);
     let mut rotations = Vec::new();
     for rotate in [Rotate::Off, Rotate::Auto] {

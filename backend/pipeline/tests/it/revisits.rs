@@ -31,7 +31,7 @@ async fn site() -> Site {
 const CONDITIONAL: [&str; 4] = ["/", "/ada.jpg", "/cora.jpg", "/second"];
 
 #[testing::test]
-async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
+async fn unchanged_pages_and_images_are_reused() {
     let world = World::new().await;
     let site = site().await;
     let (_, first) = world.crawl(&[site.url("/")], fast()).await;
@@ -81,7 +81,7 @@ async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
 }
 
 #[testing::test]
-async fn an_unchanged_page_has_the_referrer_policy_of_its_last_response() {
+async fn unchanged_page_uses_latest_referrer_policy() {
     let (world, site) = World::with_site().await;
     let page = || Answer::html("<img src=plain.jpg>").etag("\"page\"");
     site.set("/plain.jpg", Answer::jpeg(picture("ben.jpg")));
@@ -99,7 +99,7 @@ async fn an_unchanged_page_has_the_referrer_policy_of_its_last_response() {
 }
 
 #[testing::test]
-async fn what_has_changed_is_read_anew() {
+async fn changed_pages_and_images_are_read_again() {
     let world = World::new().await;
     let site = site().await;
     world.crawl(&[site.url("/")], fast()).await;
@@ -124,7 +124,7 @@ async fn what_has_changed_is_read_anew() {
 }
 
 #[testing::test]
-async fn validators_do_not_outlive_the_image_or_its_model() {
+async fn validators_are_dropped_with_image_or_model() {
     let world = World::new().await;
     let site = site().await;
     world.crawl(&[site.url("/")], fast()).await;
@@ -152,7 +152,7 @@ async fn validators_do_not_outlive_the_image_or_its_model() {
 }
 
 #[testing::test]
-async fn a_page_that_has_come_to_refuse_robots_is_obeyed_although_it_has_not_changed() {
+async fn unchanged_page_obeys_stored_robots_directives() {
     let (world, site) = World::with_site().await;
     let page = Answer::html("<a href=second>2</a><img src=cora.jpg>").etag("\"1\"");
     site.set("/", page.header("x-robots-tag", "noimageindex"));
@@ -170,7 +170,7 @@ async fn a_page_that_has_come_to_refuse_robots_is_obeyed_although_it_has_not_cha
 }
 
 #[testing::test]
-async fn pages_of_directories_that_yield_images_come_first() {
+async fn pages_of_image_rich_directories_come_first() {
     let (world, site) = World::with_site().await;
     site.set("/", Answer::html("<a href=/poor/a>1</a><a href=/rich/a>2</a>"));
     let names = ["a", "b", "c", "d", "e"];

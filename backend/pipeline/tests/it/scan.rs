@@ -12,7 +12,7 @@ use store::StoreError;
 use testing::picture;
 
 #[testing::test]
-async fn a_scan_keeps_a_ledger_of_files() {
+async fn scan_records_every_file_in_ledger() {
     let world = World::new().await;
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -58,7 +58,7 @@ async fn a_scan_keeps_a_ledger_of_files() {
 }
 
 #[testing::test]
-async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_chosen() {
+async fn stores_only_passed_faces_if_configured() {
     let world = World::new().await;
     let config = pipeline::Config { stored_faces: StoredFaces::Passed, ..pipeline::Config::default() };
     let scan = world.scan(Dedupe::Near, config.storing_options()).await;
@@ -83,7 +83,7 @@ async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_ch
 }
 
 #[testing::test]
-async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
+async fn only_scan_with_expired_lease_is_closed() {
     let world = World::new().await;
     let begin = async || world.scan(Dedupe::Exact, AnalyzeOptions::default()).await;
     let dead = begin().await;
@@ -109,7 +109,7 @@ async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
 }
 
 #[testing::test]
-async fn an_interrupted_scan_is_cancelled() {
+async fn interrupted_scan_is_cancelled() {
     let world = World::new().await;
     let scan = world.scan(Dedupe::Exact, AnalyzeOptions::default()).await;
     scan.add(&["/nowhere/a.jpg"]).await.unwrap();
@@ -120,7 +120,7 @@ async fn an_interrupted_scan_is_cancelled() {
 }
 
 #[testing::test]
-async fn the_images_that_the_setting_selects_have_a_thumbnail() {
+async fn thumbnail_setting_selects_images() {
     for (thumbnails, of_a_portrait, of_a_view) in
         [(Thumbnails::Faces, true, false), (Thumbnails::All, true, true), (Thumbnails::None, false, false)]
     {

@@ -60,7 +60,7 @@ async fn first_part(world: &World) -> Uuid {
 
 #[testing::needs(video, slow)]
 #[testing::test]
-async fn a_video_that_is_cancelled_from_outside_is_not_read_further_and_can_be_continued() {
+async fn scan_stops_cancelled_video_and_resumes_it_later() {
     let (world, path) = world_with_film(8).await;
     let control = videos(&world);
     let scan = begin(&world).await;
@@ -98,7 +98,7 @@ async fn a_video_that_is_cancelled_from_outside_is_not_read_further_and_can_be_c
 
 #[testing::needs(video)]
 #[testing::test]
-async fn two_scans_of_one_file_store_it_once() {
+async fn concurrent_scans_store_same_file_once() {
     let (world, path) = world_with_film(1).await;
     let (one, two) = (begin(&world).await, begin(&world).await);
     let both = tokio::join!(read(&one, &path), read(&two, &path));
@@ -113,7 +113,7 @@ async fn two_scans_of_one_file_store_it_once() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn an_erased_track_does_not_return_with_another_scan() {
+async fn erased_track_does_not_return_in_another_scan() {
     let (world, path) = world_with_film(1).await;
     let scan = begin(&world).await;
     let id = stored(read(&scan, &path).await).id;
@@ -131,7 +131,7 @@ async fn an_erased_track_does_not_return_with_another_scan() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_scan_does_not_continue_the_video_of_an_address() {
+async fn scan_does_not_continue_video_of_url() {
     let (world, path) = world_with_film(1).await;
     let first = stored(read(&begin(&world).await, &path).await).id;
     let failed =
@@ -145,7 +145,7 @@ async fn a_scan_does_not_continue_the_video_of_an_address() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_scan_with_closer_looks_does_not_continue_one_without() {
+async fn scan_with_refine_does_not_continue_scan_without() {
     let (world, path) = world_with_film(1).await;
     let auto = VideoRequest::default();
     let closer = VideoRequest { refine: true, ..auto };
@@ -162,7 +162,7 @@ async fn a_scan_with_closer_looks_does_not_continue_one_without() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn the_erasure_of_the_last_face_of_a_video_erases_the_addresses_of_its_file() {
+async fn erasure_of_last_face_erases_urls_of_video_file() {
     let (world, path) = world_with_film(1).await;
     let id = stored(read(&begin(&world).await, &path).await).id;
     let duplicate = "insert into videos (id, collection_id, state, source_url, options, original_id, finished_at)
@@ -180,7 +180,7 @@ async fn the_erasure_of_the_last_face_of_a_video_erases_the_addresses_of_its_fil
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_video_whose_faces_are_erased_while_it_is_live_keeps_no_address_when_it_ends() {
+async fn live_video_with_erased_faces_ends_without_url() {
     for completes in [true, false] {
         let (world, path) = world_with_film(1).await;
         let scan = begin(&world).await;
@@ -221,7 +221,7 @@ async fn all_videos(world: &World) -> Vec<Video> {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn an_erased_video_does_not_return_with_another_scan() {
+async fn erased_video_does_not_return_in_another_scan() {
     let (world, path) = world_with_film(1).await;
     let id = stored(read(&begin(&world).await, &path).await).id;
     // Another scan found the same file.
@@ -237,7 +237,7 @@ async fn an_erased_video_does_not_return_with_another_scan() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_deleted_scan_takes_its_videos_unless_another_one_found_them() {
+async fn scan_deletion_keeps_videos_found_by_another_scan() {
     let (world, path) = world_with_film(1).await;
     let delete = async |scan: Uuid| {
         let extent = world.store.extents().of_crawl(scan).await.unwrap();
@@ -270,7 +270,7 @@ async fn a_deleted_scan_takes_its_videos_unless_another_one_found_them() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn the_detail_of_a_video_contains_no_path_of_the_machine() {
+async fn video_failure_detail_contains_no_local_path() {
     let (world, path) = world_with_film(1).await;
     let ffmpeg = world.folder().join("ffmpeg-of-this-machine");
     std::fs::copy(testing::ffmpeg(), &ffmpeg).unwrap();

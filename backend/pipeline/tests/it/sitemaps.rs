@@ -29,7 +29,7 @@ fn set<const N: usize>(paths: [&str; N]) -> BTreeSet<String> {
 }
 
 #[testing::test]
-async fn sitemaps_of_robots_txt_and_announced_feeds_are_read() {
+async fn reads_sitemaps_from_robots_txt_and_announced_feeds() {
     let (world, site) = World::with_site().await;
     site.set("/robots.txt", Answer::new("text/plain", format!("sitemap: {}", site.url("/maps/index"))));
     site.set(
@@ -62,7 +62,7 @@ async fn sitemaps_of_robots_txt_and_announced_feeds_are_read() {
 }
 
 #[testing::test]
-async fn the_usual_place_is_tried_only_when_asked_for() {
+async fn default_sitemap_url_is_tried_only_if_requested() {
     let (world, site) = World::with_site().await;
     site.set("/", Answer::html("nothing"));
     for (sitemaps, tried) in [(Sitemaps::Robots, 0), (Sitemaps::Off, 0), (Sitemaps::Always, 1)] {
@@ -84,7 +84,7 @@ async fn the_usual_place_is_tried_only_when_asked_for() {
 }
 
 #[testing::test]
-async fn a_sitemap_can_be_the_seed_and_limits_hold() {
+async fn sitemap_seed_respects_page_limit() {
     let (world, site) = World::with_site().await;
     let entries: String =
         (0..5000).map(|i| format!("<url><loc>{}</loc></url>", site.url(&format!("/p{i}")))).collect();
@@ -97,7 +97,7 @@ async fn a_sitemap_can_be_the_seed_and_limits_hold() {
 }
 
 #[testing::test]
-async fn nested_indexes_end() {
+async fn nested_sitemap_indexes_have_depth_limit() {
     let (world, site) = World::with_site().await;
     for i in 0..9 {
         site.set(&format!("/{i}.xml"), index(&[site.url(&format!("/{}.xml", i + 1))]));
@@ -108,7 +108,7 @@ async fn nested_indexes_end() {
 }
 
 #[testing::test]
-async fn a_sitemap_says_nothing_of_the_pages_of_another_site() {
+async fn sitemap_cannot_attribute_images_to_foreign_pages() {
     let (world, site) = World::with_site().await;
     let entry = |page: &str, image: &str| {
         let image = site.url(image);
@@ -132,7 +132,7 @@ async fn a_sitemap_says_nothing_of_the_pages_of_another_site() {
 
 /// The permit for reading sitemaps is available while a job waits for a slow host.
 #[testing::test]
-async fn a_sitemap_that_comes_late_holds_up_no_other() {
+async fn slow_sitemap_delays_no_other_sitemap() {
     let world = World::new().await;
     let (slow, quick) = (Site::start().await, Site::start().await);
     let gate = Arc::new(Semaphore::new(0));
@@ -154,7 +154,7 @@ async fn a_sitemap_that_comes_late_holds_up_no_other() {
 }
 
 #[testing::test]
-async fn a_sitemap_that_is_larger_than_a_page_is_fetched_again_in_its_place() {
+async fn sitemap_over_page_size_limit_is_fetched_again() {
     let (world, site) = World::with_site().await;
     let entry = format!("<url><loc>{}</loc></url>", site.url("/page"));
     let with = |bytes: usize| urlset(&format!("<!--{}-->{entry}", "x".repeat(bytes)));

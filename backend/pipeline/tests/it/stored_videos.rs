@@ -110,7 +110,7 @@ fn summaries(tracks: &[Track]) -> Vec<Summary> {
 
 #[testing::needs(video, slow)]
 #[testing::test]
-async fn a_video_is_stored_as_it_is_analysed() {
+async fn stored_video_matches_analysis() {
     let (world, path, id) = world_with_video(3).await;
     let worker = world.video_worker("one", decoder());
     let video = ended(&world, id).await;
@@ -174,7 +174,7 @@ async fn file_is_deleted(world: &World, path: &Path) {
 
 #[testing::needs(video, slow)]
 #[testing::test]
-async fn interruptions_do_not_change_the_tracks() {
+async fn interruptions_do_not_change_stored_tracks() {
     let (world, path, id) = world_with_video(6).await;
     let control = videos(&world);
     // Before anything was read.
@@ -217,7 +217,7 @@ async fn interruptions_do_not_change_the_tracks() {
 
 #[testing::needs(video, slow)]
 #[testing::test]
-async fn a_cancelled_video_keeps_what_is_stored_and_a_deleted_one_nothing() {
+async fn cancelled_video_keeps_tracks_and_deleted_video_keeps_nothing() {
     let (world, path, id) = world_with_video(6).await;
     let control = videos(&world);
     let worker = world.video_worker("one", decoder());
@@ -244,7 +244,7 @@ async fn a_cancelled_video_keeps_what_is_stored_and_a_deleted_one_nothing() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn an_erased_person_leaves_the_video_and_does_not_return() {
+async fn erased_person_does_not_return_with_reread_video() {
     let (world, path, id) = world_with_video(1).await;
     let worker = world.video_worker("one", decoder());
     ended(&world, id).await;
@@ -309,7 +309,7 @@ pub(crate) fn erasure(collection: Uuid) -> store::erasures::ErasureRecord {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_file_that_is_no_video_fails_with_the_reason() {
+async fn non_video_file_fails_with_reason() {
     let world = World::new().await;
     let path = world.folder().join("film.mkv");
     std::fs::write(&path, b"not a video").unwrap();
@@ -324,7 +324,7 @@ async fn a_file_that_is_no_video_fails_with_the_reason() {
 
 #[testing::needs(video, slow)]
 #[testing::test]
-async fn a_stored_part_resets_the_attempts_and_crashes_of_a_video() {
+async fn stored_part_resets_attempts_and_crashes_of_video() {
     let (world, _, id) = world_with_video(3).await;
     // Its process was killed four times, so the next run is the last one and runs alone.
     world.execute("update jobs set attempt = 4, crashes = 4").await;
@@ -345,7 +345,7 @@ async fn discard_job(world: &World) {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn the_file_of_a_video_that_was_given_up_is_kept_so_that_it_can_be_retried() {
+async fn file_of_discarded_video_is_kept_for_retry() {
     let (world, path, id) = world_with_video(1).await;
     let control = videos(&world);
     assert!(control.retry(&world.store, id).await.is_err(), "it has not failed");
@@ -363,7 +363,7 @@ async fn the_file_of_a_video_that_was_given_up_is_kept_so_that_it_can_be_retried
 
 #[testing::needs(video)]
 #[testing::test]
-async fn the_file_of_a_failed_video_is_deleted_after_a_week() {
+async fn failed_video_file_is_deleted_after_one_week() {
     let (world, path, id) = world_with_video(1).await;
     discard_job(&world).await;
     assert_eq!(videos(&world).reconcile().await.unwrap(), 0);
@@ -375,7 +375,7 @@ async fn the_file_of_a_failed_video_is_deleted_after_a_week() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_failed_video_is_not_retried_beside_another_one_of_the_same_file() {
+async fn failed_video_is_not_retried_beside_newer_video() {
     let (world, path, id) = world_with_video(1).await;
     discard_job(&world).await;
     let other = add(&world, &path).await;
@@ -386,7 +386,7 @@ async fn a_failed_video_is_not_retried_beside_another_one_of_the_same_file() {
 
 #[testing::needs(video, slow)]
 #[testing::test]
-async fn a_video_that_continues_under_another_model_is_read_from_the_beginning() {
+async fn video_restarts_from_beginning_under_another_model() {
     let (world, _, id) = world_with_video(3).await;
     let control = videos(&world);
     let worker = world.video_worker("one", decoder());
@@ -418,7 +418,7 @@ async fn a_video_that_continues_under_another_model_is_read_from_the_beginning()
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_video_waits_while_the_disk_is_full() {
+async fn video_waits_while_disk_is_full() {
     let (mut world, _, id) = world_with_video(1).await;
     let with_space = world.fill_disk().await;
     let worker = world.video_worker("one", decoder());
@@ -451,7 +451,7 @@ async fn add_address(world: &World, url: &str) -> Uuid {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn slow_addresses_do_not_keep_videos_from_being_read() {
+async fn slow_downloads_do_not_block_video_analysis() {
     let (world, site) = World::with_site().await;
     let path = film(world.folder(), 1);
     let gate = Arc::new(Semaphore::new(0));
@@ -480,7 +480,7 @@ async fn slow_addresses_do_not_keep_videos_from_being_read() {
 
 #[testing::needs(video, slow)]
 #[testing::test]
-async fn a_long_video_lets_that_of_another_collection_have_its_turn() {
+async fn long_video_does_not_block_other_collection() {
     let world = World::new().await;
     let (long, short) = (film(world.folder(), 8), film(world.folder(), 1));
     let first = add(&world, &long).await;
@@ -496,7 +496,7 @@ async fn a_long_video_lets_that_of_another_collection_have_its_turn() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_file_at_an_address_is_fetched_after_others_of_the_collection_were_read() {
+async fn video_fetch_waits_while_storage_limit_is_reached() {
     let (world, site) = World::with_site().await;
     let path = film(world.folder(), 1);
     let uploaded = add(&world, &path).await;

@@ -59,7 +59,7 @@ fn summary(track: &VideoTrack) -> impl PartialEq + std::fmt::Debug + use<> {
 
 #[testing::needs(video, slow)]
 #[testing::test]
-async fn an_analysis_continues_after_each_part() {
+async fn video_analysis_resumes_after_each_part() {
     let folder = tempfile::tempdir().unwrap();
     let encoding = Encoding { keyframe_interval: 50, ..Encoding::new(Codec::H264, Container::Mkv) };
     let (once, path) = (folder.path().join("once.mkv"), folder.path().join("film.mkv"));
@@ -130,7 +130,7 @@ fn samples(parts: &[VideoPart]) -> u32 {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_part_whose_pictures_take_too_much_memory_ends_early() {
+async fn video_part_ends_early_at_image_memory_limit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film.mkv");
     Film::standard().encode(&Encoding::new(Codec::H264, Container::Mkv), &path).unwrap();

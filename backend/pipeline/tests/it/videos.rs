@@ -144,7 +144,7 @@ fn check(analysis: &VideoAnalysis, times: &Times, truth: &Truth) -> (f64, f64) {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn dense_samples_find_every_track_and_person() {
+async fn dense_sampling_finds_tracks_and_people() {
     let film = Film::standard();
     let encoding = Encoding::new(Codec::H264, Container::Mp4);
     let (analysis, times, truth) = analyze(&film, &encoding, Sampling::Fps(5.0)).await;
@@ -181,7 +181,7 @@ fn time_error(analysis: &VideoAnalysis, truth: &Truth) -> i64 {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn keyframes_suffice_for_the_people_who_show_long_enough() {
+async fn keyframes_suffice_to_find_tracks_and_people() {
     let film = Film::standard();
     let encoding = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Mkv) };
     let (analysis, times, truth) = analyze(&film, &encoding, Sampling::Auto).await;
@@ -194,7 +194,7 @@ async fn keyframes_suffice_for_the_people_who_show_long_enough() {
 /// The last frame is at 3.92 s, which is not a multiple of the time between two looks.
 #[testing::needs(video)]
 #[testing::test]
-async fn a_person_who_stays_to_the_end_is_visible_to_the_end() {
+async fn track_reaches_last_frame_of_video() {
     let mut film = Film::standard();
     film.shots = vec![film.shots[1].clone()];
     film.shots[0].frames = 99;
@@ -223,7 +223,7 @@ fn refined() -> VideoOptions {
 
 #[testing::needs(video, slow)]
 #[testing::test]
-async fn closer_looks_find_exact_times_where_faces_are() {
+async fn refine_finds_track_times_within_quarter_second() {
     let film = Film::standard();
     // Keyframes at cuts and in between; groups that are too long; and every frame a keyframe.
     for (codec, keyframe_interval) in [(Codec::H264, 25), (Codec::H264, 250), (Codec::Mjpeg, 1)] {
@@ -249,7 +249,7 @@ async fn closer_looks_find_exact_times_where_faces_are() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn time_without_faces_is_not_looked_at_closely() {
+async fn refine_adds_no_frames_without_faces() {
     let mut film = Film::standard();
     // Nobody is in the picture from 20 s to 40 s.
     film.shots[5].frames = 500;
@@ -267,7 +267,7 @@ async fn time_without_faces_is_not_looked_at_closely() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_film_without_faces_is_analysed_as_without_closer_looks() {
+async fn refine_changes_nothing_in_video_without_faces() {
     let mut film = Film::standard();
     film.shots.iter_mut().for_each(|shot| shot.actors.clear());
     for keyframe_interval in [25, 250] {
@@ -281,7 +281,7 @@ async fn a_film_without_faces_is_analysed_as_without_closer_looks() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_video_that_is_cut_off_is_analysed_and_says_so() {
+async fn truncated_video_is_analysed_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film.mp4");
     let encoding = Encoding { index: MovieIndex::Start, ..Encoding::new(Codec::H264, Container::Mp4) };
@@ -312,7 +312,7 @@ async fn a_video_that_is_cut_off_is_analysed_and_says_so() {
 
 /// The future can be dropped at any time, also while the decoder lists the packets of a large file.
 #[testing::test]
-async fn dropping_the_analysis_ends_the_decoder() {
+async fn dropping_analysis_ends_decoder_process() {
     let folder = tempfile::tempdir().unwrap();
     let (program, fifo) = (folder.path().join("ffmpeg"), folder.path().join("fifo"));
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -349,7 +349,7 @@ async fn dropping_the_analysis_ends_the_decoder() {
 /// Transport streams do not state the rotation of their frames.
 #[testing::needs(video)]
 #[testing::test]
-async fn people_of_a_film_that_is_upside_down_are_found_where_that_is_chosen() {
+async fn rotation_option_finds_people_in_upside_down_video() {
     let film = Film::standard();
     let upright = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Ts) };
     let turned = Encoding { rotation: 180, ..upright.clone() };

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_waits_only_while_less_than_a_quarter_is_free() {
+    fn slots_are_nearly_full_below_one_quarter_free() {
         for (limit, used, nearly_full) in [
             (8, 0, false),
             (8, 6, false),
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_does_not_wait_without_jobs_or_for_another_kind() {
+    fn only_kinds_with_possible_jobs_count_as_nearly_full() {
         let slots = Slots::new([("image".to_owned(), 8, false), ("page".to_owned(), 8, false)].into_iter());
         (0..7).for_each(|_| slots.take("image", Uuid::nil()));
         assert!(!slots.are_nearly_full(), "all slots for pages are free");
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_up_during_a_claim_for_other_tenants_is_not_lost() {
+    fn wake_up_during_claim_for_other_tenants_is_kept() {
         for (limit, started, ended) in [(8, 6, 0), (1, 1, 1)] {
             let slots = Slots::new(std::iter::once(("image".to_owned(), limit, true)));
             (0..started).for_each(|_| slots.take("image", Uuid::nil()));

@@ -29,7 +29,7 @@ impl Bench {
 }
 
 #[testing::test]
-async fn jobs_of_a_process_that_ended_do_not_come_back_together() {
+async fn rescue_spreads_retries_of_crashed_process() {
     let bench = Bench::new().await;
     bench.add(&vec![page(); 100]).await;
     let jobs = bench.claim(100).await;
@@ -47,7 +47,7 @@ async fn jobs_of_a_process_that_ended_do_not_come_back_together() {
 }
 
 #[testing::test]
-async fn the_job_that_ends_every_process_is_the_only_one_that_is_discarded() {
+async fn only_crashing_job_is_discarded() {
     let bench = Bench::with(quick()).await;
     let culprit = bench.add_one(page()).await;
     bench.add(&vec![page(); 3]).await;
@@ -76,7 +76,7 @@ async fn the_job_that_ends_every_process_is_the_only_one_that_is_discarded() {
 }
 
 #[testing::test]
-async fn a_job_that_was_not_alone_keeps_its_last_attempt() {
+async fn job_not_running_alone_keeps_last_attempt() {
     let bench = Bench::with(quick()).await;
     let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
     for crash in 1..=3 {
@@ -96,7 +96,7 @@ async fn a_job_that_was_not_alone_keeps_its_last_attempt() {
 }
 
 #[testing::test]
-async fn a_claim_takes_one_job_that_runs_alone_and_counts_it() {
+async fn claim_takes_at_most_one_alone_job() {
     let bench = Bench::new().await;
     bench.add(&vec![page(); 10]).await;
     bench.run_sql("update jobs set crashes = 2 where id in (select id from jobs order by id limit 4)").await;
@@ -113,7 +113,7 @@ async fn a_claim_takes_one_job_that_runs_alone_and_counts_it() {
 }
 
 #[testing::test]
-async fn a_stop_of_the_process_makes_no_job_suspect() {
+async fn worker_shutdown_counts_no_crash() {
     let bench = Bench::new().await;
     let (started, mut starts) = mpsc::unbounded_channel();
     let pages = body(move |job, cancel| {
@@ -132,7 +132,7 @@ async fn a_stop_of_the_process_makes_no_job_suspect() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_suspect_has_the_process_to_itself_and_then_the_others_go_on() {
+async fn alone_job_waits_for_others_and_runs_exclusively() {
     let bench = Bench::with(Config { lease: Duration::from_secs(6), ..quick() }).await;
     let suspect = bench.add_one(NewJob { priority: 1, ..page() }).await;
     bench.run_sql("update jobs set crashes = 2").await;
@@ -185,7 +185,7 @@ async fn a_suspect_has_the_process_to_itself_and_then_the_others_go_on() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_suspect_beside_a_long_job_is_not_blamed() {
+async fn crashed_job_beside_long_job_is_not_marked_alone() {
     let bench = Bench::new().await;
     let (started, mut starts) = mpsc::unbounded_channel();
     let gate = Arc::new(Semaphore::new(0));
@@ -215,7 +215,7 @@ async fn a_suspect_beside_a_long_job_is_not_blamed() {
 }
 
 #[testing::test]
-async fn a_job_that_ran_alone_and_ended_is_a_suspect_no_longer() {
+async fn alone_run_without_crash_lowers_crash_count() {
     let bench = Bench::new().await;
     let id = bench.add_one(page()).await;
     for end in ["snooze", "fail"] {
@@ -242,7 +242,7 @@ impl Bench {
 }
 
 #[testing::test]
-async fn a_job_that_makes_progress_is_not_given_up_however_often_its_process_ends() {
+async fn job_with_progress_is_not_discarded_after_crashes() {
     let bench = Bench::with(quick()).await;
     let id = bench.add_one(NewJob { max_attempts: 3, ..page() }).await;
     for _ in 0..20 {
@@ -269,7 +269,7 @@ async fn a_job_that_makes_progress_is_not_given_up_however_often_its_process_end
 }
 
 #[testing::test]
-async fn a_job_that_ends_its_process_after_its_time_alone_is_discarded_at_last() {
+async fn job_crashing_outside_alone_run_is_discarded_eventually() {
     let bench = Bench::with(quick()).await;
     let id = bench.add_one(NewJob { max_attempts: 2, ..page() }).await;
     for crash in 1..=8 {
@@ -323,7 +323,7 @@ async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_of_a_kind_that_ends_no_process_runs_beside_others_after_two_crashes() {
+async fn never_alone_kind_runs_beside_others_after_crashes() {
     let bench = Bench::new().await;
     let suspect = bench.add_one(page()).await;
     bench.run_sql("update jobs set crashes = 2").await;
@@ -356,11 +356,11 @@ async fn a_job_of_a_kind_that_ends_no_process_runs_beside_others_after_two_crash
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_jobs_begin_when_a_suspect_makes_progress() {
+async fn other_jobs_start_when_alone_job_makes_progress() {
     other_jobs_begin_during_the_suspect(SOON, true).await;
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_jobs_begin_when_the_time_of_a_suspect_is_over() {
+async fn other_jobs_start_after_alone_time_limit() {
     other_jobs_begin_during_the_suspect(Duration::from_millis(100), false).await;
 }

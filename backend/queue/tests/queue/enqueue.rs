@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 #[testing::test]
-async fn a_job_comes_out_as_it_went_in() {
+async fn claimed_job_matches_enqueued_job() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
     let job = NewJob {
@@ -33,7 +33,7 @@ async fn a_job_comes_out_as_it_went_in() {
 }
 
 #[testing::test]
-async fn answers_come_in_the_order_of_the_input() {
+async fn enqueue_results_follow_input_order() {
     let bench = Bench::new().await;
     let key = |key: &str| NewJob { unique_key: Some(key.to_owned()), ..page() };
     bench.add(&[key("m")]).await;
@@ -50,7 +50,7 @@ async fn answers_come_in_the_order_of_the_input() {
 }
 
 #[testing::test]
-async fn a_unique_key_is_taken_while_its_job_lives() {
+async fn unique_key_is_taken_while_job_is_live() {
     let bench = Bench::new().await;
     // The key is longer than an index entry can be.
     let key = format!("http://127.0.0.1/{}", "x".repeat(10_000));
@@ -76,7 +76,7 @@ async fn a_unique_key_is_taken_while_its_job_lives() {
 }
 
 #[testing::test]
-async fn of_racing_enqueuers_of_one_key_one_wins() {
+async fn concurrent_enqueuers_add_each_unique_key_once() {
     let bench = Bench::new().await;
     let rounds = (0..8).map(|offset| {
         let bench = &bench;
@@ -95,7 +95,7 @@ async fn of_racing_enqueuers_of_one_key_one_wins() {
 }
 
 #[testing::test]
-async fn the_order_is_priority_then_time_then_age_over_all_kinds() {
+async fn claim_orders_by_priority_time_and_age() {
     let bench = Bench::new().await;
     let past = |seconds| Some(OffsetDateTime::now_utc() - Duration::from_secs(seconds));
     let jobs = [
@@ -125,7 +125,7 @@ async fn the_order_is_priority_then_time_then_age_over_all_kinds() {
 }
 
 #[testing::test]
-async fn a_claim_keeps_to_its_kinds_and_slots() {
+async fn claim_respects_kinds_and_slots() {
     let bench = Bench::new().await;
     bench.add(&[page(), page(), page(), image(), image(), image()]).await;
     bench.add(&vec![NewJob { priority: -1, ..page() }; 3]).await;
@@ -142,7 +142,7 @@ async fn a_claim_keeps_to_its_kinds_and_slots() {
 }
 
 #[testing::test]
-async fn a_scheduled_job_waits_for_its_time() {
+async fn scheduled_job_waits_until_due() {
     let bench = Bench::new().await;
     let kinds = crate::support::kinds();
     assert_eq!(bench.queue.next_due(&kinds).await.unwrap(), None);
@@ -161,7 +161,7 @@ async fn a_scheduled_job_waits_for_its_time() {
 }
 
 #[testing::test]
-async fn what_cannot_be_stored_is_refused_in_words() {
+async fn enqueue_error_names_invalid_job_field() {
     let bench = Bench::new().await;
     let mut conn = bench.db.pool().acquire().await.unwrap();
     let bad = [
@@ -182,7 +182,7 @@ async fn what_cannot_be_stored_is_refused_in_words() {
 }
 
 #[testing::test]
-async fn a_commit_wakes_listeners_once_and_a_rollback_does_not() {
+async fn commit_notifies_once_and_rollback_never() {
     let bench = Bench::new().await;
     let mut listener = PgListener::connect_with(bench.db.pool()).await.unwrap();
     listener.listen(queue::CHANNEL).await.unwrap();
@@ -209,7 +209,7 @@ async fn a_commit_wakes_listeners_once_and_a_rollback_does_not() {
 }
 
 #[testing::test]
-async fn a_program_claims_no_jobs_once_a_newer_schema_is_required() {
+async fn claim_returns_nothing_if_newer_schema_is_required() {
     let bench = Bench::with(Config { schema_version: 7, ..Config::default() }).await;
     bench.add(&[page(), NewJob { unique_key: None, ..page() }]).await;
     bench.db.execute("update jobs set crashes = 2 where id = (select id from jobs limit 1)").await;

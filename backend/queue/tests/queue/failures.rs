@@ -41,7 +41,7 @@ impl Admin {
 
 /// Handlers write data and complete their job in one transaction, while connections are killed.
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_connections_lose_nothing_and_do_nothing_twice() {
+async fn killed_connections_neither_lose_nor_repeat_jobs() {
     const JOBS: i64 = 300;
     let config = Config {
         lease: Duration::from_secs(3),
@@ -104,7 +104,7 @@ async fn killed_connections_lose_nothing_and_do_nothing_twice() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_result_outlives_a_database_that_is_away() {
+async fn job_result_is_settled_after_database_outage() {
     let bench = Bench::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let (ran, mut runs) = mpsc::unbounded_channel();
@@ -155,7 +155,7 @@ async fn a_result_outlives_a_database_that_is_away() {
 }
 
 #[testing::test]
-async fn what_a_dead_process_held_is_run_by_another() {
+async fn job_of_dead_process_runs_in_another_process() {
     let config = Config { lease: Duration::from_secs(3), ..Config::default() };
     let bench = Bench::with(config).await;
     let id = bench.add_one(page()).await;
@@ -194,7 +194,7 @@ async fn what_a_dead_process_held_is_run_by_another() {
 }
 
 #[testing::test]
-async fn the_numbers_tell_what_happened() {
+async fn metrics_count_job_outcomes() {
     recorder();
     let bench = Bench::new().await;
     let kind = "metered";

@@ -40,7 +40,7 @@ impl Bench {
 }
 
 #[testing::test]
-async fn a_held_group_waits_with_all_its_jobs_old_and_new() {
+async fn held_group_holds_existing_and_new_jobs() {
     let bench = Bench::new().await;
     let (group, other) = (Uuid::now_v7(), Uuid::now_v7());
     bench.add(&[of(group), of(group), of(other), page()]).await;
@@ -63,7 +63,7 @@ async fn a_held_group_waits_with_all_its_jobs_old_and_new() {
 }
 
 #[testing::test]
-async fn what_comes_back_from_a_run_into_a_held_group_is_held() {
+async fn jobs_returned_to_held_group_are_held() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
     bench.add(&vec![of(group); 5]).await;
@@ -86,7 +86,7 @@ async fn what_comes_back_from_a_run_into_a_held_group_is_held() {
 }
 
 #[testing::test]
-async fn a_cancelled_group_is_over_also_for_those_who_run() {
+async fn cancelling_group_makes_running_claims_stale() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
     let keyed = NewJob { unique_key: Some("k".to_owned()), ..of(group) };
@@ -117,7 +117,7 @@ async fn a_cancelled_group_is_over_also_for_those_who_run() {
 }
 
 #[testing::test]
-async fn a_large_group_is_cancelled_piece_by_piece_those_in_line_first() {
+async fn group_is_cancelled_in_batches_unparked_jobs_first() {
     let bench = Bench::with(queue::Config { partition_window: 3, ..queue::Config::default() }).await;
     let group = Uuid::now_v7();
     bench.add(&vec![NewJob { partition_key: Some("host".into()), ..of(group) }; 10]).await;
@@ -136,7 +136,7 @@ async fn a_large_group_is_cancelled_piece_by_piece_those_in_line_first() {
 }
 
 #[testing::test]
-async fn hold_waits_for_the_transaction_that_is_adding_jobs() {
+async fn hold_waits_for_transaction_adding_jobs() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
     bench.add(&[of(group)]).await;
@@ -167,7 +167,7 @@ async fn hold_waits_for_the_transaction_that_is_adding_jobs() {
 }
 
 #[testing::test]
-async fn a_rolled_back_hold_holds_nothing() {
+async fn rolled_back_hold_holds_nothing() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
     bench.add(&[of(group), image()]).await;
@@ -202,7 +202,7 @@ async fn parked(bench: &Bench) -> i64 {
 }
 
 #[testing::test]
-async fn a_full_partition_parks_the_rest_and_takes_it_in_when_half_has_ended() {
+async fn full_partition_parks_jobs_until_half_has_ended() {
     let bench = Bench::with(narrow()).await;
     let group = Uuid::now_v7();
     bench.add(&jobs(group, "slow", 0..10)).await;
@@ -227,7 +227,7 @@ async fn a_full_partition_parks_the_rest_and_takes_it_in_when_half_has_ended() {
 }
 
 #[testing::test]
-async fn partitions_kinds_and_groups_do_not_stand_in_each_others_way() {
+async fn partitions_and_groups_do_not_block_each_other() {
     let bench = Bench::with(narrow()).await;
     let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
     bench.add(&jobs(one, "slow", 0..1000)).await;
@@ -252,7 +252,7 @@ async fn partitions_kinds_and_groups_do_not_stand_in_each_others_way() {
 }
 
 #[testing::test]
-async fn a_held_group_takes_in_nobody_who_could_run() {
+async fn unparked_jobs_of_held_group_stay_held() {
     let bench = Bench::with(narrow()).await;
     let group = Uuid::now_v7();
     bench.add(&jobs(group, "slow", 0..10)).await;
@@ -279,7 +279,7 @@ async fn a_held_group_takes_in_nobody_who_could_run() {
 }
 
 #[testing::test]
-async fn a_group_with_very_many_partitions_keeps_a_bounded_line_and_ends_all_the_same() {
+async fn group_with_many_partitions_respects_group_window() {
     const PARTITIONS: i64 = 1_300;
     let bench = Bench::with(Config { group_window: 40, ..narrow() }).await;
     let group = Uuid::now_v7();
@@ -307,7 +307,7 @@ async fn a_group_with_very_many_partitions_keeps_a_bounded_line_and_ends_all_the
 }
 
 #[testing::test]
-async fn groups_with_very_many_partitions_do_not_wait_for_each_other_and_their_partitions_have_turns() {
+async fn groups_with_many_partitions_do_not_block_each_other() {
     const PARTITIONS: i64 = 1_300;
     let bench = Bench::with(Config { group_window: 4, ..narrow() }).await;
     let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
@@ -339,7 +339,7 @@ async fn groups_with_very_many_partitions_do_not_wait_for_each_other_and_their_p
 }
 
 #[testing::test]
-async fn many_processes_take_in_each_job_once_and_miss_none() {
+async fn concurrent_processes_unpark_each_job_once() {
     const JOBS: i64 = 300;
     let bench = Bench::with(narrow()).await;
     let group = Uuid::now_v7();
@@ -371,7 +371,7 @@ async fn many_processes_take_in_each_job_once_and_miss_none() {
 }
 
 #[testing::test]
-async fn a_partition_key_without_a_group_is_refused() {
+async fn partition_key_without_group_is_rejected() {
     let bench = Bench::new().await;
     let mut tx = bench.db.pool().begin().await.unwrap();
     let job = NewJob { partition_key: Some("slow".into()), ..page() };

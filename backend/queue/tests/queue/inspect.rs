@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 #[testing::test]
-async fn lists_page_through_both_tables_newest_first() {
+async fn job_list_pages_both_tables_newest_first() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
     let mut ids: Vec<Uuid> = Vec::new();
@@ -53,7 +53,7 @@ async fn lists_page_through_both_tables_newest_first() {
 }
 
 #[testing::test]
-async fn a_retried_job_starts_anew() {
+async fn retried_job_restarts_with_zero_attempts() {
     let bench = Bench::new().await;
     let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
     assert!(matches!(bench.retry(id).await, Err(QueueError::NotFound(_))), "a live job cannot be retried");
@@ -77,7 +77,7 @@ async fn a_retried_job_starts_anew() {
 }
 
 #[testing::test]
-async fn a_retry_gives_way_to_a_live_job_of_its_key() {
+async fn retry_fails_if_live_job_has_same_key() {
     let bench = Bench::new().await;
     let keyed = || NewJob { unique_key: Some("k".to_owned()), ..page() };
     let id = bench.add_one(keyed()).await;
@@ -93,7 +93,7 @@ async fn a_retry_gives_way_to_a_live_job_of_its_key() {
 }
 
 #[testing::test]
-async fn a_job_retried_into_a_held_group_is_held() {
+async fn job_retried_into_held_group_is_held() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
     let id = bench.add_one(NewJob { group_id: Some(group), ..page() }).await;
@@ -140,7 +140,7 @@ async fn stats_count_every_kind_and_state() {
 }
 
 #[testing::test]
-async fn a_cancelled_job_is_over_for_whoever_holds_it() {
+async fn cancelling_job_makes_its_claim_stale() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
     let waiting = bench.add_one(NewJob { group_id: Some(group), priority: 1, ..page() }).await;
@@ -166,7 +166,7 @@ async fn a_cancelled_job_is_over_for_whoever_holds_it() {
 }
 
 #[testing::test]
-async fn a_report_tells_of_each_kind_what_waits_and_how_fast_it_goes() {
+async fn report_shows_backlog_and_throughput_by_kind() {
     let bench = Bench::new().await;
     let minute = Duration::from_secs(60);
     assert!(bench.queue.jobs().report(minute).await.unwrap().kinds.is_empty());
@@ -208,7 +208,7 @@ async fn a_report_tells_of_each_kind_what_waits_and_how_fast_it_goes() {
 }
 
 #[test]
-fn a_state_reads_back_and_a_wrong_one_names_the_right_ones() {
+fn job_state_round_trips_through_text() {
     for state in JobState::ALL {
         assert_eq!(state.to_string().parse::<JobState>().unwrap(), state);
         assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 #[testing::test]
-async fn a_purge_takes_old_ended_jobs_but_never_discarded_ones() {
+async fn purge_deletes_old_jobs_but_keeps_discarded_jobs() {
     let keep = Duration::from_secs(3600);
     let bench = Bench::with(Config { keep_finished: keep, ..Config::default() }).await;
     bench.add(&vec![page(); 5]).await;
@@ -61,7 +61,7 @@ async fn left(bench: &Bench) -> (i64, i64) {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_processes_that_purge_at_the_same_time_take_every_job_once() {
+async fn concurrent_purges_delete_each_job_once() {
     let bench = with_old(20_000).await;
     let other = sqlx::PgPool::connect(&bench.db.url()).await.unwrap();
     let other = Queue::new(other, Config::default());
@@ -74,7 +74,7 @@ async fn two_processes_that_purge_at_the_same_time_take_every_job_once() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_purge_that_is_killed_is_gone_on_with() {
+async fn purge_resumes_after_kill() {
     let bench = with_old(100_000).await;
     let doomed = sqlx::PgPool::connect(&bench.db.url()).await.unwrap();
     let doomed = Queue::new(doomed, Config::default());
@@ -100,7 +100,7 @@ async fn a_purge_that_is_killed_is_gone_on_with() {
 }
 
 #[testing::test]
-async fn a_job_that_was_discarded_long_ago_can_still_be_retried() {
+async fn old_discarded_job_can_still_be_retried() {
     let bench = Bench::new().await;
     let id = bench.add_one(NewJob { unique_key: Some("one".into()), ..page() }).await;
     bench.fail(bench.claim_one().await.claim, true).await.unwrap();
@@ -112,7 +112,7 @@ async fn a_job_that_was_discarded_long_ago_can_still_be_retried() {
 }
 
 #[testing::test]
-async fn ended_jobs_are_forgotten_by_key_and_by_id_and_live_ones_are_not() {
+async fn redact_clears_ended_jobs_but_not_live_jobs() {
     let bench = Bench::new().await;
     let (group, other) = (Uuid::now_v7(), Uuid::now_v7());
     let add = async |group: Uuid, key: &str| {
@@ -142,7 +142,7 @@ async fn ended_jobs_are_forgotten_by_key_and_by_id_and_live_ones_are_not() {
 }
 
 #[testing::test]
-async fn the_errors_of_live_jobs_are_forgotten_by_key_and_by_group() {
+async fn redact_clears_errors_of_selected_live_jobs() {
     let bench = Bench::new().await;
     let (crawl, video) = (Uuid::now_v7(), Uuid::now_v7());
     let add = async |group: Uuid, key: &str| {

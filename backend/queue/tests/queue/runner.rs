@@ -117,7 +117,7 @@ async fn ended(bench: &Bench, count: i64) {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_of_all_kinds_run_once_each_and_are_completed() {
+async fn runner_completes_jobs_of_all_kinds_once() {
     let bench = Bench::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     // Pages return `Done`, so the runner completes them. Images complete in their own transaction.
@@ -157,7 +157,7 @@ async fn jobs_of_all_kinds_run_once_each_and_are_completed() {
 }
 
 #[testing::test]
-async fn each_kind_keeps_to_its_own_number_and_uses_it() {
+async fn runner_limits_concurrency_per_kind() {
     let bench = Bench::new().await;
     let together = Arc::new(Barrier::new(3));
     let in_flight = Arc::new(AtomicUsize::new(0));
@@ -196,7 +196,7 @@ async fn each_kind_keeps_to_its_own_number_and_uses_it() {
 }
 
 #[testing::test]
-async fn a_waiting_runner_wakes_for_new_jobs_and_for_the_hour_of_old_ones() {
+async fn idle_runner_wakes_for_new_and_scheduled_jobs() {
     let bench = Bench::new().await;
     let (ran, mut runs) = mpsc::unbounded_channel();
     let pages = body(move |job, _| {
@@ -222,7 +222,7 @@ async fn a_waiting_runner_wakes_for_new_jobs_and_for_the_hour_of_old_ones() {
 }
 
 #[testing::test]
-async fn every_outcome_ends_where_it_should() {
+async fn handler_outcome_determines_job_state() {
     let bench = Bench::with(quick()).await;
     let (ran, mut runs) = mpsc::unbounded_channel();
     let pages = body(move |job, _| {
@@ -264,7 +264,7 @@ async fn every_outcome_ends_where_it_should() {
 }
 
 #[testing::test]
-async fn a_snoozed_job_comes_back_without_a_burned_attempt() {
+async fn snoozed_job_returns_without_using_attempt() {
     let bench = Bench::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let pages = body({
@@ -283,7 +283,7 @@ async fn a_snoozed_job_comes_back_without_a_burned_attempt() {
 }
 
 #[testing::test]
-async fn a_lost_claim_fires_the_token_and_its_result_is_discarded() {
+async fn lost_claim_cancels_handler_and_discards_result() {
     let bench = Bench::with(Config { lease: Duration::from_secs(6), ..quick() }).await;
     let (started, mut starts) = mpsc::unbounded_channel();
     let (late, mut lates) = mpsc::unbounded_channel();
@@ -322,7 +322,7 @@ async fn a_lost_claim_fires_the_token_and_its_result_is_discarded() {
 }
 
 #[testing::test]
-async fn leases_are_kept_although_handlers_take_every_connection() {
+async fn heartbeat_renews_leases_if_handlers_use_all_connections() {
     let config = Config { lease: Duration::from_secs(6), ..Config::default() };
     let bench = Bench::with(config.clone()).await;
     let small = sqlx::postgres::PgPoolOptions::new()
@@ -364,7 +364,7 @@ async fn leases_are_kept_although_handlers_take_every_connection() {
 }
 
 #[testing::test]
-async fn a_shutdown_waits_for_what_runs_and_claims_no_more() {
+async fn shutdown_waits_for_running_jobs_and_claims_none() {
     let bench = Bench::new().await;
     let (pages, gate, mut starts) = gated();
     bench.add(&vec![page(); 4]).await;
@@ -381,7 +381,7 @@ async fn a_shutdown_waits_for_what_runs_and_claims_no_more() {
 }
 
 #[testing::test]
-async fn a_shutdown_releases_what_does_not_end_in_time() {
+async fn shutdown_releases_unfinished_jobs() {
     let bench = Bench::new().await;
     let (started, mut starts) = mpsc::unbounded_channel();
     let pages = body({
@@ -454,7 +454,7 @@ impl tracing::Subscriber for Log {
 }
 
 #[testing::test]
-async fn the_error_of_a_job_which_can_name_a_host_is_not_logged() {
+async fn job_error_with_host_name_is_not_logged() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     let bench = Bench::with(quick()).await;

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 #[testing::test]
-async fn completion_moves_the_job_out_of_the_hot_table() {
+async fn completion_moves_job_to_finished_table() {
     let bench = Bench::new().await;
     let job =
         NewJob { unique_key: Some("k".to_owned()), group_id: Some(Uuid::now_v7()), priority: 4, ..page() };
@@ -27,7 +27,7 @@ async fn completion_moves_the_job_out_of_the_hot_table() {
 }
 
 #[testing::test]
-async fn a_batch_completes_what_is_held_and_names_what_is_not() {
+async fn complete_many_returns_stale_claims() {
     let bench = Bench::new().await;
     bench.add(&vec![page(); 30]).await;
     let claims: Vec<Claim> = bench.claim(30).await.into_iter().map(|job| job.claim).collect();
@@ -46,7 +46,7 @@ async fn a_batch_completes_what_is_held_and_names_what_is_not() {
 }
 
 #[testing::test]
-async fn a_batch_waits_for_a_row_that_another_transaction_has_locked() {
+async fn complete_many_waits_for_locked_row() {
     let bench = Bench::new().await;
     bench.add(&[page(), page()]).await;
     let claims: Vec<Claim> = bench.claim(2).await.into_iter().map(|job| job.claim).collect();
@@ -73,7 +73,7 @@ async fn a_batch_waits_for_a_row_that_another_transaction_has_locked() {
 }
 
 #[testing::test]
-async fn completion_and_what_the_caller_writes_happen_together_or_not_at_all() {
+async fn completion_is_atomic_with_caller_writes() {
     let bench = Bench::new().await;
     sqlx::raw_sql("create table results (job uuid)").execute(bench.db.pool()).await.unwrap();
     bench.add(&[page(), page()]).await;
@@ -98,7 +98,7 @@ async fn completion_and_what_the_caller_writes_happen_together_or_not_at_all() {
 }
 
 #[testing::test]
-async fn a_failure_comes_back_later_and_later_until_attempts_are_spent() {
+async fn failed_job_is_retried_with_growing_backoff() {
     let config = Config {
         retry_base: Duration::from_secs(100),
         retry_max: Duration::from_secs(250),
@@ -131,7 +131,7 @@ async fn a_failure_comes_back_later_and_later_until_attempts_are_spent() {
 }
 
 #[testing::test]
-async fn a_failure_can_be_final_or_name_its_time() {
+async fn failure_may_be_final_or_set_retry_time() {
     let bench = Bench::new().await;
     bench.add(&[page(), page()]).await;
     let jobs = bench.claim(2).await;
@@ -148,7 +148,7 @@ async fn a_failure_can_be_final_or_name_its_time() {
 }
 
 #[testing::test]
-async fn snooze_and_release_burn_no_attempt() {
+async fn snooze_and_release_use_no_attempt() {
     let bench = Bench::new().await;
     let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
     let wait = Duration::from_secs(3600);
@@ -183,7 +183,7 @@ async fn snooze_and_release_burn_no_attempt() {
 }
 
 #[testing::test]
-async fn an_expired_lease_is_rescued_and_a_spent_one_discarded() {
+async fn rescue_retries_job_or_discards_it_after_last_attempt() {
     let bench = Bench::new().await;
     let id = bench.add_one(NewJob { max_attempts: 2, ..page() }).await;
     let healthy = bench.add_one(image()).await;
@@ -214,7 +214,7 @@ async fn an_expired_lease_is_rescued_and_a_spent_one_discarded() {
 }
 
 #[testing::test]
-async fn a_rescue_takes_any_number() {
+async fn rescue_handles_any_number_of_jobs() {
     let bench = Bench::new().await;
     bench.add(&vec![page(); 2500]).await;
     assert_eq!(bench.claim(2500).await.len(), 2500);
@@ -227,7 +227,7 @@ async fn a_rescue_takes_any_number() {
 }
 
 #[testing::test]
-async fn a_heartbeat_keeps_the_lease_and_names_the_lost() {
+async fn heartbeat_extends_leases_and_returns_lost_claims() {
     let bench = Bench::new().await;
     bench.add(&[page(), page()]).await;
     let claims: Vec<Claim> = bench.claim(2).await.into_iter().map(|job| job.claim).collect();
@@ -246,7 +246,7 @@ async fn a_heartbeat_keeps_the_lease_and_names_the_lost() {
 }
 
 #[testing::test]
-async fn the_word_of_a_worker_whose_lease_ran_out_does_not_count() {
+async fn stale_claim_cannot_change_job() {
     let bench = Bench::new().await;
     sqlx::raw_sql("create table results (worker text)").execute(bench.db.pool()).await.unwrap();
     let id = bench.add_one(NewJob::new("page", json!({}))).await;
@@ -284,7 +284,7 @@ async fn the_word_of_a_worker_whose_lease_ran_out_does_not_count() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_workers_never_hold_the_same_job() {
+async fn concurrent_workers_never_claim_same_job() {
     const JOBS: usize = 6000;
     let bench = Bench::new().await;
     bench.add(&vec![page(); JOBS]).await;
@@ -318,7 +318,7 @@ async fn two_workers_never_hold_the_same_job() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_rescues_from_all_sides_each_job_is_completed_once() {
+async fn jobs_complete_once_under_constant_rescues() {
     const JOBS: i64 = 600;
     let (retry_base, retry_max) = (Duration::from_millis(1), Duration::from_millis(5));
     let bench = Bench::with(Config { retry_base, retry_max, ..Config::default() }).await;
@@ -379,7 +379,7 @@ async fn under_rescues_from_all_sides_each_job_is_completed_once() {
 /// heartbeats. Concurrently, the group is held, released and finally cancelled. Expects no
 /// deadlock, and no live job after the cancellation.
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whole_group_changes_and_working_transactions_do_not_deadlock() {
+async fn group_changes_do_not_deadlock_with_workers() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
     let job = NewJob { group_id: Some(group), ..page() };

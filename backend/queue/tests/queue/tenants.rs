@@ -65,7 +65,7 @@ fn of(tenant: Uuid) -> NewJob {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
+async fn slow_tenant_leaves_slots_to_other_tenants() {
     let (slow, other) = (Uuid::now_v7(), Uuid::now_v7());
     let bench = Bench::new().await;
     bench.add(&vec![of(slow); 20_000]).await;
@@ -96,7 +96,7 @@ async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tenants_take_turns_for_one_place() {
+async fn tenants_alternate_for_single_slot() {
     let [first, second, third] = [(); 3].map(|()| Uuid::now_v7());
     let bench = Bench::new().await;
     bench.add(&vec![of(first); 20]).await;
@@ -119,7 +119,7 @@ async fn tenants_take_turns_for_one_place() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn suspects_run_also_while_tenants_take_turns() {
+async fn crashed_job_runs_while_tenants_alternate() {
     let [first, second] = [(); 2].map(|()| Uuid::now_v7());
     let bench = Bench::new().await;
     bench.add(&[of(first)]).await;
@@ -138,7 +138,7 @@ async fn suspects_run_also_while_tenants_take_turns() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_quarter_of_the_places_for_long_jobs_is_always_free_for_others() {
+async fn quarter_of_long_job_slots_stays_free_for_others() {
     let (slow, other) = (Uuid::now_v7(), Uuid::now_v7());
     let bench = Bench::new().await;
     bench.add(&vec![of(slow); 20]).await;
@@ -155,7 +155,7 @@ async fn a_quarter_of_the_places_for_long_jobs_is_always_free_for_others() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_that_crashed_use_the_quarter_of_the_others_too() {
+async fn crashed_jobs_of_other_tenants_use_reserved_slots() {
     let (slow, other) = (Uuid::now_v7(), Uuid::now_v7());
     let bench = Bench::new().await;
     bench.add(&vec![of(slow); 20]).await;
@@ -171,7 +171,7 @@ async fn jobs_that_crashed_use_the_quarter_of_the_others_too() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_waits_outside_its_slot_lets_others_run() {
+async fn job_waiting_outside_its_slot_lets_others_run() {
     let bench = Bench::new().await;
     let jobs = bench.add(&[page(), page()]).await;
     let gate = Arc::new(Semaphore::new(0));
@@ -203,7 +203,7 @@ fn job_id(job: &Enqueued) -> Uuid {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_third_tenant_does_not_wait_for_the_backlogs_of_two_others() {
+async fn third_tenant_does_not_wait_for_two_backlogs() {
     let [first, second, third] = [(); 3].map(|()| Uuid::now_v7());
     let bench = Bench::new().await;
     bench.add(&vec![of(first); 4_000]).await;

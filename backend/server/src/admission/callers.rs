@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_holder_has_as_many_as_it_may_and_not_one_more() {
+    fn keyed_limit_counts_permits_per_holder() {
         let limit = KeyedLimit::new(2);
         let (one, other) = (1_u8, 2_u8);
         let first = limit.try_acquire(one).unwrap();

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn either_header_carries_a_key_and_neither_keeps_it() {
+    fn key_is_read_and_removed_from_either_header() {
         for (name, value) in [
             (header::AUTHORIZATION, format!("Bearer {KEY}")),
             (header::AUTHORIZATION, format!("bearer  {KEY} ")),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_key_has_a_reason() {
+    fn each_credential_error_has_reason() {
         let bearer = format!("Bearer {KEY}");
         for (pairs, reason) in [
             (vec![], "missing"),

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_its_own_bucket_that_runs_dry() {
+    fn each_key_has_own_token_bucket() {
         let rates = Rates::default();
         let (one, other) = (key(Some(3)), key(Some(1)));
         let left = |key: &ApiKey| {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headers_say_how_many_are_left_and_when_all_are_back() {
+    fn rate_limit_headers_state_remaining_and_reset() {
         let mut headers = HeaderMap::new();
         RemainingQuota { rate: 120, left: 117 }.write(&mut headers);
         assert_eq!(headers["ratelimit-policy"], "\"key\";q=120;w=60");

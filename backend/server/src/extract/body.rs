@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_up_to_the_limit_is_read_whole() {
+    async fn body_within_limit_is_read_completely() {
         for sizes in [&[][..], &[10], &[4, 6], &[1, 2, 3, 4]] {
             let read = read(&HeaderMap::new(), chunks(sizes), 10, "the body").await.unwrap();
             let wanted: Vec<u8> =
@@ -263,14 +263,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_byte_more_is_refused() {
+    async fn body_over_limit_by_one_byte_is_rejected() {
         let error = read(&HeaderMap::new(), chunks(&[4, 7]), 10, "the image").await.unwrap_err();
         assert_eq!(error.code(), Code::TooManyBytes);
         assert!(error.to_string().contains("10 bytes"));
     }
 
     #[test]
-    fn a_caller_who_waits_for_leave_to_send_too_much_is_refused_at_once() {
+    fn oversized_body_with_expect_header_is_rejected_at_once() {
         let with = |pairs: &[(header::HeaderName, &str)]| {
             pairs.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect::<HeaderMap>()
         };

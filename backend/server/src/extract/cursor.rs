@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_comes_back_as_the_id_it_stands_for() {
+    fn cursor_decodes_to_encoded_id() {
         let ids: Vec<Uuid> = (0..3).map(|_| Uuid::now_v7()).collect();
         let (mut rows, list) = (ids.clone(), List::of("faces", "all"));
         let cursor = list.paginate(&mut rows, 2, |id| *id);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_cursors_are_refused() {
+    fn malformed_cursor_is_rejected() {
         for text in ["", "x", "????", "AAAA", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"] {
             let error = List::of("faces", "all").after::<Uuid>(Some(text)).unwrap_err();
             assert_eq!(error.code(), Code::BadQuery, "{text}");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_of_another_list_or_filter_is_refused() {
+    fn cursor_of_other_list_or_filter_is_rejected() {
         let id = Uuid::now_v7();
         let cursor = List::of("faces", "all").paginate(&mut vec![id, id], 1, |id| *id).unwrap();
         for other in [List::of("images", "all"), List::of("faces", "some")] {

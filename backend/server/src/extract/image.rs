@@ -390,7 +390,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_read_in_all_its_usual_spellings() {
+    fn common_base64_variants_are_decoded() {
         for text in [
             "+/+/AA==",
             "+/+/AA",
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_that_is_none_is_refused() {
+    fn invalid_base64_is_rejected() {
         for (text, code) in [
             ("", Code::MissingImage),
             ("data:image/png;base64,", Code::MissingImage),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_exactly_one_of_two() {
+    fn image_source_requires_exactly_one_field() {
         assert!(json::parse_here::<ImageSource>(br#"{"url": "http://a/b"}"#).is_ok());
         for text in ["{}", r#"{"url": "http://a", "image_base64": "AA"}"#, r#"{"path": "/etc"}"#, "[]", "1"] {
             assert_eq!(

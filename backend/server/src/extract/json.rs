@@ -317,20 +317,20 @@ mod tests {
     }
 
     #[test]
-    fn a_good_body_is_read() {
+    fn valid_json_body_is_parsed() {
         let body: Body = parse_here(br#"{"name": "a", "limit": 3, "items": [{"name": "b"}]}"#).unwrap();
         assert_eq!((body.name.as_str(), body.limit.unwrap().get(), body.items.unwrap().len()), ("a", 3, 1));
     }
 
     #[test]
-    fn an_array_is_no_object() {
+    fn json_array_is_rejected_as_object() {
         for text in [r#"["a", 3]"#, r#" ["a"]"#, r#"["a", null, null]"#] {
             assert_eq!(parse_here::<Body>(text.as_bytes()).unwrap_err().code(), Code::InvalidField, "{text}");
         }
     }
 
     #[test]
-    fn a_whole_number_may_be_written_as_a_fraction() {
+    fn integer_field_accepts_only_zero_fraction() {
         assert_eq!(parse_here::<Body>(br#"{"name": "a", "limit": 3.0}"#).unwrap().limit.unwrap().get(), 3);
         for text in [
             r#"{"name": "a", "limit": 3.5}"#,
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nul_character_is_refused_wherever_it_stands() {
+    fn nul_character_in_json_is_rejected() {
         for (text, field) in [
             (r#"{"name": "a\u0000b"}"#, "name"),
             (r#"{"name": "a", "items": [{"name": "b"}, {"name": "\u0000"}]}"#, "items[1].name"),
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_repeats_little_of_what_was_sent() {
+    fn json_error_repeats_little_of_input() {
         let long = "expected `a`, `b`, ".repeat(1000);
         for (text, allowed) in [
             (format!(r#"{{"name": "a", "items": "{long}"}}"#), "a sequence"),
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_json_is_told_from_wrong_fields() {
+    fn malformed_json_is_distinguished_from_invalid_fields() {
         for (text, code, field, allowed) in [
             ("", Code::BadJson, None, None),
             ("{", Code::BadJson, None, None),

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn good_values_are_read() {
+    fn valid_query_values_are_parsed() {
         let id = Uuid::now_v7();
         let query = format!("limit=1000&score=0.5&flag=true&rotate=auto&id={id}&name=a%20b+c");
         let params: Params = parse(&query).unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_names_parameter_value_and_what_is_allowed() {
+    fn query_error_names_parameter_value_and_allowed_values() {
         for (query, field, value, allowed) in [
             ("limit=0", "limit", "0", "a whole number from 1 to 1000"),
             ("limit=abc", "limit", "abc", "a whole number from 1 to 1000"),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nul_character_is_refused_wherever_it_stands() {
+    fn nul_character_in_query_is_rejected() {
         for (query, field) in [("name=a%00b", "name"), ("na%00me=a", "na\0me"), ("limit=%001", "limit")] {
             let problem = parse::<Params>(query).unwrap_err().into_problem();
             assert_eq!((problem.code, problem.field.as_deref()), (Code::BadQuery, Some(field)), "{query}");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_given_twice_is_refused() {
+    fn repeated_query_parameter_is_rejected() {
         let problem = parse::<Params>("limit=1&limit=2").unwrap_err().into_problem();
         assert_eq!((problem.code, problem.field.as_deref()), (Code::BadQuery, Some("limit")));
     }

@@ -176,7 +176,7 @@ mod tests {
     use tower_http::catch_panic::CatchPanicLayer;
 
     #[tokio::test]
-    async fn a_panic_is_a_problem_that_tells_the_caller_nothing_but_the_request_id() {
+    async fn panic_response_reveals_only_request_id() {
         async fn broken() -> StatusCode {
             panic!("the secret is 42")
         }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn only_short_plain_ids_are_taken_over() {
+    fn only_short_plain_request_ids_are_accepted() {
         assert!(is_sane("abc-123_x.y:z"));
         for bad in ["", "a b", "a\nb", "ä", "<x>", &"a".repeat(129)] {
             assert!(!is_sane(bad), "{bad:?}");

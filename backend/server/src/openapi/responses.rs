@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_problem_that_an_operation_declares_has_a_code() {
+    fn every_declared_error_status_has_code_example() {
         let (mut document, known) = crate::router::described();
         for (_, _, operation) in known.documented(&mut document) {
             let place = operation.operation_id.clone().unwrap();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_of_an_operation_is_declared_somewhere() {
+    fn every_code_is_declared_by_some_operation() {
         let (mut document, known) = crate::router::described();
         let declared: Vec<Code> = known
             .documented(&mut document)

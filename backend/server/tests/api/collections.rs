@@ -13,7 +13,7 @@ async fn app() -> App {
 }
 
 #[testing::test]
-async fn the_default_collection_is_always_there() {
+async fn default_collection_always_exists() {
     let app = app().await;
     app.state.services.store.collections().ensure("archive").await.unwrap();
     let answer = app.get_ok("/collections").await;
@@ -24,7 +24,7 @@ async fn the_default_collection_is_always_there() {
 }
 
 #[testing::test]
-async fn a_collection_is_made_found_by_name_and_id_and_changed() {
+async fn collection_is_created_found_and_changed() {
     let app = app().await;
     let body =
         json!({"name": "press", "quality_profile": "strict", "match_threshold": 0.5, "retention_days": 30});
@@ -48,7 +48,7 @@ async fn a_collection_is_made_found_by_name_and_id_and_changed() {
 }
 
 #[testing::test]
-async fn what_a_collection_cannot_be_is_named() {
+async fn invalid_collection_error_names_field() {
     let app = app().await;
     for (body, name) in [
         (json!({"name": "Press"}), "name"),
@@ -74,7 +74,7 @@ async fn what_a_collection_cannot_be_is_named() {
 }
 
 #[testing::test]
-async fn a_deleted_collection_is_out_of_reach_at_once_and_erased_to_the_last_picture() {
+async fn deleted_collection_is_hidden_at_once_and_fully_erased() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "two_people.jpg"]).await;
     app.create("/collections", &json!({"name": "press"})).await;
@@ -115,7 +115,7 @@ async fn a_deleted_collection_is_out_of_reach_at_once_and_erased_to_the_last_pic
 }
 
 #[testing::test]
-async fn a_tenant_rules_its_own_collection_and_makes_none() {
+async fn tenant_key_manages_only_own_collection() {
     let app = App::spawn_with(Options { models: Models::Fixture, ..guarded() }).await;
     let (_, ours) = app.key(Some("ours"), &tenant_scopes()).await;
     let (_, theirs) = app.key(Some("theirs"), &tenant_scopes()).await;
@@ -145,7 +145,7 @@ async fn a_tenant_rules_its_own_collection_and_makes_none() {
 }
 
 #[testing::test]
-async fn faces_are_judged_by_the_settings_of_their_collection() {
+async fn collection_settings_apply_to_detection_and_matching() {
     let app = App::spawn().await;
     let site = Site::with(&["small_pair.jpg"]).await;
     for body in [
@@ -207,7 +207,7 @@ async fn faces_are_judged_by_the_settings_of_their_collection() {
 }
 
 #[testing::test]
-async fn only_a_key_to_all_collections_renames_one() {
+async fn only_key_to_all_collections_can_rename_collection() {
     let app = App::spawn_with(Options { worker: false, models: Models::Fixture, ..guarded() }).await;
     let (_, tenant) = app.key(Some("ours"), &[Scope::Admin, Scope::Read]).await;
     let (_, operator) = app.key(None, &[Scope::Admin, Scope::Read]).await;

@@ -33,7 +33,7 @@ async fn rest(stream: &mut TcpStream) -> String {
 }
 
 #[testing::test]
-async fn half_a_head_and_an_idle_connection_are_closed_in_time() {
+async fn incomplete_and_idle_connections_are_closed_in_time() {
     let app = App::spawn_bare(Config { connection_idle: Duration::from_secs(2), ..Config::default() }).await;
     let mut half = connect(&app).await;
     half.write_all(b"GET /health/live HTTP/1.1\r\nhost: te").await.unwrap();
@@ -47,7 +47,7 @@ async fn half_a_head_and_an_idle_connection_are_closed_in_time() {
 }
 
 #[testing::test]
-async fn a_head_that_is_too_long_is_refused() {
+async fn oversized_request_head_is_rejected() {
     let app = App::spawn_bare(Config::default()).await;
     for (length, status) in [(60 << 10, "200"), (200 << 10, "431"), (400 << 10, "431")] {
         let mut stream = connect(&app).await;
@@ -69,7 +69,7 @@ async fn a_head_that_is_too_long_is_refused() {
 }
 
 #[testing::test]
-async fn one_connection_too_many_waits_for_another_to_be_closed() {
+async fn excess_connection_waits_until_another_closes() {
     let app = App::spawn_bare(Config { max_connections: 1, ..Config::default() }).await;
     let mut first = connect(&app).await;
     ask(&mut first).await;
@@ -89,7 +89,7 @@ async fn one_connection_too_many_waits_for_another_to_be_closed() {
 }
 
 #[testing::test]
-async fn a_request_that_comes_with_the_stop_is_answered_as_the_last_of_its_connection() {
+async fn request_during_stop_is_answered_as_last_of_connection() {
     let app = App::spawn_bare(Config::default()).await;
     let mut open = connect(&app).await;
     assert!(!ask(&mut open).await.contains("connection: close"));
@@ -101,7 +101,7 @@ async fn a_request_that_comes_with_the_stop_is_answered_as_the_last_of_its_conne
 }
 
 #[testing::test]
-async fn a_connection_that_nobody_uses_does_not_hold_up_the_stop() {
+async fn idle_connection_does_not_delay_stop() {
     let app = App::spawn_bare(Config { drain: Duration::from_secs(600), ..Config::default() }).await;
     let mut idle = connect(&app).await;
     ask(&mut idle).await;
@@ -110,7 +110,7 @@ async fn a_connection_that_nobody_uses_does_not_hold_up_the_stop() {
 }
 
 #[testing::test]
-async fn a_connection_that_is_accepted_as_the_port_closes_is_answered() {
+async fn connection_accepted_during_stop_is_answered() {
     let app = App::spawn_bare(Config { max_connections: 1, ..Config::default() }).await;
     let mut first = connect(&app).await;
     ask(&mut first).await;
@@ -126,7 +126,7 @@ async fn a_connection_that_is_accepted_as_the_port_closes_is_answered() {
 }
 
 #[testing::test]
-async fn one_address_holds_three_quarters_of_the_connections_and_not_one_more() {
+async fn one_address_holds_at_most_three_quarters_of_connections() {
     const LAST: &[u8] = b"GET /health/live HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
     let app = App::spawn_bare(Config { max_connections: 4, ..Config::default() }).await;
     let mut held = Vec::new();

@@ -27,7 +27,7 @@ async fn repeats(app: &App) -> u64 {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_and_searches_survive_connections_that_are_cut() {
+async fn reads_and_searches_survive_cut_database_connections() {
     let app = Arc::new(fixture_app().await);
     let (over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let embedding: Vec<f32> =
@@ -95,7 +95,7 @@ async fn search(app: &App) -> reqwest::Response {
 }
 
 #[testing::test]
-async fn trouble_that_does_not_pass_is_a_503_that_says_when_to_come_back() {
+async fn persistent_database_error_returns_503_with_retry_after() {
     let app = fixture_app().await;
     when_a_search_is_recorded(
         &app,
@@ -112,7 +112,7 @@ async fn trouble_that_does_not_pass_is_a_503_that_says_when_to_come_back() {
 }
 
 #[testing::test]
-async fn a_change_that_may_have_been_made_is_not_made_again_and_the_answer_says_so() {
+async fn change_with_unknown_outcome_is_reported_without_retry() {
     let app = fixture_app().await;
     when_a_search_is_recorded(
         &app,
@@ -179,7 +179,7 @@ impl Deadlocks {
 }
 
 #[testing::test]
-async fn a_change_that_ends_in_a_deadlock_is_made_again() {
+async fn change_after_deadlock_is_retried() {
     let options = Options { worker: false, webhook_secret: Some("a secret of the tests"), ..guarded() };
     let app = App::spawn_with(options).await;
     let (_, key) = app.key(None, Scope::ALL).await;

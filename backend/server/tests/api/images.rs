@@ -46,7 +46,7 @@ async fn stored_images_are_listed_shown_and_deleted() {
 }
 
 #[testing::test]
-async fn unknown_images_and_wrong_parameters_are_told() {
+async fn unknown_images_and_invalid_parameters_are_rejected() {
     let app = App::spawn().await;
     problem(app.get(&format!("/images/{ABSENT}")).await, 404, "not_found").await;
     problem(app.get(&format!("/images/{ABSENT}/thumbnail")).await, 404, "not_found").await;
@@ -79,7 +79,7 @@ macro_rules! add_sources {
 }
 
 #[testing::test]
-async fn places_are_counted_and_those_that_are_left_out_can_be_paged_through() {
+async fn sources_are_counted_and_paginated_beyond_limit() {
     let (app, _site, _) = App::with_crawl(&["ada_small.jpg"]).await;
     let shown = app.get_ok("/images").await["images"][0].clone();
     assert_eq!((&shown["sources_total"], &shown["sources_cut"]), (&json!(1), &json!(false)));
@@ -111,7 +111,7 @@ async fn places_are_counted_and_those_that_are_left_out_can_be_paged_through() {
 }
 
 #[testing::test]
-async fn a_crowd_that_many_long_addresses_show_is_answered_in_a_bounded_number_of_bytes() {
+async fn response_size_is_bounded_for_many_faces_and_sources() {
     const FACES: i64 = 100;
     let (app, _site, crawl) = App::with_crawl(&["ada_small.jpg"]).await;
     app.database
@@ -142,7 +142,7 @@ async fn a_crowd_that_many_long_addresses_show_is_answered_in_a_bounded_number_o
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn the_statistics_agree_with_the_reference() {
+async fn image_statistics_match_reference() {
     let app = App::spawn().await;
     let oracle = testing::oracle();
     for name in ["obama.jpg", "blur.jpg", "view.jpg"] {
@@ -168,7 +168,7 @@ async fn the_statistics_agree_with_the_reference() {
 }
 
 #[testing::test]
-async fn the_profile_decides_what_passes() {
+async fn quality_profile_determines_passed_faces() {
     let app = App::spawn().await;
     let of = async |profile: &str| {
         let path = format!("/images/quality?quality_profile={profile}");
@@ -183,7 +183,7 @@ async fn the_profile_decides_what_passes() {
 }
 
 #[testing::test]
-async fn a_picture_without_faces_has_statistics_all_the_same() {
+async fn image_without_faces_has_statistics() {
     let app = App::spawn().await;
     let answer = ok(app.post_raw("/images/quality", "image/png", drawn(100, 80)).await).await;
     assert_eq!((&answer["faces"], &answer["image"]["width"]), (&json!([]), &json!(100)));
@@ -193,7 +193,7 @@ async fn a_picture_without_faces_has_statistics_all_the_same() {
 }
 
 #[testing::test]
-async fn an_installed_quality_model_adds_its_score_and_its_name() {
+async fn installed_quality_model_adds_score_and_name() {
     let mut files = Vec::new();
     let mut picture = testing::fixture_models::Picture::from_raw(640, 480, vec![90; 640 * 480 * 3]).unwrap();
     testing::draw_face(&mut picture, 5, 5, 3);
@@ -232,7 +232,7 @@ async fn enhanced(response: Response) -> (f32, String, image::RgbImage) {
 }
 
 #[testing::test]
-async fn a_small_picture_is_enlarged_and_says_by_how_much() {
+async fn small_image_is_enlarged_with_reported_scale() {
     let app = App::spawn().await;
     let answer = app.post_raw("/images/enhance", "image/png", drawn(100, 80)).await;
     let (scale, media, picture) = enhanced(answer).await;
@@ -252,7 +252,7 @@ async fn a_small_picture_is_enlarged_and_says_by_how_much() {
 }
 
 #[testing::test]
-async fn a_large_picture_keeps_its_size() {
+async fn large_image_keeps_size_when_enhanced() {
     let app = App::spawn().await;
     let (scale, _, picture) =
         enhanced(app.post_raw("/images/enhance", "image/jpeg", picture("ada.jpg")).await).await;
@@ -260,7 +260,7 @@ async fn a_large_picture_keeps_its_size() {
 }
 
 #[testing::test]
-async fn what_is_no_picture_is_refused_as_everywhere() {
+async fn enhance_rejects_invalid_image() {
     let app = App::spawn().await;
     problem(app.post_raw("/images/enhance", "image/png", b"text".to_vec()).await, 415, "not_an_image").await;
     problem(app.post_raw("/images/enhance", "image/png", Vec::new()).await, 400, "missing_image").await;

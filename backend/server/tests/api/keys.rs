@@ -15,7 +15,7 @@ async fn make(app: &App, by: &str, body: &Value) -> Value {
 }
 
 #[testing::test]
-async fn a_key_makes_a_key_that_is_shown_once_works_and_is_recorded() {
+async fn created_key_works_and_secret_is_shown_once() {
     let (app, operator, by) = App::with_key(None, Scope::ALL).await;
     app.state.services.store.collections().ensure("press").await.unwrap();
     let body = json!({"name": " press desk ", "collection": "press", "scopes": ["search", "read", "read"], "requests_per_minute": 60});
@@ -40,7 +40,7 @@ async fn a_key_makes_a_key_that_is_shown_once_works_and_is_recorded() {
 }
 
 #[testing::test]
-async fn no_key_gains_anything_by_making_another() {
+async fn created_key_never_exceeds_rights_of_creator() {
     let (app, _, tenant) = App::with_key(Some("press"), &[Scope::Read, Scope::Keys]).await;
     let good = || json!({"name": "a", "collection": "press", "scopes": ["read"]});
     let refused = async |by: &str, changes: Value, status: u16, code: &str, name: &str| {
@@ -114,7 +114,7 @@ async fn no_key_gains_anything_by_making_another() {
 }
 
 #[testing::test]
-async fn a_revoked_key_opens_nothing_and_stays_listed() {
+async fn revoked_key_is_rejected_and_stays_listed() {
     let (app, operator, by) = App::with_key(None, &[Scope::Keys, Scope::Admin]).await;
     let (held, secret) = app.key(Some("press"), &[Scope::Read]).await;
     let path = format!("/keys/{}/revoke", held.id);
@@ -138,7 +138,7 @@ async fn a_revoked_key_opens_nothing_and_stays_listed() {
 
 /// The holder of a leaked key can create other keys with it before anyone notices.
 #[testing::test]
-async fn a_key_is_revoked_with_all_that_came_from_it() {
+async fn revocation_can_include_descendant_keys() {
     let (app, _, operator) = App::with_key(None, Scope::ALL).await;
     app.state.services.store.collections().ensure("press").await.unwrap();
     let scopes = ["read", "keys"];
@@ -176,7 +176,7 @@ async fn a_key_is_revoked_with_all_that_came_from_it() {
 /// A process accepts a checked key for some seconds. During this time the key must not create
 /// another key, which would remain valid.
 #[testing::test]
-async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
+async fn recently_revoked_key_cannot_create_key() {
     let (app, held, secret) = App::with_key(None, &[Scope::Read, Scope::Keys]).await;
     app.get_as(&secret, "/keys/current").await;
     let store = &app.state.services.store;
@@ -190,7 +190,7 @@ async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
 }
 
 #[testing::test]
-async fn a_caller_learns_what_the_own_key_may_do() {
+async fn caller_can_read_scopes_of_own_key() {
     let (app, made, key) = App::with_key(Some("press"), &[Scope::Analyze]).await;
     let current = app.get_as(&key, "/keys/current").await;
     assert_eq!((&current["asks_for_keys"], &current["key"]["id"]), (&json!(true), &json!(made.id)));
@@ -203,7 +203,7 @@ async fn a_caller_learns_what_the_own_key_may_do() {
 /// Otherwise a key that is created while no keys are required would remain valid after keys become
 /// required.
 #[testing::test]
-async fn a_service_that_asks_for_no_keys_lets_nobody_change_them() {
+async fn service_without_required_keys_rejects_key_changes() {
     let app = App::spawn().await;
     let (held, _) = app.key(None, &[Scope::Read]).await;
     assert_eq!(app.get_ok("/keys/current").await, json!({"asks_for_keys": false, "key": null}));
@@ -229,7 +229,7 @@ fn guarded_operations() -> Vec<(Method, String, Option<Scope>)> {
 }
 
 #[testing::test]
-async fn without_a_key_only_health_and_the_pages_answer() {
+async fn only_health_and_pages_answer_without_key() {
     let app = App::spawn_with(guarded()).await;
     for path in ["/", "/assets/page.css", "/health/live", "/health/ready", "/openapi.json", "/docs/"] {
         assert_eq!(app.get(path).await.status(), StatusCode::OK, "{path}");
@@ -246,7 +246,7 @@ async fn without_a_key_only_health_and_the_pages_answer() {
 }
 
 #[testing::test]
-async fn a_key_opens_what_its_scopes_name_and_nothing_else() {
+async fn key_allows_only_operations_of_granted_scopes() {
     let (app, _, all) = App::with_key(None, Scope::ALL).await;
     for (method, path, scope) in guarded_operations() {
         let status = app.ask(&all, method.clone(), &path, None).await.status().as_u16();
@@ -264,7 +264,7 @@ async fn a_key_opens_what_its_scopes_name_and_nothing_else() {
 }
 
 #[testing::test]
-async fn the_document_of_a_service_with_keys_lets_nobody_in_without_one() {
+async fn openapi_document_requires_key_for_guarded_operations() {
     let app = App::spawn_with(guarded()).await;
     let document = app.get_ok("/openapi.json").await;
     for (method, path, _) in guarded_operations() {
@@ -276,7 +276,7 @@ async fn the_document_of_a_service_with_keys_lets_nobody_in_without_one() {
 }
 
 #[testing::test]
-async fn keys_that_do_not_work_are_told_apart() {
+async fn invalid_keys_are_rejected_with_distinct_reasons() {
     let app = App::spawn_with(guarded()).await;
     let refused = async |key: &str, reason: &str| {
         let response = app.ask(key, Method::GET, "/crawls", None).await;
@@ -304,7 +304,7 @@ async fn keys_that_do_not_work_are_told_apart() {
 }
 
 #[testing::test]
-async fn a_key_is_sent_in_either_header_and_its_use_is_noted() {
+async fn key_is_accepted_in_either_header_and_use_recorded() {
     let (app, made, key) = App::with_key(None, &[Scope::Read]).await;
     assert_eq!(made.last_used_at, None);
     assert!(key.starts_with(&made.prefix) && made.prefix.len() < 12, "{}", made.prefix);
@@ -320,7 +320,7 @@ async fn a_key_is_sent_in_either_header_and_its_use_is_noted() {
 }
 
 #[testing::test]
-async fn a_bound_key_means_its_own_collection() {
+async fn bound_key_accesses_only_own_collection() {
     let (app, _, ours) = App::with_key(Some("ours"), &tenant_scopes()).await;
     app.key(Some("theirs"), &tenant_scopes()).await;
     let listed = app.get_as(&ours, "/collections").await;
@@ -345,7 +345,7 @@ async fn a_bound_key_means_its_own_collection() {
 }
 
 #[testing::test]
-async fn a_key_that_has_used_up_its_minute_is_told_when_to_come_back() {
+async fn rate_limited_key_receives_retry_after() {
     let (app, made, key) = App::with_key(None, &[Scope::Read]).await;
     app.database.execute("update api_keys set requests_per_minute = 2").await;
     let (_, free) = app.key(None, &[Scope::Read]).await;
@@ -369,7 +369,7 @@ async fn a_key_that_has_used_up_its_minute_is_told_when_to_come_back() {
 }
 
 #[testing::test]
-async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
+async fn key_revocation_ends_open_event_stream() {
     let (app, made, key) = App::with_key(Some("ours"), &tenant_scopes()).await;
     let site = Site::with(&[]).await;
     let body = json!({"seeds": [format!("{}/held", site.url)], "delay_ms": 0});
@@ -388,7 +388,7 @@ async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
 }
 
 #[testing::test]
-async fn a_key_to_one_collection_is_challenged_where_all_are_needed() {
+async fn bound_key_is_rejected_for_operations_on_all_collections() {
     let (app, _, ours) = App::with_key(Some("ours"), &tenant_scopes()).await;
     let response = app.ask(&ours, Method::POST, "/collections", Some(&json!({"name": "more"}))).await;
     assert!(response.headers()["www-authenticate"].to_str().unwrap().contains("scope=\"admin\""));
@@ -410,7 +410,7 @@ async fn crawls_of(app: &App, key: &str) -> Response {
 }
 
 #[testing::test]
-async fn invented_keys_do_not_lock_out_a_key_that_was_not_seen_yet() {
+async fn unknown_keys_do_not_block_valid_key() {
     let app = with_keys().await;
     let (_, key) = app.key(None, &[Scope::Read]).await;
     // All requests come from one address, as behind a proxy.
@@ -422,7 +422,7 @@ async fn invented_keys_do_not_lock_out_a_key_that_was_not_seen_yet() {
 }
 
 #[testing::test]
-async fn two_look_ups_of_invented_keys_run_at_a_time_and_the_others_wait_or_are_refused() {
+async fn only_two_unknown_key_lookups_run_concurrently() {
     const SENT: usize = 250;
     let app = with_keys().await;
     // This lock lets look-ups start, but not finish.

@@ -91,7 +91,7 @@ async fn send(stream: &mut TcpStream, bytes: usize) {
 }
 
 #[testing::test]
-async fn bodies_that_come_a_byte_at_a_time_hold_up_nobody() {
+async fn slow_bodies_do_not_block_others() {
     let app = service(Duration::from_secs(60)).await;
     let framing = format!("content-length: {BODY}");
     // A JSON body is counted three times, so each of these bodies alone exceeds the budget.
@@ -107,7 +107,7 @@ async fn bodies_that_come_a_byte_at_a_time_hold_up_nobody() {
 }
 
 #[testing::test]
-async fn a_body_holds_what_has_arrived_of_it_and_little_more() {
+async fn body_holds_little_more_memory_than_received() {
     let app = service(Duration::from_secs(60)).await;
     let mut stream = announce_image(&app, "127.0.0.1", BODY).await;
     send(&mut stream, UNCOUNTED).await;
@@ -121,7 +121,7 @@ async fn a_body_holds_what_has_arrived_of_it_and_little_more() {
 }
 
 #[testing::test]
-async fn of_two_bodies_for_which_there_is_no_room_the_first_to_come_goes_on() {
+async fn earlier_body_continues_when_memory_is_insufficient() {
     let app = service(Duration::from_secs(60)).await;
     let mut first = announce_image(&app, "127.0.0.1", BODY).await;
     let mut second = announce_image(&app, "127.0.0.2", BODY).await;
@@ -142,7 +142,7 @@ async fn of_two_bodies_for_which_there_is_no_room_the_first_to_come_goes_on() {
 }
 
 #[testing::test]
-async fn a_body_waits_for_one_that_is_being_read() {
+async fn body_waits_for_memory_of_body_being_read() {
     let app = service(Duration::from_secs(60)).await;
     let mut first = announce_image(&app, "127.0.0.1", BODY).await;
     send(&mut first, BODY - 1).await;
@@ -161,7 +161,7 @@ async fn a_body_waits_for_one_that_is_being_read() {
 }
 
 #[testing::test]
-async fn one_address_leaves_room_for_the_others() {
+async fn one_address_leaves_body_memory_for_others() {
     let app = service(Duration::from_secs(8)).await;
     // A caller's share is three quarters of the budget, which is 768 KiB.
     let mut large = announce_image(&app, "127.0.0.1", BODY).await;
@@ -179,7 +179,7 @@ async fn one_address_leaves_room_for_the_others() {
 }
 
 #[testing::test]
-async fn a_body_for_which_there_is_no_room_in_time_is_refused() {
+async fn body_is_rejected_if_memory_stays_unavailable() {
     let app = service(Duration::from_secs(8)).await;
     let mut first = announce_image(&app, "127.0.0.2", BODY).await;
     send(&mut first, BODY - 1).await;
@@ -192,7 +192,7 @@ async fn a_body_for_which_there_is_no_room_in_time_is_refused() {
 }
 
 #[testing::test]
-async fn a_body_that_is_larger_than_all_there_is_comes_in_alone() {
+async fn body_larger_than_budget_is_read_alone() {
     let app = service(Duration::from_secs(60)).await;
     let image = json!({"image_base64": "A".repeat(900 << 10)});
     problem(app.post_json("/faces/detect", &image).await, 415, "not_an_image").await;
@@ -200,7 +200,7 @@ async fn a_body_that_is_larger_than_all_there_is_comes_in_alone() {
 }
 
 #[testing::test]
-async fn a_body_that_does_not_say_how_long_it_is_is_counted_by_what_came() {
+async fn chunked_body_is_counted_by_received_bytes() {
     let app = service(Duration::from_secs(60)).await;
     let analyzer = &app.state.services.analyzer;
     let all: Vec<_> = futures::future::join_all(
@@ -223,7 +223,7 @@ async fn a_body_that_does_not_say_how_long_it_is_is_counted_by_what_came() {
 }
 
 #[testing::test]
-async fn images_that_are_fetched_have_room_of_their_own() {
+async fn fetched_images_have_separate_budget() {
     let config = Config { body_budget: BUDGET, image_limit: 600 << 10, ..Config::default() };
     let app = spawn(4, config, false).await;
     let site = crate::support::site::Site::with(&[]).await;
@@ -273,7 +273,7 @@ async fn hold(
 }
 
 #[testing::test]
-async fn however_many_pictures_come_no_more_are_decoded_than_there_is_room_for() {
+async fn decoded_images_never_exceed_memory_budget() {
     let app = spawn(2, Config::default(), false).await;
     assert_eq!(gauge(&app, "limit_bytes", PIXELS).await, 2 * PICTURE);
     let path = "/faces/detect?passes=thorough&det_size=320";
@@ -297,7 +297,7 @@ async fn however_many_pictures_come_no_more_are_decoded_than_there_is_room_for()
 }
 
 #[testing::test]
-async fn what_takes_several_pictures_needs_room_for_one() {
+async fn multi_image_requests_need_memory_for_one_image() {
     let app = spawn(1, Config::default(), false).await;
     let batch: Vec<_> = (0..20).map(|_| ("image", portrait())).collect();
     let compare = [("image", portrait()), ("image", portrait())];
@@ -334,7 +334,7 @@ async fn site() -> String {
 }
 
 #[testing::test]
-async fn a_crawl_leaves_room_for_callers_and_goes_on_when_it_has_some() {
+async fn crawl_leaves_memory_for_callers_and_continues_later() {
     let app = spawn(2, Config::default(), true).await;
     let site = site().await;
     // This lock keeps images from being stored. A job holds its analyzed image until it is stored.
@@ -359,7 +359,7 @@ async fn a_crawl_leaves_room_for_callers_and_goes_on_when_it_has_some() {
 }
 
 #[testing::test]
-async fn a_caller_who_leaves_gives_his_place_to_the_next() {
+async fn aborted_request_frees_place_in_memory_queue() {
     let app = spawn(2, Config::default(), false).await;
     let held = hold(&app, 2, Priority::Interactive).await;
     let ask = || {
@@ -378,7 +378,7 @@ async fn a_caller_who_leaves_gives_his_place_to_the_next() {
 }
 
 #[testing::test]
-async fn a_caller_for_whom_there_is_no_room_in_time_is_told_to_come_back() {
+async fn request_without_memory_in_time_receives_retry_after() {
     let config = Config { request_timeout: Duration::from_secs(6), ..Config::default() };
     let app = spawn(1, config, false).await;
     let held = hold(&app, 1, Priority::Interactive).await;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 /// The snapshot contains one line per operation, with every property whose change would affect
 /// callers.
 #[test]
-fn the_contract_is_as_it_was() {
+fn operations_match_contract_snapshot() {
     let document = document();
     let mut text = String::new();
     for (method, path, operation) in operations(&document) {
@@ -30,7 +30,7 @@ fn the_contract_is_as_it_was() {
 }
 
 #[test]
-fn every_operation_is_described() {
+fn every_operation_has_description_and_examples() {
     let document = document();
     let mut ids = HashSet::new();
     for (method, path, operation) in operations(&document) {
@@ -92,7 +92,7 @@ fn no_schema_contradicts_itself() {
 
 /// Client generators fail on references without a target.
 #[test]
-fn every_reference_leads_somewhere() {
+fn every_reference_has_target() {
     fn walk(value: &Value, document: &Value) {
         match value {
             Value::Object(fields) => {
@@ -112,7 +112,7 @@ fn every_reference_leads_somewhere() {
 
 /// Responses with a known retry time declare the header `retry-after`.
 #[test]
-fn retry_after_is_declared_where_it_is_sent() {
+fn retry_after_header_is_declared_where_sent() {
     let document = document();
     for (method, path, operation) in operations(&document) {
         for (status, response) in operation["responses"].as_object().unwrap() {
@@ -130,7 +130,7 @@ fn retry_after_is_declared_where_it_is_sent() {
 /// An unknown field is an error. The document declares this for every body, and the service
 /// enforces it.
 #[testing::test]
-async fn no_body_takes_a_field_that_the_document_does_not_name() {
+async fn bodies_reject_undeclared_fields() {
     fn closed(schema: &Value, document: &Value, place: &str) {
         if let Some(reference) = schema["$ref"].as_str() {
             closed(document.pointer(&reference[1..]).unwrap(), document, reference);
@@ -174,7 +174,7 @@ async fn no_body_takes_a_field_that_the_document_does_not_name() {
 
 /// Callers and the form of the web page read the limits from the document.
 #[testing::test]
-async fn the_service_has_the_limits_of_a_crawl_that_the_document_states() {
+async fn crawl_limits_match_openapi_document() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let document = document();
     let fields = document["components"]["schemas"]["CreateCrawl"]["properties"].as_object().unwrap();
@@ -194,7 +194,7 @@ async fn the_service_has_the_limits_of_a_crawl_that_the_document_states() {
 }
 
 #[testing::test]
-async fn the_document_and_the_service_agree() {
+async fn service_responses_match_openapi_document() {
     let app = App::spawn().await;
     assert_eq!(app.get_ok("/openapi.json").await, document());
     let document = document();

@@ -24,7 +24,7 @@ async fn change(app: &App, headers: &[(&str, &str)]) -> Response {
 }
 
 #[testing::test]
-async fn a_page_of_another_site_erases_nobody() {
+async fn cross_site_page_cannot_erase_faces() {
     let (app, _site, _) = App::with_crawl(&["ada.jpg", "cora.jpg"]).await;
     let part = multipart::Part::bytes(images::picture("ada_2.jpg")).file_name("picture");
     let request = app.client.post(format!("{}/erasures?threshold=-1", app.url));
@@ -36,7 +36,7 @@ async fn a_page_of_another_site_erases_nobody() {
 }
 
 #[testing::test]
-async fn only_a_page_of_this_service_and_callers_that_are_no_browser_change_anything() {
+async fn only_same_origin_pages_and_non_browsers_change_data() {
     let app = App::spawn_bare(Config::default()).await;
     let own = app.url.as_str();
     let port = own.rsplit_once(':').unwrap().1;
@@ -70,7 +70,7 @@ async fn only_a_page_of_this_service_and_callers_that_are_no_browser_change_anyt
 }
 
 #[testing::test]
-async fn every_operation_that_changes_anything_looks_at_the_origin() {
+async fn every_changing_operation_checks_origin() {
     let app = App::spawn_bare(Config::default()).await;
     let document = document();
     let mut tried = 0;
@@ -88,7 +88,7 @@ async fn every_operation_that_changes_anything_looks_at_the_origin() {
 }
 
 #[testing::test]
-async fn origins_and_hosts_that_the_operator_names_may_change_things() {
+async fn configured_origins_and_hosts_may_change_data() {
     let config = Config {
         allow_origins: vec!["https://app.example".into()],
         public_hosts: vec!["faces.example".parse().unwrap(), "db.example:8443".parse().unwrap()],
@@ -114,7 +114,7 @@ async fn origins_and_hosts_that_the_operator_names_may_change_things() {
 }
 
 #[testing::test]
-async fn another_site_reads_nothing_either() {
+async fn responses_deny_cross_site_reads() {
     let app = App::spawn_bare(Config::default()).await;
     for path in ["/faces", "/collections", "/metrics", "/openapi.json"] {
         let request = app.client.get(format!("{}{path}", app.url)).header("origin", "http://evil.example");
@@ -131,7 +131,7 @@ async fn another_site_reads_nothing_either() {
 }
 
 #[testing::test]
-async fn a_key_is_proof_enough_of_who_asks() {
+async fn request_with_key_may_have_any_origin() {
     let app = App::spawn_with(Options { models: Models::Fixture, ..guarded() }).await;
     let (_, key) = app.key(None, &[Scope::Admin]).await;
     let request = app.client.post(format!("{}/collections", app.url)).bearer_auth(key);
@@ -140,7 +140,7 @@ async fn a_key_is_proof_enough_of_who_asks() {
 }
 
 #[testing::test]
-async fn a_body_says_what_it_is() {
+async fn body_without_supported_content_type_is_rejected() {
     let app = App::spawn_bare(Config::default()).await;
     let picture = images::drawn(32, 32);
     let send = async |path: &str, method: Method, body: Vec<u8>| {
@@ -183,7 +183,7 @@ async fn status_of(app: &App, head: &str) -> String {
 }
 
 #[testing::test]
-async fn names_of_others_are_refused_and_loopback_names_are_not() {
+async fn foreign_host_is_rejected_and_loopback_host_accepted() {
     let app = App::spawn_bare(Config::default()).await;
     for host in [
         "localhost",
@@ -221,7 +221,7 @@ async fn names_of_others_are_refused_and_loopback_names_are_not() {
 }
 
 #[testing::test]
-async fn a_request_names_one_host_and_its_target_no_other() {
+async fn request_requires_exactly_one_matching_host() {
     let app = App::spawn_bare(Config::default()).await;
     let end = "connection: close\r\n\r\n";
     let twice = "GET /faces HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\n";
@@ -235,7 +235,7 @@ async fn a_request_names_one_host_and_its_target_no_other() {
 }
 
 #[testing::test]
-async fn the_operator_names_further_hosts() {
+async fn configured_public_hosts_are_accepted() {
     let public_hosts = vec!["Faces.Example".parse().unwrap(), "db.example:8443".parse().unwrap()];
     let app = App::spawn_bare(Config { public_hosts, ..Config::default() }).await;
     for (host, status) in [
@@ -254,7 +254,7 @@ async fn the_operator_names_further_hosts() {
 }
 
 #[testing::test]
-async fn an_address_is_allowed_where_the_service_listens_on_it_or_on_all() {
+async fn ip_host_must_match_listen_address() {
     let listen = "192.0.2.7".parse().unwrap();
     let app = App::spawn_bare(Config { listen, ..Config::default() }).await;
     assert_eq!(ask_host(&app, "/faces", "192.0.2.7:8080").await.status(), StatusCode::OK);
@@ -269,7 +269,7 @@ async fn an_address_is_allowed_where_the_service_listens_on_it_or_on_all() {
 }
 
 #[testing::test]
-async fn where_a_key_is_asked_for_any_host_will_do() {
+async fn any_host_is_accepted_when_keys_are_required() {
     let app = App::spawn_with(Options { models: Models::Fixture, ..guarded() }).await;
     let (_, key) = app.key(None, &[Scope::Read]).await;
     let request = app.client.get(format!("{}/faces", app.url)).header("host", "faces.example");
@@ -277,7 +277,7 @@ async fn where_a_key_is_asked_for_any_host_will_do() {
 }
 
 #[testing::test]
-async fn a_forbidden_address_is_not_in_the_answer() {
+async fn forbidden_address_is_not_revealed_in_response() {
     let app = App::spawn().await;
     // These addresses are outside of the range that the tests allow. Address literals are not
     // resolved.
@@ -295,7 +295,7 @@ async fn a_forbidden_address_is_not_in_the_answer() {
 }
 
 #[testing::test]
-async fn neither_is_it_in_what_a_crawl_or_a_job_says() {
+async fn forbidden_address_is_not_revealed_by_crawl_or_job() {
     let app = App::spawn().await;
     let site = Site::with(&[]).await;
     let body = json!({"seeds": [format!("{}/to-metadata", site.url)], "delay_ms": 0, "scope": "list", "allow": ["169.254.169.254"]});

@@ -27,7 +27,7 @@ fn imports(module: &str, at: &str) -> Vec<String> {
 }
 
 #[testing::test]
-async fn the_page_and_the_docs_load_only_from_this_server() {
+async fn page_and_docs_load_only_from_own_server() {
     let app = App::spawn().await;
     for page in ["/", "/docs/"] {
         let response = app.get(page).await;
@@ -59,7 +59,7 @@ async fn the_page_and_the_docs_load_only_from_this_server() {
 }
 
 #[testing::test]
-async fn the_page_has_no_inline_code_and_its_policy_allows_none() {
+async fn page_has_no_inline_code_and_policy_forbids_it() {
     let app = App::spawn().await;
     let response = app.get("/").await;
     let policy = response.headers()["content-security-policy"].to_str().unwrap().to_owned();
@@ -76,7 +76,7 @@ async fn the_page_has_no_inline_code_and_its_policy_allows_none() {
 }
 
 #[testing::test]
-async fn every_module_that_the_page_imports_is_served() {
+async fn every_imported_page_module_is_served() {
     let app = App::spawn().await;
     let mut seen = BTreeSet::new();
     let mut waiting = vec!["/assets/js/main.js".to_owned()];
@@ -94,7 +94,7 @@ async fn every_module_that_the_page_imports_is_served() {
 }
 
 #[testing::test]
-async fn an_asset_that_did_not_change_is_not_sent_again() {
+async fn unchanged_asset_returns_304() {
     let app = App::spawn().await;
     for path in ["/assets/page.css", "/assets/js/reasons.js"] {
         let first = app.get(path).await;

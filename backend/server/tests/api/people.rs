@@ -20,7 +20,7 @@ async fn patch(app: &App, id: &Value, body: &Value) -> reqwest::Response {
 }
 
 #[testing::test]
-async fn a_subject_is_made_changed_listed_and_deleted() {
+async fn subject_is_created_changed_listed_merged_and_deleted() {
     let app = app().await;
     let body = json!({"name": " Ada ", "external_id": "a-1", "metadata": {"team": "engines"}});
     let response = app.post_json("/subjects", &body).await;
@@ -63,7 +63,7 @@ async fn a_subject_is_made_changed_listed_and_deleted() {
 }
 
 #[testing::test]
-async fn wrong_fields_are_named() {
+async fn invalid_subject_error_names_field() {
     let app = app().await;
     let long = "x".repeat(201);
     for (body, named) in [
@@ -106,7 +106,7 @@ async fn wrong_fields_are_named() {
 }
 
 #[testing::test]
-async fn a_merge_takes_as_much_metadata_as_one_subject_may_have_and_not_a_byte_more() {
+async fn merged_metadata_may_not_exceed_subject_limit() {
     const LONGEST: usize = 16 << 10;
     let app = app().await;
     // `{"a":"…","b":"…"}` has 15 bytes in addition to the two strings.
@@ -132,7 +132,7 @@ async fn a_merge_takes_as_much_metadata_as_one_subject_may_have_and_not_a_byte_m
 }
 
 #[testing::test]
-async fn who_may_not_erase_takes_a_face_away_and_keeps_its_image() {
+async fn removing_face_without_erase_scope_requires_keeping_image() {
     let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..guarded() }).await;
     let (_, writer) = app.key(Some("ours"), &[Scope::Write, Scope::Read]).await;
     let (_, eraser) = app.key(Some("ours"), &[Scope::Write, Scope::Erase]).await;
@@ -150,7 +150,7 @@ async fn who_may_not_erase_takes_a_face_away_and_keeps_its_image() {
 }
 
 #[testing::test]
-async fn a_merge_is_recorded_with_the_subjects_that_are_gone() {
+async fn subject_merge_is_audited_with_merged_ids() {
     let app = app().await;
     let ada = create(&app, &json!({"name": "Ada"})).await;
     let bob = create(&app, &json!({"name": "Bob"})).await;
@@ -178,7 +178,7 @@ fn subjects(answer: &Value) -> Vec<&str> {
 }
 
 #[testing::test]
-async fn an_enrolled_person_is_found_by_name() {
+async fn enrolled_person_is_found_by_search() {
     let app = App::spawn().await;
     let (ada, ben) = (subject(&app, "Ada").await, subject(&app, "Ben").await);
     let first = enrol(&app, &ada, "ada.jpg", "").await;
@@ -234,7 +234,7 @@ async fn an_enrolled_person_is_found_by_name() {
 }
 
 #[testing::test]
-async fn a_picture_is_enrolled_from_its_address_and_from_a_form() {
+async fn image_is_enrolled_from_url_and_form() {
     let app = App::spawn().await;
     let site = Site::with(&["ada.jpg", "ben.jpg"]).await;
     let someone = subject(&app, "Someone").await;
@@ -274,7 +274,7 @@ async fn a_picture_is_enrolled_from_its_address_and_from_a_form() {
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn a_face_that_is_upside_down_is_refused_unless_the_image_is_rotated() {
+async fn upside_down_face_is_rejected_unless_rotated() {
     let app = App::spawn().await;
     let someone = subject(&app, "Someone").await;
     let path = format!("/subjects/{someone}/faces");
@@ -295,7 +295,7 @@ async fn a_face_that_is_upside_down_is_refused_unless_the_image_is_rotated() {
 }
 
 #[testing::test]
-async fn a_poor_face_is_refused_with_the_reasons_unless_it_is_forced() {
+async fn low_quality_face_is_rejected_with_reasons_unless_forced() {
     let app = App::spawn().await;
     let someone = subject(&app, "Someone").await;
     let path = format!("/subjects/{someone}/faces");
@@ -327,7 +327,7 @@ async fn a_poor_face_is_refused_with_the_reasons_unless_it_is_forced() {
 }
 
 #[testing::test]
-async fn a_collection_is_clustered_and_a_named_cluster_attracts_what_comes_later() {
+async fn named_cluster_receives_later_faces_of_person() {
     let app = App::spawn().await;
     let first = Site::with(&["ada.jpg", "ada_2.jpg", "ben.jpg", "ben_2.jpg", "dan.jpg"]).await;
     app.crawl(&[first.page()]).await;
@@ -361,7 +361,7 @@ async fn a_collection_is_clustered_and_a_named_cluster_attracts_what_comes_later
 }
 
 #[testing::test]
-async fn another_collections_key_sees_no_subject() {
+async fn key_of_other_collection_cannot_access_subjects() {
     let app = App::spawn_with(guarded()).await;
     let scopes = [Scope::Read, Scope::Write, Scope::Search, Scope::Erase];
     let (_, ours) = app.key(Some("ours"), &scopes).await;

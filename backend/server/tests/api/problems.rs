@@ -8,7 +8,7 @@ use server::Config;
 use std::time::Duration;
 
 #[testing::test]
-async fn paths_and_methods_that_are_not_there_are_told() {
+async fn unknown_path_returns_404_and_wrong_method_405() {
     let app = App::spawn().await;
     problem(app.get("/nowhere").await, 404, "route_not_found").await;
     problem(app.get("/faces/").await, 404, "route_not_found").await;
@@ -20,7 +20,7 @@ async fn paths_and_methods_that_are_not_there_are_told() {
 }
 
 #[testing::test]
-async fn request_ids_are_taken_over_when_sane_and_made_otherwise() {
+async fn valid_request_id_is_kept_and_invalid_one_replaced() {
     let app = App::spawn().await;
     let ask = async |id: &str| {
         let request = app.client.get(format!("{}/health/live", app.url)).header("x-request-id", id);
@@ -34,7 +34,7 @@ async fn request_ids_are_taken_over_when_sane_and_made_otherwise() {
 }
 
 #[testing::test]
-async fn every_answer_has_its_security_headers() {
+async fn every_response_has_security_headers() {
     let app = App::spawn().await;
     for path in ["/faces", "/nowhere", "/health/live", "/", "/docs/", "/openapi.json"] {
         let response = app.get(path).await;
@@ -53,7 +53,7 @@ async fn every_answer_has_its_security_headers() {
 }
 
 #[testing::test]
-async fn other_origins_are_allowed_only_when_named() {
+async fn only_configured_origins_receive_cors_header() {
     let config = Config { allow_origins: vec!["https://page.example".into()], ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let ask = async |origin: &str| {
@@ -66,7 +66,7 @@ async fn other_origins_are_allowed_only_when_named() {
 }
 
 #[testing::test]
-async fn one_analysis_too_many_is_answered_with_retry_after() {
+async fn analysis_over_limit_returns_429_with_retry_after() {
     let config = Config { max_analyses: 1, request_timeout: Duration::from_secs(30), ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let site = crate::support::site::Site::with(&[]).await;
@@ -91,7 +91,7 @@ async fn one_analysis_too_many_is_answered_with_retry_after() {
 }
 
 #[testing::test]
-async fn an_answer_that_takes_too_long_is_given_up() {
+async fn slow_response_times_out_with_503() {
     let config = Config { request_timeout: Duration::from_millis(200), ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let site = crate::support::site::Site::with(&[]).await;
@@ -100,7 +100,7 @@ async fn an_answer_that_takes_too_long_is_given_up() {
 }
 
 #[testing::test]
-async fn a_nul_character_is_refused_before_it_reaches_the_database() {
+async fn nul_character_is_rejected_before_database_call() {
     let app = App::spawn().await;
     for path in
         ["/faces?collection=a%00", "/subjects?name=%00", "/jobs?kind=scan%00", "/crawls?collection=%00"]
@@ -121,7 +121,7 @@ async fn a_nul_character_is_refused_before_it_reaches_the_database() {
 }
 
 #[testing::test]
-async fn an_array_is_not_taken_for_an_object() {
+async fn array_body_is_rejected_instead_of_object() {
     let app = App::spawn().await;
     let url = format!("{}/collections/default", app.url);
     let response = app.client.patch(url).json(&json!([null, null])).send().await.unwrap();
@@ -136,7 +136,7 @@ async fn an_array_is_not_taken_for_an_object() {
 }
 
 #[test]
-fn codes_are_stable_and_errors() {
+fn error_codes_are_unique_and_have_error_status() {
     let names: std::collections::HashSet<&str> = server::Code::ALL.iter().map(|code| code.as_str()).collect();
     assert_eq!(names.len(), server::Code::ALL.len(), "every code has its own name");
     for code in server::Code::ALL {
@@ -153,7 +153,7 @@ async fn spawn() -> App {
 }
 
 #[testing::test]
-async fn a_body_of_more_values_than_any_call_needs_is_refused_before_it_is_built() {
+async fn json_body_with_too_many_values_is_rejected_early() {
     let app = spawn().await;
     // The object, the array and the string are also counted as values.
     let body = |zeros: usize| {
@@ -170,7 +170,7 @@ async fn a_body_of_more_values_than_any_call_needs_is_refused_before_it_is_built
 }
 
 #[testing::test]
-async fn a_batch_of_one_image_too_many_is_refused_as_such() {
+async fn batch_with_too_many_images_is_rejected() {
     let app = spawn().await;
     let images = |count| json!({"images": vec![json!({"image_base64": "AA=="}); count]});
     let over = app.post_json("/faces/detect/batch", &images(65)).await;
@@ -179,7 +179,7 @@ async fn a_batch_of_one_image_too_many_is_refused_as_such() {
 }
 
 #[testing::test]
-async fn nesting_and_repetition_have_an_end() {
+async fn excessive_nesting_and_repeated_keys_are_rejected() {
     let app = spawn().await;
     let nested = |depth: usize| {
         format!(r#"{{"metadata":{}{}}}"#, r#"{"a":"#.repeat(depth), "0".to_owned() + &"}".repeat(depth))

@@ -35,7 +35,7 @@ async fn fetch_slowly(app: &App, pictures: usize) -> (tokio::task::JoinHandle<u1
 }
 
 #[testing::test]
-async fn slow_addresses_of_one_caller_leave_room_for_the_pictures_of_others() {
+async fn slow_urls_of_one_caller_leave_analyses_for_others() {
     let config = Config { max_analyses: 8, ..Config::default() };
     let app = spawn_idle(Options { config, ..Options::default() }).await;
     // These are three quarters of the analyses that may wait.
@@ -90,7 +90,7 @@ async fn slow_statements_of_one_caller_leave_connections_for_others() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn videos_by_url_of_one_caller_leave_connections_for_others() {
+async fn video_urls_of_one_caller_leave_connections_for_others() {
     let app = spawn_idle(Options { videos: true, ..Options::default() }).await;
     let lock = app.database.lock_videos().await;
     let (app, address) = (&app, |n| json!({"url": format!("http://127.0.0.1:9/{n}.mp4")}));
@@ -99,7 +99,7 @@ async fn videos_by_url_of_one_caller_leave_connections_for_others() {
 }
 
 #[testing::test]
-async fn all_keys_to_a_collection_have_one_share() {
+async fn keys_of_one_collection_share_one_stream_limit() {
     let config = Config { max_streams: 1, ..guarded().config };
     let app = spawn_idle(Options { config, ..guarded() }).await;
     let scopes = [Scope::Read, Scope::Crawl];
@@ -119,7 +119,7 @@ async fn next(stream: &mut Response) -> String {
 }
 
 #[testing::test]
-async fn streams_of_one_crawl_share_one_look_at_it() {
+async fn streams_of_one_crawl_share_one_query() {
     let app =
         spawn_measured(Config { events_interval: Duration::from_millis(50), ..Config::default() }).await;
     let (one, other) = (app.idle_crawl().await, app.idle_crawl().await);
@@ -145,7 +145,7 @@ async fn streams_of_one_crawl_share_one_look_at_it() {
 }
 
 #[testing::test]
-async fn a_caller_has_so_many_streams_and_not_one_more() {
+async fn streams_per_caller_are_limited() {
     let app = spawn_measured(Config { max_streams: 2, ..Config::default() }).await;
     let path = format!("{}/events", app.idle_crawl().await);
     let (first, _second) = (app.get(&path).await, app.get(&path).await);
@@ -163,7 +163,7 @@ async fn a_caller_has_so_many_streams_and_not_one_more() {
 }
 
 #[testing::test]
-async fn with_keys_each_key_has_its_streams() {
+async fn each_unbound_key_has_own_stream_limit() {
     let config = Config { max_streams: 1, ..guarded().config };
     let app = App::spawn_with(Options { config, worker: false, models: Models::Fixture, ..guarded() }).await;
     let scopes = [Scope::Read, Scope::Crawl];
@@ -215,7 +215,7 @@ async fn ask_without_reading(app: &App) -> TcpStream {
 }
 
 #[testing::test]
-async fn an_answer_counts_until_it_has_been_read() {
+async fn response_counts_against_budget_until_read() {
     let app = spawn_measured(Config::default()).await;
     let stream = ask_without_reading(&app).await;
     let held = bytes_held(&app, ANSWERS).await;
@@ -225,7 +225,7 @@ async fn an_answer_counts_until_it_has_been_read() {
 }
 
 #[testing::test]
-async fn one_answer_too_many_is_refused() {
+async fn response_over_budget_is_rejected() {
     // The budget holds one decoded image of this size.
     let config = Config {
         answer_budget: u64::from(SIDE * SIDE * 4),
@@ -244,7 +244,7 @@ async fn one_answer_too_many_is_refused() {
 }
 
 #[testing::test]
-async fn the_connection_of_a_caller_who_reads_nothing_ends() {
+async fn connection_of_non_reading_caller_is_closed() {
     let app = spawn_measured(Config { write_stall: Duration::from_millis(300), ..Config::default() }).await;
     let stream = ask_without_reading(&app).await;
     // The caller keeps the connection open and reads nothing, so only the server can end it.
@@ -260,7 +260,7 @@ async fn directly(app: &App, request: axum::http::request::Builder, body: Body) 
 }
 
 #[testing::test]
-async fn the_answer_of_a_list_counts_until_it_has_been_read() {
+async fn list_response_counts_against_budget_until_read() {
     let app = spawn_measured(Config { answer_budget: 300 << 10, ..Config::default() }).await;
     let alias = "x".repeat(190);
     for number in 0..400 {
@@ -284,7 +284,7 @@ async fn the_answer_of_a_list_counts_until_it_has_been_read() {
 }
 
 #[testing::test]
-async fn a_piece_of_an_export_counts_until_it_has_been_read() {
+async fn export_chunk_counts_against_budget_until_read() {
     let config = Config { answer_budget: 300 << 10, ..Options::default().config };
     let app = App::spawn_with(Options { own_gauges: true, config, ..Options::default() }).await;
     let site = Site::with(&["ada.jpg", "ben.jpg"]).await;
@@ -309,7 +309,7 @@ async fn a_piece_of_an_export_counts_until_it_has_been_read() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_clip_whose_answer_is_not_read_holds_no_frames() {
+async fn unread_video_response_holds_no_decoded_frames() {
     let app =
         App::spawn_with(Options { own_gauges: true, videos: true, ..Options::bare(Config::default()) }).await;
     let request = || Request::post("/videos/detect?sampling=fps=5").header("content-type", "video/mp4");

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use store::keys::Scope;
 
 #[testing::test]
-async fn a_whole_service_is_live_and_ready() {
+async fn complete_service_is_live_and_ready() {
     let app = App::spawn().await;
     assert_eq!(app.get_ok("/health/live").await["status"], "ok");
     assert_eq!(app.get_ok("/health/ready").await, json!({"status": "ready"}));
 }
 
 #[testing::test]
-async fn without_its_database_it_is_live_but_not_ready_and_leaks_nothing() {
+async fn service_without_database_is_live_but_not_ready() {
     let app = App::spawn().await;
     app.state.services.store.pool().close().await;
     assert_eq!(app.get_ok("/health/live").await["status"], "ok");
@@ -30,7 +30,7 @@ async fn without_its_database_it_is_live_but_not_ready_and_leaks_nothing() {
 }
 
 #[testing::test]
-async fn a_service_that_is_asked_to_stop_answers_what_it_accepted() {
+async fn stopping_service_answers_accepted_request() {
     let app = App::spawn().await;
     let site = Site::with(&[]).await;
     let (client, url) = (app.client.clone(), format!("{}/faces/detect", app.url));
@@ -45,7 +45,7 @@ async fn a_service_that_is_asked_to_stop_answers_what_it_accepted() {
 }
 
 #[testing::test]
-async fn every_operation_says_where_it_runs() {
+async fn gpu_endpoint_reports_device_of_each_operation() {
     let app = App::spawn().await;
     let report = app.get_ok("/gpu").await;
     let operations = report.list("operations");
@@ -81,7 +81,7 @@ async fn matches_are_told_alike(app: &App, pair: [Vec<u8>; 2]) {
 }
 
 #[testing::test]
-async fn a_measured_rate_of_false_matches_is_told_with_the_match() {
+async fn measured_false_match_rate_is_reported_with_match() {
     let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await;
     assert_eq!(app.get_ok("/gpu").await["matching"]["fmr"], testing::fixture_models::MATCH_FMR);
     let mut picture = testing::fixture_models::Picture::from_raw(640, 480, vec![90; 640 * 480 * 3]).unwrap();
@@ -92,7 +92,7 @@ async fn a_measured_rate_of_false_matches_is_told_with_the_match() {
 }
 
 #[testing::test]
-async fn requests_and_the_queue_are_counted() {
+async fn metrics_count_requests_and_queue_jobs() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     ok(app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await).await;
     app.get("/faces/00000000-0000-7000-8000-000000000000").await;
@@ -127,7 +127,7 @@ async fn requests_and_the_queue_are_counted() {
 }
 
 #[testing::test]
-async fn discarded_jobs_are_listed_and_given_a_new_life() {
+async fn discarded_jobs_are_listed_and_can_be_retried() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let queue = &app.state.services.queue;
     let mut tx = app.state.services.store.begin().await.unwrap();
@@ -166,7 +166,7 @@ async fn discarded_jobs_are_listed_and_given_a_new_life() {
 }
 
 #[testing::test]
-async fn a_job_of_an_ended_crawl_is_not_given_a_life_without_use() {
+async fn retry_of_job_of_ended_crawl_is_rejected() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let crawl = app.create("/crawls", &json!({"seeds": ["http://127.0.0.1:9/a"]})).await;
     let id = crawl.text("id");
@@ -179,7 +179,7 @@ async fn a_job_of_an_ended_crawl_is_not_given_a_life_without_use() {
 }
 
 #[testing::test]
-async fn jobs_of_a_crawl_are_found_by_it() {
+async fn jobs_are_filtered_by_crawl() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let body = json!({"seeds": ["http://127.0.0.1:9/a", "http://127.0.0.1:9/b"]});
     let crawl = app.create("/crawls", &body).await;
@@ -197,7 +197,7 @@ async fn jobs_of_a_crawl_are_found_by_it() {
 }
 
 #[testing::test]
-async fn the_largest_page_of_jobs_leads_to_the_next() {
+async fn largest_job_page_has_next_cursor() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let jobs: Vec<NewJob> = (0..1001).map(|n| NewJob::new("scan_image", json!({"n": n}))).collect();
     app.commit(async |tx| app.state.services.queue.enqueue(tx.conn(), &jobs).await).await;
@@ -210,7 +210,7 @@ async fn the_largest_page_of_jobs_leads_to_the_next() {
 }
 
 #[testing::test]
-async fn searches_and_deletions_are_recorded_with_their_key_and_without_what_was_seen() {
+async fn searches_and_deletions_are_audited_without_personal_data() {
     let (app, key, ours) = App::with_key(Some("ours"), &tenant_scopes()).await;
     let site = Site::with(&["ada_small.jpg", "two_people.jpg"]).await;
     let (_, theirs) = app.key(Some("theirs"), &tenant_scopes()).await;
@@ -246,7 +246,7 @@ async fn searches_and_deletions_are_recorded_with_their_key_and_without_what_was
 }
 
 #[testing::test]
-async fn the_log_is_filtered_and_paged() {
+async fn audit_log_is_filtered_and_paginated() {
     let app = App::spawn().await;
     for name in ["a", "b", "c"] {
         app.post_json("/collections", &json!({"name": name})).await;

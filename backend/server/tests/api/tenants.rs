@@ -249,7 +249,7 @@ async fn enrol(app: &App, key: &str, face: &Value) -> String {
 }
 
 #[testing::test]
-async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
+async fn no_operation_reveals_or_changes_data_of_other_collection() {
     let app = App::spawn_with(guarded()).await;
     let ours_site = Site::with(&["ada_small.jpg", "ben.jpg"]).await;
     let site = Site::with(&["two_people.jpg"]).await;

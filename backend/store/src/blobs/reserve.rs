@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_of_known_size_must_leave_the_reserve_free() {
+    fn copy_of_known_size_must_leave_reserve_free() {
         let folder = SpoolFolder::with_exact_reserve(std::env::temp_dir(), 1);
         assert!(folder.check_space(1).is_ok());
         assert!(matches!(folder.check_space(u64::MAX / 2), Err(StoreError::DiskFull { .. })));

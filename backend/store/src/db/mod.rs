@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pgvector_versions_are_judged_by_number_and_the_answer_says_what_was_found() {
+    fn pgvector_check_compares_version_numbers() {
         assert_eq!(check_pgvector(Some("0.8.4"), None), Ok(()));
         assert_eq!(check_pgvector(None, Some("0.10.0")), Ok(()));
         assert!(

@@ -433,7 +433,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_where_they_are_read_and_every_migration_can_be_repeated() {
+    fn migration_marks_are_recognised_and_migrations_are_transactional() {
         for migration in MIGRATIONS.iter() {
             let mentions = migration.sql.as_str().to_lowercase().contains("stops older programs");
             assert_eq!(mentions, stops_older_programs(migration), "{}", migration.version);

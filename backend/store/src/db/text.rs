@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_tell_urls_apart_and_text_is_made_storable() {
+    fn url_hashes_differ_and_clipped_text_is_storable() {
         assert_eq!(url_hash(None), Uuid::nil());
         assert_ne!(url_hash(Some("http://a/")), url_hash(Some("http://a/b")));
         // printf abc | sha256sum

@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chip_shows_what_lies_inside_its_footprint_and_no_more() {
+    fn chip_shows_only_boxes_overlapping_its_footprint() {
         // Scale 2 and an offset: the chip covers x from 100 to 324 and y from 50 to 274.
         let landmarks: Vec<f32> =
             TEMPLATE.iter().flat_map(|[x, y]| [(100.0 + 2.0 * x) as f32, (50.0 + 2.0 * y) as f32]).collect();

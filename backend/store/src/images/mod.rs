@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_within_the_distance_is_probed_once() {
+    fn probes_each_value_within_distance_once() {
         for (most, count) in [(1, 17), (2, 137)] {
             let mut probes = probes(-1, most);
             assert!(probes.iter().all(|value| (value ^ 0xFFFF).count_ones() <= most));

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_texts_of_a_keys_form_are_hashed() {
+    fn hashes_only_text_in_key_format() {
         let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode([7; KEY_BYTES]));
         assert!(KeyHash::of(&key).is_some());
         for other in
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_is_what_it_is_written_as() {
+    fn scope_round_trips_through_text() {
         for scope in Scope::ALL {
             assert_eq!(Scope::parse(scope.as_str()), Some(*scope));
             assert!(scope.meaning().ends_with('.'), "{scope}");

@@ -50,7 +50,7 @@ fn modes(folder: &std::path::Path) -> Vec<(bool, u32)> {
 }
 
 #[testing::test]
-async fn only_the_owner_can_read_the_files_of_a_folder() {
+async fn blob_files_are_readable_only_by_owner() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("blobs");
     let blobs = Blobs::open(root.to_str().unwrap()).unwrap();
@@ -114,7 +114,7 @@ impl Disk for Recorder {
 }
 
 #[testing::test]
-async fn a_stored_blob_is_durable_with_its_name() {
+async fn put_syncs_blob_file_and_folders() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Recorder::new(folder.path());
     disk.open();
@@ -129,7 +129,7 @@ async fn a_stored_blob_is_durable_with_its_name() {
 }
 
 #[testing::test]
-async fn blobs_that_arrive_together_are_synced_together() {
+async fn concurrent_blobs_are_synced_in_groups() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Recorder::new(folder.path());
     let blobs = Blobs::open_folder(folder.path(), disk.clone()).unwrap();
@@ -169,7 +169,7 @@ fn peak_memory() -> u64 {
 }
 
 #[testing::test]
-async fn a_copy_of_large_files_does_not_hold_them_in_memory() {
+async fn copying_large_blobs_uses_bounded_memory() {
     const COUNT: usize = 16;
     const BYTES: u64 = 24 << 20;
     let (database, folder) = (TestDatabase::create().await, tempfile::tempdir().unwrap());
@@ -216,7 +216,7 @@ async fn a_copy_of_large_files_does_not_hold_them_in_memory() {
 }
 
 #[testing::test]
-async fn a_folder_keeps_every_blob_once_under_its_content() {
+async fn folder_stores_equal_content_once() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("made/on the way");
     for url in [root.to_str().unwrap().to_owned(), url::Url::from_file_path(&root).unwrap().to_string()] {
@@ -236,7 +236,7 @@ async fn a_folder_keeps_every_blob_once_under_its_content() {
 }
 
 #[testing::test]
-async fn a_file_of_a_killed_writer_is_deleted_and_that_of_another_is_not() {
+async fn only_files_of_killed_writers_are_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
     let kept = blobs.put("chip", "png", Bytes::from_static(b"abc")).await.unwrap();
@@ -273,7 +273,7 @@ async fn a_file_of_a_killed_writer_is_deleted_and_that_of_another_is_not() {
 }
 
 #[testing::test]
-async fn the_same_blob_from_many_writers_is_always_whole() {
+async fn concurrent_writes_of_same_blob_stay_complete() {
     let folder = tempfile::tempdir().unwrap();
     let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
     let bytes = Bytes::from(vec![7; 1 << 20]);
@@ -285,7 +285,7 @@ async fn the_same_blob_from_many_writers_is_always_whole() {
 }
 
 #[testing::test]
-async fn blobs_in_two_levels_of_folders_are_found_listed_and_deleted() {
+async fn supports_blobs_in_two_folder_levels() {
     let folder = tempfile::tempdir().unwrap();
     let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let key = format!("chip/ba/78/{sha256}.png");
@@ -300,7 +300,7 @@ async fn blobs_in_two_levels_of_folders_are_found_listed_and_deleted() {
 }
 
 #[testing::test]
-async fn no_key_leads_out_of_the_folder() {
+async fn blob_key_cannot_escape_folder() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("secret"), "secret").unwrap();
     let blobs = Blobs::open(folder.path().join("blobs").to_str().unwrap()).unwrap();
@@ -386,7 +386,7 @@ async fn bucket(
 }
 
 #[test]
-fn a_bucket_works_like_a_folder() {
+fn bucket_behaves_like_folder() {
     // The variables apply to a whole process, so the test runs in a child process.
     if std::env::var("AWS_ACCESS_KEY_ID").as_deref() != Ok("test-key") {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -399,7 +399,7 @@ fn a_bucket_works_like_a_folder() {
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         runtime.spawn(async move { axum::serve(listener, app).await });
         let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "blobs::a_bucket_works_like_a_folder", "--nocapture"])
+            .args(["--exact", "blobs::bucket_behaves_like_folder", "--nocapture"])
             .env("AWS_ACCESS_KEY_ID", "test-key")
             .env("AWS_SECRET_ACCESS_KEY", "test-secret")
             .env("AWS_REGION", "us-east-1")
@@ -464,7 +464,7 @@ impl World {
 }
 
 #[testing::test]
-async fn what_a_crash_left_over_goes_with_the_next_sweep() {
+async fn pending_blobs_are_deleted_after_crash() {
     let world = World::new().await;
     let key = world.put().await;
     let image = world.image(1, &key).await;
@@ -477,7 +477,7 @@ async fn what_a_crash_left_over_goes_with_the_next_sweep() {
 }
 
 #[testing::test]
-async fn a_blob_that_another_row_names_stays_until_both_are_gone() {
+async fn shared_blob_stays_until_last_row_is_deleted() {
     let world = World::new().await;
     let key = world.put().await;
     let (one, other) = (world.image(1, &key).await, world.image(2, &key).await);
@@ -490,7 +490,7 @@ async fn a_blob_that_another_row_names_stays_until_both_are_gone() {
 }
 
 #[testing::test]
-async fn who_wrote_a_blob_before_it_was_removed_is_told_to_write_it_again() {
+async fn keep_blobs_returns_concurrently_deleted_blobs() {
     let world = World::new().await;
     let key = world.put().await;
     let image = world.image(1, &key).await;
@@ -516,7 +516,7 @@ async fn who_wrote_a_blob_before_it_was_removed_is_told_to_write_it_again() {
 }
 
 #[testing::test]
-async fn a_removal_waits_for_a_picture_that_is_being_stored_and_then_sees_its_row() {
+async fn blob_deletion_waits_for_concurrent_image_insert() {
     let world = World::new().await;
     let key = world.put().await;
     let image = world.image(1, &key).await;

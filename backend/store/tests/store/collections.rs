@@ -45,7 +45,7 @@ async fn full(store: &Store, name: &str) -> (Uuid, Uuid) {
 }
 
 #[testing::test]
-async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_is_done_again() {
+async fn collection_deletion_repeats_interrupted_batch() {
     let (_db, store) = fixture::database().await;
     let (collection, crawl) = full(&store, "press").await;
     let mut tx = store.begin().await.unwrap();
@@ -109,7 +109,7 @@ async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_
 }
 
 #[testing::test]
-async fn keys_go_with_their_collection_and_stay_with_default() {
+async fn api_keys_are_deleted_with_collection_except_default() {
     let (_db, store) = fixture::database().await;
     let [press, default] = fixture::collections(&store, ["press", "default"]).await;
     for collection in [press, default] {
@@ -150,7 +150,7 @@ async fn rotate(store: &Store, collection: Uuid, salt: u8, overlap: Duration) ->
 }
 
 #[testing::test]
-async fn at_most_two_sign_and_only_for_their_own_collection() {
+async fn at_most_two_secrets_sign_for_their_collection() {
     let (_db, store) = fixture::database().await;
     let [ours, theirs] = fixture::collections(&store, ["ours", "b"]).await;
     assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [WebhookSigner::Service]);
@@ -167,7 +167,7 @@ async fn at_most_two_sign_and_only_for_their_own_collection() {
 }
 
 #[testing::test]
-async fn secrets_go_with_their_collection_and_stay_with_default() {
+async fn webhook_secrets_are_deleted_with_collection_except_default() {
     let (_db, store) = fixture::database().await;
     let mut gone = Vec::new();
     for name in ["ours", "default"] {
@@ -193,7 +193,7 @@ async fn secrets_go_with_their_collection_and_stay_with_default() {
 }
 
 #[testing::test]
-async fn a_restored_backup_does_not_sign_with_what_was_replaced_since() {
+async fn restored_backup_does_not_sign_with_replaced_secret() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let (live, copy) = (live.store(), copy.store());
     let collection = fixture::collection(&live, "default").await;

@@ -11,7 +11,7 @@ use store::videos::crawled::{NewVideoUrl, VideoLimits};
 use uuid::Uuid;
 
 #[testing::test]
-async fn collections_are_made_once_and_default_is_always_there() {
+async fn collection_is_created_once_and_default_always_exists() {
     let (_db, store) = fixture::database().await;
     assert_eq!(store.collections().get("default").await.unwrap().name, "default");
     let made = futures::future::try_join_all((0..8).map(|_| store.collections().ensure("press-2024")))
@@ -28,7 +28,7 @@ async fn collections_are_made_once_and_default_is_always_there() {
 }
 
 #[testing::test]
-async fn a_crawl_is_listed_filtered_and_paged_newest_first() {
+async fn crawl_list_filters_and_pages_newest_first() {
     let (_db, store) = fixture::database().await;
     let mut ids = Vec::new();
     for _ in 0..5 {
@@ -75,7 +75,7 @@ async fn a_crawl_is_listed_filtered_and_paged_newest_first() {
 }
 
 #[testing::test]
-async fn states_change_only_from_where_they_may() {
+async fn crawl_state_changes_only_from_allowed_states() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let mut conn = store.pool().acquire().await.unwrap();
@@ -108,7 +108,7 @@ async fn states_change_only_from_where_they_may() {
 }
 
 #[testing::test]
-async fn progress_is_counted_from_the_ledgers_and_adds_up() {
+async fn crawl_progress_counts_ledger_rows() {
     let (_db, store, _, model) = fixture::with_model(4).await;
     let crawl = fixture::crawl(&store).await;
     let pages = admit_pages(&store, crawl.id, 100, &[page("a"), page("b"), page("c")]).await;
@@ -168,7 +168,7 @@ fn result(state: ImageState, reason: Option<Reason>, image: Option<Uuid>) -> Ima
 }
 
 #[testing::test]
-async fn pages_are_admitted_once_in_order_and_up_to_the_limit() {
+async fn pages_are_admitted_once_in_order_up_to_limit() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let urls =
@@ -192,7 +192,7 @@ async fn pages_are_admitted_once_in_order_and_up_to_the_limit() {
 }
 
 #[testing::test]
-async fn addresses_over_the_limits_are_counted() {
+async fn urls_over_limits_are_counted() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let counted = async || store.crawls().progress(crawl.id).await.unwrap().over_limit;
@@ -223,7 +223,7 @@ async fn addresses_over_the_limits_are_counted() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_callers_at_once_admit_every_url_exactly_once_and_never_too_many() {
+async fn concurrent_callers_admit_each_url_once() {
     let (db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let tasks = (0..10).map(|task| {
@@ -264,7 +264,7 @@ async fn many_callers_at_once_admit_every_url_exactly_once_and_never_too_many() 
 }
 
 #[testing::test]
-async fn every_sighting_of_an_image_becomes_a_source_once_and_gets_the_image() {
+async fn image_sightings_become_sources_once() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let seen = [image_url("a.jpg", "one"), image_url("a.jpg", "two"), image_url("a.jpg", "one")];
@@ -303,7 +303,7 @@ async fn every_sighting_of_an_image_becomes_a_source_once_and_gets_the_image() {
 }
 
 #[testing::test]
-async fn a_sighting_made_while_the_image_is_being_settled_is_not_lost() {
+async fn sighting_during_image_settling_is_kept() {
     let (db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let admitted = admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "one")]).await;
@@ -340,7 +340,7 @@ async fn a_sighting_made_while_the_image_is_being_settled_is_not_lost() {
 }
 
 #[testing::test]
-async fn a_page_is_settled_once_with_all_that_is_known() {
+async fn page_is_settled_once_with_all_fields() {
     let (db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let pages = admit_pages(&store, crawl.id, 9, &[page("a"), page("b")]).await;
@@ -380,7 +380,7 @@ async fn a_page_is_settled_once_with_all_that_is_known() {
 }
 
 #[testing::test]
-async fn cancelling_skips_what_is_queued_and_does_not_fight_a_page_that_is_being_settled() {
+async fn cancellation_waits_for_running_page_and_skips_queued_rows() {
     let (db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let pages = admit_pages(&store, crawl.id, 9, &[page("a"), page("b")]).await;
@@ -425,7 +425,7 @@ async fn cancelling_skips_what_is_queued_and_does_not_fight_a_page_that_is_being
 }
 
 #[testing::test]
-async fn what_is_queued_and_what_became_of_the_rest_is_told_inside_the_transaction() {
+async fn transaction_reads_its_queued_rows_and_outcomes() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let pages = admit_pages(&store, crawl.id, 9, &[page("a"), page("b"), page("c")]).await;
@@ -458,7 +458,7 @@ async fn what_is_queued_and_what_became_of_the_rest_is_told_inside_the_transacti
 }
 
 #[testing::test]
-async fn named_locks_hold_until_the_transaction_ends_whatever_their_order() {
+async fn key_locks_hold_until_transaction_ends() {
     let (db, store) = fixture::database().await;
     let mut tx = store.begin().await.unwrap();
     store.images().lock_near_keys(tx.conn(), &[7, -3, 7]).await.unwrap();
@@ -476,7 +476,7 @@ async fn named_locks_hold_until_the_transaction_ends_whatever_their_order() {
 }
 
 #[testing::test]
-async fn pages_with_and_without_images_lock_in_the_same_order() {
+async fn page_transactions_lock_in_same_order() {
     let (db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await.id;
     let directories = ["http://site.test/", "site.test"];

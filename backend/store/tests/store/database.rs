@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Barrier;
 
 #[testing::test]
-async fn connects_pings_and_finds_the_schema_up_to_date() {
+async fn connects_to_database_with_current_schema() {
     let db = TestDatabase::create().await;
     let store = Store::connect(&Config { url: db.url(), ..Config::default() }).await.unwrap();
     store.ping().await.unwrap();
@@ -31,7 +31,7 @@ async fn connects_pings_and_finds_the_schema_up_to_date() {
 }
 
 #[testing::test]
-async fn a_fresh_database_is_migrated_once_by_whoever_comes_first() {
+async fn concurrent_stores_migrate_fresh_database_once() {
     let db = TestDatabase::create().await;
     sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
     let stores: Vec<Store> = (0..4).map(|_| db.store()).collect();
@@ -49,7 +49,7 @@ async fn a_fresh_database_is_migrated_once_by_whoever_comes_first() {
 }
 
 #[testing::test]
-async fn a_url_that_is_none_and_a_database_that_is_not_there_are_told_apart() {
+async fn invalid_url_and_missing_database_return_different_errors() {
     let wrong = Store::connect(&Config { url: "mysql:/nonsense".into(), ..Config::default() }).await;
     assert!(matches!(wrong, Err(StoreError::Invalid(_))));
     let db = TestDatabase::create().await;
@@ -60,7 +60,7 @@ async fn a_url_that_is_none_and_a_database_that_is_not_there_are_told_apart() {
 }
 
 #[test]
-fn the_fingerprint_is_short_hex_and_stable() {
+fn schema_fingerprint_is_stable_short_hex() {
     let fingerprint = store::db::schema::fingerprint();
     assert_eq!(fingerprint, store::db::schema::fingerprint());
     assert_eq!(fingerprint.len(), 12);
@@ -69,7 +69,7 @@ fn the_fingerprint_is_short_hex_and_stable() {
 
 /// After a failover, the address may lead to a server that accepts no changes until it is promoted.
 #[testing::test]
-async fn a_server_that_accepts_no_changes_is_waited_for_and_its_connections_are_replaced() {
+async fn waits_for_writable_server_and_replaces_connections() {
     let db = TestDatabase::create().await;
     let name: String = sqlx::query_scalar("select current_database()").fetch_one(db.pool()).await.unwrap();
     let set = async |to: &str| {
@@ -144,7 +144,7 @@ fn refused(error: &StoreError) {
 }
 
 #[testing::test]
-async fn a_program_may_run_on_a_newer_schema_that_does_not_stop_it() {
+async fn older_program_runs_on_compatible_newer_schema() {
     let db = TestDatabase::create().await;
     let (newer, _folder) = next_version("-- Adds a table.").await;
     let _running = db.store().schema().migrate(OlderPrograms::Stop).await.unwrap();
@@ -163,7 +163,7 @@ async fn a_program_may_run_on_a_newer_schema_that_does_not_stop_it() {
 }
 
 #[testing::test]
-async fn a_migration_that_stops_older_programs_waits_until_they_have_ended() {
+async fn stopping_migration_waits_for_older_programs() {
     let db = TestDatabase::create().await;
     let mut older = db.store().schema().migrate(OlderPrograms::Stop).await.unwrap();
     // A job of a process that lost its connections.
@@ -200,7 +200,7 @@ async fn a_migration_that_stops_older_programs_waits_until_they_have_ended() {
 }
 
 #[testing::test]
-async fn a_database_that_a_newer_version_made_is_not_used() {
+async fn older_program_rejects_database_of_newer_version() {
     let db = TestDatabase::create().await;
     sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
     let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
@@ -209,7 +209,7 @@ async fn a_database_that_a_newer_version_made_is_not_used() {
 }
 
 #[testing::test]
-async fn an_upgrade_that_was_interrupted_before_its_migration_lets_the_older_program_start() {
+async fn older_program_starts_after_interrupted_upgrade() {
     let db = TestDatabase::create().await;
     db.execute("update required_schema set version = 9001").await;
     assert_eq!(db.store().schema().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
@@ -217,7 +217,7 @@ async fn an_upgrade_that_was_interrupted_before_its_migration_lets_the_older_pro
 }
 
 #[testing::test]
-async fn a_migration_that_fails_leaves_the_older_version_usable() {
+async fn failed_migration_leaves_older_version_usable() {
     let db = TestDatabase::create().await;
     let (newer, folder) = next_version(STOPS_OLDER_PROGRAMS).await;
     drop(newer);
@@ -242,7 +242,7 @@ async fn a_migration_that_fails_leaves_the_older_version_usable() {
 
 /// A backup or another long transaction has locked a table.
 #[testing::test]
-async fn a_migration_waits_for_a_table_without_blocking_others() {
+async fn migration_waits_for_table_without_blocking_others() {
     let db = TestDatabase::create().await;
     let reader = db.hold("lock table jobs in access share mode").await;
     let (newer, folder) = next_version("").await;
@@ -267,7 +267,7 @@ async fn a_migration_waits_for_a_table_without_blocking_others() {
 }
 
 #[testing::test]
-async fn a_command_does_not_stop_older_programs() {
+async fn command_does_not_stop_older_programs() {
     let db = TestDatabase::create().await;
     let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
     let refused =
@@ -277,7 +277,7 @@ async fn a_command_does_not_stop_older_programs() {
 }
 
 #[testing::test]
-async fn a_program_with_other_migrations_stops_no_other_program() {
+async fn program_with_different_migrations_stops_no_other_program() {
     let db = TestDatabase::create().await;
     db.execute("update _sqlx_migrations set checksum = '' where version = 1").await;
     let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
@@ -287,7 +287,7 @@ async fn a_program_with_other_migrations_stops_no_other_program() {
 }
 
 #[testing::test]
-async fn the_fast_expression_finds_the_same_hosts_as_the_first_one() {
+async fn fast_url_host_matches_original_function() {
     let db = TestDatabase::create().await;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
     let first = std::fs::read_to_string(folder.join("0042_face_filters.sql")).unwrap();
@@ -328,7 +328,7 @@ async fn raised(pool: &PgPool, code: &str) -> StoreError {
 }
 
 #[testing::test]
-async fn what_passes_is_told_from_what_would_come_again() {
+async fn classifies_transient_database_errors() {
     let db = TestDatabase::create().await;
     for (code, cause) in [
         ("40001", Some(Cause::Conflict)),
@@ -350,7 +350,7 @@ async fn what_passes_is_told_from_what_would_come_again() {
 }
 
 #[testing::test]
-async fn a_read_whose_connection_is_cut_is_done_again_and_a_mistake_is_not() {
+async fn retries_lost_connection_but_not_query_error() {
     let db = TestDatabase::create().await;
     let attempts = Cell::new(0);
     let answer: Result<i32, StoreError> = retried("test", || async {
@@ -375,7 +375,7 @@ async fn a_read_whose_connection_is_cut_is_done_again_and_a_mistake_is_not() {
 }
 
 #[testing::test]
-async fn of_two_that_repeat_one_inside_the_other_only_the_outer_one_does() {
+async fn nested_retry_repeats_only_outer_call() {
     let db = TestDatabase::create().await;
     let (outer, inner) = (Cell::new(0), Cell::new(0));
     let answer: Result<(), StoreError> = retried("outer", || async {
@@ -392,7 +392,7 @@ async fn of_two_that_repeat_one_inside_the_other_only_the_outer_one_does() {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_victim_of_a_deadlock_makes_its_whole_transaction_again() {
+async fn deadlock_victim_repeats_whole_transaction() {
     let db = TestDatabase::create().await;
     db.execute("create table counters (id int primary key, n int not null)").await;
     db.execute("insert into counters values (1, 0), (2, 0)").await;
@@ -461,7 +461,7 @@ async fn hang_up_after_commit(listener: TcpListener, server: PgConnectOptions) {
 }
 
 #[testing::test]
-async fn a_commit_that_was_not_answered_is_not_made_again() {
+async fn commit_without_response_is_not_repeated() {
     let db = TestDatabase::create().await;
     db.execute("create table results (n int)").await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -8,7 +8,7 @@ use store::images::ImageFilter;
 use uuid::Uuid;
 
 #[testing::test]
-async fn a_face_goes_with_the_blobs_that_nobody_else_needs() {
+async fn deleting_face_returns_only_unshared_blobs() {
     let (_db, store, default, model) = fixture::with_model(4).await;
     let first = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
     let mut second = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
@@ -29,7 +29,7 @@ async fn a_face_goes_with_the_blobs_that_nobody_else_needs() {
 }
 
 #[testing::test]
-async fn an_image_goes_with_its_faces_and_sources_and_a_roll_back_brings_all_back() {
+async fn deleting_image_deletes_faces_and_sources() {
     let (_db, store, _, model) = fixture::with_model(4).await;
     let crawl = fixture::crawl(&store).await;
     let face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
@@ -56,7 +56,7 @@ async fn an_image_goes_with_its_faces_and_sources_and_a_roll_back_brings_all_bac
 }
 
 #[testing::test]
-async fn a_crawl_goes_alone_and_its_images_stay_with_their_sources() {
+async fn deleting_crawl_alone_keeps_images_and_sources() {
     let (_db, store, _, model) = fixture::with_model(4).await;
     let crawl = fixture::crawl(&store).await;
     let face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
@@ -83,7 +83,7 @@ async fn a_crawl_goes_alone_and_its_images_stay_with_their_sources() {
 }
 
 #[testing::test]
-async fn a_crawl_goes_with_the_images_that_only_it_found() {
+async fn deleting_crawl_with_images_keeps_shared_images() {
     let (_db, store, _, model) = fixture::with_model(4).await;
     let face = || fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
     let (past, one, two) =
@@ -113,7 +113,7 @@ async fn a_crawl_goes_with_the_images_that_only_it_found() {
 }
 
 #[testing::test]
-async fn the_schema_itself_keeps_a_face_in_its_images_collection() {
+async fn schema_keeps_face_in_collection_of_its_image() {
     let (_db, store) = fixture::database().await;
     let default = fixture::collection(&store, "default").await;
     let other = fixture::collection(&store, "other").await;
@@ -143,7 +143,7 @@ async fn the_schema_itself_keeps_a_face_in_its_images_collection() {
 const FACES: i32 = 120_000;
 
 #[testing::test]
-async fn an_erasure_compares_with_every_face_of_a_large_collection() {
+async fn erasure_compares_every_face_of_large_collection() {
     let (_db, store, collection, model) = fixture::with_model(4).await;
     // The index would be updated for each face, and an erasure does not use it.
     sqlx::raw_sql("drop index faces_embedding_hnsw_1").execute(store.pool()).await.unwrap();
@@ -177,7 +177,7 @@ async fn an_erasure_compares_with_every_face_of_a_large_collection() {
 const PICTURES: i64 = 2_500;
 
 #[testing::test]
-async fn many_suppressions_are_written_whole_and_each_once() {
+async fn many_suppressions_are_stored_once_each() {
     let (db, store, collection, model) = fixture::with_model(4).await;
     let picture = |number: i64, region| Suppression::Picture {
         sha256: [number.to_be_bytes(); 4].concat(),

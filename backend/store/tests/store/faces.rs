@@ -5,7 +5,7 @@ use store::index::scope::{FaceFilter, Site};
 use uuid::Uuid;
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_model_is_registered_once_with_its_own_index() {
+async fn model_is_registered_once_with_own_index() {
     let (db, store) = fixture::database().await;
     let models =
         futures::future::try_join_all((0..6).map(|_| store.models().register("sha+norm", "mobile", 128)))
@@ -41,7 +41,7 @@ async fn a_model_is_registered_once_with_its_own_index() {
 }
 
 #[testing::test]
-async fn faces_come_back_as_they_went_in_and_are_counted() {
+async fn stored_faces_are_read_back_unchanged() {
     let (_db, store) = fixture::database().await;
     let default = fixture::collection(&store, "default").await;
     let model = fixture::model(&store, "mobile", 4).await;
@@ -75,7 +75,7 @@ async fn faces_come_back_as_they_went_in_and_are_counted() {
 }
 
 #[testing::test]
-async fn what_cannot_be_compared_or_belongs_elsewhere_is_refused() {
+async fn incomparable_or_foreign_face_is_rejected() {
     let (_db, store) = fixture::database().await;
     let [default, other] = fixture::collections(&store, ["default", "other"]).await;
     let model = fixture::model(&store, "mobile", 4).await;
@@ -108,7 +108,7 @@ async fn what_cannot_be_compared_or_belongs_elsewhere_is_refused() {
 }
 
 #[testing::test]
-async fn listing_filters_by_image_crawl_and_quality_and_pages_newest_first() {
+async fn face_list_filters_and_pages_newest_first() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let model = fixture::model(&store, "mobile", 4).await;
@@ -155,7 +155,7 @@ async fn listing_filters_by_image_crawl_and_quality_and_pages_newest_first() {
 }
 
 #[test]
-fn a_site_is_a_host_name_or_an_address() {
+fn site_is_host_name_or_ip_address() {
     for (text, host) in [
         ("example.org", "example.org"),
         (" WWW.Example.ORG. ", "www.example.org"),

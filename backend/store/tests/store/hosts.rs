@@ -32,7 +32,7 @@ fn granted(outcome: PermitOutcome) -> i64 {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_request() {
+async fn concurrent_crawlers_respect_host_delay() {
     const DELAY_MS: i64 = 25;
     const REQUESTS: usize = 40;
     let (_db, store) = fixture::database().await;
@@ -70,7 +70,7 @@ async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_
 }
 
 #[testing::test]
-async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
+async fn host_permit_is_exclusive_until_delay_after_request() {
     let (db, store) = fixture::database().await;
     let token = granted(store.hosts().acquire_permit("a.test", 60_000).await.unwrap());
     waits(store.hosts().acquire_permit("a.test", 60_000).await.unwrap());
@@ -93,7 +93,7 @@ async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
 }
 
 #[testing::test]
-async fn waiting_callers_are_spread_over_at_most_a_minute() {
+async fn host_permit_waits_are_spread_over_one_minute() {
     let (_db, store) = fixture::database().await;
     granted(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
     let mut assigned = Vec::new();
@@ -114,7 +114,7 @@ async fn waiting_callers_are_spread_over_at_most_a_minute() {
 }
 
 #[testing::test]
-async fn a_grant_whose_holder_died_expires_and_its_late_word_frees_nobody_elses() {
+async fn expired_host_permit_cannot_release_its_successor() {
     let (db, store) = fixture::database().await;
     let dead = granted(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
     let age = |seconds: i32| {
@@ -140,7 +140,7 @@ async fn a_grant_whose_holder_died_expires_and_its_late_word_frees_nobody_elses(
 }
 
 #[testing::test]
-async fn no_delay_is_granted_to_everyone_at_once_unless_the_host_asked_for_a_pause() {
+async fn zero_delay_grants_all_unless_host_requested_pause() {
     let (_db, store) = fixture::database().await;
     let mut token = 0;
     for _ in 0..3 {
@@ -163,7 +163,7 @@ async fn no_delay_is_granted_to_everyone_at_once_unless_the_host_asked_for_a_pau
 }
 
 #[testing::test]
-async fn robots_txt_is_kept_beside_the_turns_and_never_replaced_by_an_older_one() {
+async fn robots_record_is_never_replaced_by_older_one() {
     let (_db, store) = fixture::database().await;
     assert_eq!(store.hosts().robots("a.test").await.unwrap(), None);
     granted(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
@@ -227,7 +227,7 @@ async fn finish(store: &Store, own: OwnDelay, token: i64) {
 }
 
 #[testing::test]
-async fn a_collections_own_delay_counts_from_the_end_of_its_request_and_binds_no_other() {
+async fn collection_delay_counts_from_end_of_own_request() {
     let (_db, store) = fixture::database().await;
     let [ours, theirs] = collections(&store).await;
     let delay = Duration::from_millis(OWN_MS.unsigned_abs());
@@ -255,7 +255,7 @@ async fn a_collections_own_delay_counts_from_the_end_of_its_request_and_binds_no
 }
 
 #[testing::test]
-async fn a_turn_that_the_host_does_not_give_is_given_back() {
+async fn collection_delay_is_not_used_if_host_denies_permit() {
     let (_db, store) = fixture::database().await;
     let [ours, _] = collections(&store).await;
     let PermitOutcome::Granted { token } = store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap()
@@ -269,7 +269,7 @@ async fn a_turn_that_the_host_does_not_give_is_given_back() {
 }
 
 #[testing::test]
-async fn a_turn_whose_holder_died_comes_back_and_delays_that_are_over_are_forgotten() {
+async fn expired_collection_permits_return_and_old_delays_are_pruned() {
     let (db, store) = fixture::database().await;
     let [ours, theirs] = collections(&store).await;
     for own in [ours, theirs] {

@@ -7,7 +7,7 @@ use store::images::{ImageFilter, MARKED_BITS, MARKED_GRADIENT_BITS, MAX_SOURCES,
 use uuid::Uuid;
 
 #[testing::test]
-async fn an_image_comes_back_as_it_went_in_by_id_and_by_hash_in_its_collection() {
+async fn stored_image_is_found_by_id_and_hash() {
     let (_db, store) = fixture::database().await;
     let [default, other] = fixture::collections(&store, ["default", "other"]).await;
     let new = fixture::image(7);
@@ -29,7 +29,7 @@ async fn an_image_comes_back_as_it_went_in_by_id_and_by_hash_in_its_collection()
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_bytes_are_stored_once_per_collection_however_many_race() {
+async fn concurrent_inserts_store_same_bytes_once() {
     let (_db, store) = fixture::database().await;
     let default = fixture::collection(&store, "default").await;
     let tasks = (0..10).map(|_| {
@@ -51,7 +51,7 @@ async fn the_same_bytes_are_stored_once_per_collection_however_many_race() {
 }
 
 #[testing::test]
-async fn listing_filters_by_crawl_and_faces_and_pages_newest_first() {
+async fn image_list_filters_and_pages_newest_first() {
     let (_db, store, _, model) = fixture::with_model(4).await;
     let crawl = fixture::crawl(&store).await;
     let mut all = Vec::new();
@@ -91,7 +91,7 @@ async fn listing_filters_by_crawl_and_faces_and_pages_newest_first() {
 }
 
 #[testing::test]
-async fn every_image_within_the_distance_is_a_candidate_and_no_other() {
+async fn near_candidates_are_exactly_images_within_distance() {
     let (_db, store) = fixture::database().await;
     let [default, other] = fixture::collections(&store, ["default", "other"]).await;
     let mut rng = fixture::rng(11);
@@ -146,7 +146,7 @@ fn flipped(hash: i64, bits: u32) -> i64 {
 }
 
 #[testing::test]
-async fn a_marked_copy_is_a_candidate_up_to_the_limits_and_not_beyond() {
+async fn marked_copy_is_candidate_only_within_limits() {
     let (_db, store) = fixture::database().await;
     let default = fixture::collection(&store, "default").await;
     let probe = fixture::image(1);
@@ -173,7 +173,7 @@ async fn a_marked_copy_is_a_candidate_up_to_the_limits_and_not_beyond() {
 }
 
 #[testing::test]
-async fn a_picture_that_is_everywhere_answers_a_bounded_number_of_sources() {
+async fn image_returns_bounded_number_of_sources() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let pages: Vec<_> = (0..MAX_SOURCES + 20).map(|n| image_url("logo.png", &n.to_string())).collect();

@@ -61,7 +61,7 @@ impl World {
 }
 
 #[testing::test]
-async fn nothing_is_recorded_until_it_is_requested_and_nothing_after_it_was_ended() {
+async fn index_changes_are_recorded_only_between_start_and_stop() {
     let (_db, store, collection, model) = fixture::with_model(DIMENSIONS as i32).await;
     let mut number = 0;
     for recorded in [false, true, true, false] {
@@ -81,7 +81,7 @@ async fn nothing_is_recorded_until_it_is_requested_and_nothing_after_it_was_ende
 }
 
 #[testing::test]
-async fn a_stored_face_is_recorded_if_its_transaction_is_committed() {
+async fn stored_face_is_recorded_after_commit() {
     let world = World::create().await;
     let faces = [1, 2].map(|seed| {
         let mut rng = fixture::rng(seed);
@@ -99,7 +99,7 @@ async fn a_stored_face_is_recorded_if_its_transaction_is_committed() {
 }
 
 #[testing::test]
-async fn every_way_of_deleting_a_face_is_recorded() {
+async fn every_kind_of_face_deletion_is_recorded() {
     let world = World::create().await;
     let store = &world.store;
 
@@ -131,7 +131,7 @@ async fn every_way_of_deleting_a_face_is_recorded() {
 }
 
 #[testing::test]
-async fn another_embedding_another_quality_and_another_person_are_recorded() {
+async fn changed_embedding_quality_or_subject_is_recorded() {
     let world = World::create().await;
     let store = &world.store;
     let (_, [one, other]) = world.image(1).await;
@@ -167,7 +167,7 @@ async fn another_embedding_another_quality_and_another_person_are_recorded() {
 }
 
 #[testing::test]
-async fn deletions_come_first_and_each_change_is_settled_once() {
+async fn index_changes_list_deletions_first_and_settle_once() {
     let world = World::create().await;
     let store = &world.store;
     let (_, [erased, _]) = world.image(1).await;
@@ -187,7 +187,7 @@ async fn deletions_come_first_and_each_change_is_settled_once() {
 }
 
 #[testing::test]
-async fn recording_waits_for_transactions_that_store_faces() {
+async fn recording_waits_for_running_face_transactions() {
     let (db, store, collection, model) = fixture::with_model(DIMENSIONS as i32).await;
     let face = fixture::face(&model, direction(&mut fixture::rng(1), DIMENSIONS));
     let image = fixture::image(1);

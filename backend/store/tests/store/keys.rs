@@ -16,7 +16,7 @@ fn new() -> NewKey {
 }
 
 #[testing::test]
-async fn a_key_is_shown_once_found_by_its_hash_and_nowhere_stored() {
+async fn api_key_is_returned_once_and_stored_as_hash() {
     let (_db, store) = fixture::database().await;
     let mut tx = store.begin().await.unwrap();
     let (made, key) = store.keys().create(tx.conn(), &new()).await.unwrap();
@@ -41,7 +41,7 @@ async fn a_key_is_shown_once_found_by_its_hash_and_nowhere_stored() {
 }
 
 #[testing::test]
-async fn a_revoked_key_stays_listed_and_keeps_the_time_of_its_end() {
+async fn revoked_key_stays_listed_with_revocation_time() {
     let (_db, store) = fixture::database().await;
     let mut tx = store.begin().await.unwrap();
     let (made, _) = store.keys().create(tx.conn(), &new()).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_revoked_key_stays_listed_and_keeps_the_time_of_its_end() {
 
 /// A key creates another one while it is being revoked. That one is found or not created.
 #[testing::test]
-async fn no_key_slips_out_while_its_maker_is_revoked() {
+async fn revoking_key_revokes_concurrently_created_keys() {
     let (db, store) = fixture::database().await;
     let (maker, _) = store.commit(async |tx| store.keys().create(tx.conn(), &new()).await).await;
     let of_maker = NewKey { made_by: Some(maker.id), ..new() };
@@ -80,7 +80,7 @@ async fn no_key_slips_out_while_its_maker_is_revoked() {
 }
 
 #[testing::test]
-async fn what_a_key_cannot_be_is_said() {
+async fn invalid_key_error_names_what_is_allowed() {
     let (_db, store) = fixture::database().await;
     let default = store.collections().get("default").await.unwrap().id;
     let past = OffsetDateTime::now_utc() - Duration::SECOND;

@@ -55,7 +55,7 @@ async fn shown(store: &Store, subject: Uuid, collection: Uuid) -> Vec<Uuid> {
 }
 
 #[testing::test]
-async fn a_face_shows_one_subject_and_moves_only_when_asked() {
+async fn face_moves_to_another_subject_only_on_request() {
     let (_db, store) = fixture::database().await;
     let [ours, theirs] = fixture::collections(&store, ["default", "theirs"]).await;
     let model = fixture::model(&store, "m", 16).await;
@@ -139,7 +139,7 @@ async fn subjects_are_listed_changed_merged_and_deleted() {
 }
 
 #[testing::test]
-async fn an_enrolled_image_goes_with_its_last_face_and_a_crawled_one_stays() {
+async fn unlinking_last_face_deletes_only_enrolled_image() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let ours = crawl.collection_id;
@@ -169,7 +169,7 @@ async fn an_enrolled_image_goes_with_its_last_face_and_a_crawled_one_stays() {
 }
 
 #[testing::test]
-async fn clustering_meets_parties_and_never_undoes_what_people_said() {
+async fn clustering_respects_user_decisions() {
     let (_db, store) = fixture::database().await;
     let ours = fixture::collection(&store, "default").await;
     let (model, other) = (fixture::model(&store, "m", 16).await, fixture::model(&store, "n", 16).await);
@@ -221,7 +221,7 @@ async fn clustering_meets_parties_and_never_undoes_what_people_said() {
 }
 
 #[testing::test]
-async fn a_collection_has_one_clustering_under_way() {
+async fn collection_has_one_running_clustering() {
     let (_db, store, ours, model) = fixture::with_model(16).await;
     let scope = ClusterScope { collection_id: ours, model_id: model.id, any_quality: false };
     let mut tx = store.begin().await.unwrap();
@@ -259,7 +259,7 @@ async fn enrolled_image(store: &Store, collection: Uuid, person: Uuid, seed: u64
 }
 
 #[testing::test]
-async fn deletes_an_enrolled_image_with_its_last_assigned_face() {
+async fn enrolled_image_is_deleted_with_last_assigned_face() {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         DeleteFace(usize),
@@ -308,7 +308,7 @@ async fn deletes_an_enrolled_image_with_its_last_assigned_face() {
 }
 
 #[testing::test]
-async fn deleting_a_face_waits_for_a_concurrent_enrolment() {
+async fn deleting_face_waits_for_concurrent_enrolment() {
     let (db, store, collection, model) = fixture::with_model(16).await;
     let found = fixture::faces(&store, collection, &model, 1, 2).await;
     let ada = subject(&store, collection, "Ada", None).await;
@@ -387,7 +387,7 @@ impl Change {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn faces_and_people_that_change_at_the_same_time_never_deadlock() {
+async fn concurrent_face_and_subject_changes_never_deadlock() {
     const ROUNDS: u64 = 40;
     let (_db, store) = fixture::database().await;
     let collection = fixture::collection(&store, "default").await;

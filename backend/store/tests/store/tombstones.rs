@@ -31,7 +31,7 @@ pub(crate) async fn reapply(store: &Store, collection: Uuid, deletion_log: Vec<E
 }
 
 #[testing::test]
-async fn what_was_deleted_goes_again_and_nothing_else() {
+async fn deletion_log_deletes_only_logged_rows_again() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let stores = [live.store(), copy.store()];
     // Both databases have the same rows, as after a restore.
@@ -71,7 +71,7 @@ async fn what_was_deleted_goes_again_and_nothing_else() {
 }
 
 #[testing::test]
-async fn an_erased_image_takes_its_smaller_versions_in_a_backup_along() {
+async fn erased_image_erases_smaller_versions_in_backup() {
     let ((_live, live), (_copy, copy)) = (fixture::database().await, fixture::database().await);
     let (small, medium, large) = (fixture::image(1), fixture::image(2), fixture::image(3));
     let collection = fixture::collection(&copy, "default").await;
@@ -94,7 +94,7 @@ async fn an_erased_image_takes_its_smaller_versions_in_a_backup_along() {
 }
 
 #[testing::test]
-async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
+async fn imported_suppressions_keep_model_of_sketch() {
     let ((_live, live), (_copy, copy)) = (fixture::database().await, fixture::database().await);
     let collection = fixture::collection(&live, "default").await;
     // The same model has a different id here.
@@ -156,7 +156,7 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
 }
 
 #[testing::test]
-async fn a_backup_loses_the_people_whom_an_erasure_took_and_keeps_the_others() {
+async fn restored_backup_loses_only_erased_people() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let (erased, deleted) = (fixture::image(1), fixture::image(2));
     let (mut collection, mut faces) = (Uuid::nil(), Vec::new());
@@ -203,7 +203,7 @@ async fn a_backup_loses_the_people_whom_an_erasure_took_and_keeps_the_others() {
 }
 
 #[testing::test]
-async fn the_address_of_an_erased_page_is_erased_again_in_a_restored_backup() {
+async fn erased_url_is_erased_again_in_restored_backup() {
     let (db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     fixture::admit_pages(&store, crawl.id, 9, &[fixture::page("secret"), fixture::page("other")]).await;

@@ -25,7 +25,7 @@ async fn run(database: &TestDatabase, statement: String) {
 const TABLES: [&str; 6] = ["videos", "images", "faces", "video_frames", "tracks", "track_faces"];
 
 #[testing::test]
-async fn a_backup_loses_deleted_videos_and_does_not_store_erased_ones_again() {
+async fn restored_backup_loses_deleted_and_erased_videos() {
     let (db, store, collection, model) = fixture::with_model(4).await;
     let (erased, faces) = fixture::film(&store, &model, [1; 32], 3).await;
     let (deleted, _) = fixture::film(&store, &model, [2; 32], 0).await;
@@ -68,7 +68,7 @@ async fn a_backup_loses_deleted_videos_and_does_not_store_erased_ones_again() {
 }
 
 #[testing::test]
-async fn a_video_and_all_others_of_its_file_are_erased_together() {
+async fn erasing_video_erases_all_videos_of_its_file() {
     let (db, store, collection, model) = fixture::with_model(4).await;
     let (original, _) = fixture::film(&store, &model, [1; 32], 1).await;
     let (other, _) = fixture::film(&store, &model, [2; 32], 1).await;
@@ -106,7 +106,7 @@ async fn a_video_and_all_others_of_its_file_are_erased_together() {
 }
 
 #[testing::test]
-async fn an_erasure_by_address_erases_earlier_attempts_of_the_same_file() {
+async fn erasure_by_url_includes_earlier_attempts_of_file() {
     let (db, store, collection, model) = fixture::with_model(4).await;
     let (attempt, mut faces) = fixture::film(&store, &model, [1; 32], 2).await;
     let first = "http://site.test/first.mp4";
@@ -133,7 +133,7 @@ async fn an_erasure_by_address_erases_earlier_attempts_of_the_same_file() {
 }
 
 #[testing::test]
-async fn the_record_of_a_duplicate_is_stored_once() {
+async fn duplicate_video_is_recorded_once() {
     let (db, store, collection, model) = fixture::with_model(4).await;
     let (original, _) = fixture::film(&store, &model, [1; 32], 0).await;
     let new = NewVideo {
@@ -154,7 +154,7 @@ async fn the_record_of_a_duplicate_is_stored_once() {
 }
 
 #[testing::test]
-async fn an_export_in_pages_contains_nothing_that_is_erased_in_between() {
+async fn paged_export_omits_faces_erased_in_between() {
     let (_db, store, _, model) = fixture::with_model(4).await;
     let (video, faces) = fixture::film(&store, &model, [1; 32], 5).await;
     let first = store.crawled_videos().export_tracks(video, None, 2, true).await.unwrap();
@@ -177,7 +177,7 @@ async fn an_export_in_pages_contains_nothing_that_is_erased_in_between() {
 }
 
 #[testing::test]
-async fn a_crawl_or_scan_exports_each_file_once_with_its_own_places() {
+async fn export_lists_each_file_once_with_own_sources() {
     let (db, store, _, model) = fixture::with_model(4).await;
     let (own, _) = fixture::film(&store, &model, [1; 32], 1).await;
     let (of_another, _) = fixture::film(&store, &model, [2; 32], 1).await;
@@ -212,7 +212,7 @@ async fn a_crawl_or_scan_exports_each_file_once_with_its_own_places() {
 }
 
 #[testing::test]
-async fn frames_are_found_by_the_site_of_their_video() {
+async fn video_frames_are_found_by_site_of_video() {
     let database = TestDatabase::create().await;
     let store = database.store().with_exact_limit(0);
     let (collection, model) = fixture::default_and_model(&store, 4).await;
@@ -244,7 +244,7 @@ async fn frames_are_found_by_the_site_of_their_video() {
 }
 
 #[testing::test]
-async fn a_page_of_tracks_with_many_boxes_is_shorter() {
+async fn track_page_with_many_boxes_is_shorter() {
     let (db, store) = fixture::database().await;
     fixture::collection(&store, "default").await;
     let model = fixture::model(&store, "m", 4).await;
@@ -292,7 +292,7 @@ async fn expire(store: &Store, collection: Uuid) -> (u64, u64) {
 }
 
 #[testing::test]
-async fn retention_keeps_a_video_whose_file_was_found_again() {
+async fn retention_keeps_video_after_file_was_found_again() {
     let (db, store, collection, model) = fixture::with_model(4).await;
     let (id, faces) = fixture::film(&store, &model, [1; 32], 2).await;
     age(&db).await;
@@ -321,7 +321,7 @@ async fn retention_keeps_a_video_whose_file_was_found_again() {
 }
 
 #[testing::test]
-async fn a_file_of_which_retention_deleted_a_part_can_be_read_again() {
+async fn partially_expired_video_file_can_be_read_again() {
     let (db, store, collection, model) = fixture::with_model(4).await;
     let (id, faces) = fixture::film(&store, &model, [1; 32], 2).await;
     let ada = NewSubject { name: Some("Ada".into()), ..fixture::unnamed() };

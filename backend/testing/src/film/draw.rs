@@ -343,7 +343,7 @@ mod tests {
     use vision::crop::rotate;
 
     #[test]
-    fn a_number_is_read_in_every_size_and_direction() {
+    fn reads_frame_number_at_every_size_and_rotation() {
         for (width, height) in [(200, 160), (640, 360), (360, 640), (1920, 1080)] {
             for number in [0, 1, 0x1234, 0xa5c3, 0xffff] {
                 let mut frame = Frame::filled(width, height, [120, 90, 60]);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_number_is_not_read() {
+    fn rejects_damaged_frame_number() {
         let mut frame = Frame::filled(640, 360, [0; 3]);
         write_number(&mut frame, 77);
         // Exchanges the two rows of one cell, which keeps the contrast.

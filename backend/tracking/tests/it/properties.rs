@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_observations_has_no_influence(frames in frames(), turn in 0..8usize) {
+    fn observation_order_does_not_affect_tracks(frames in frames(), turn in 0..8usize) {
         let mut turned = frames.clone();
         for (_, seen) in &mut turned {
             seen.reverse();
@@ -140,7 +140,7 @@ fn face(x: f32, score: f32) -> Observation<usize> {
 }
 
 #[test]
-fn a_track_ends_when_it_was_lost_for_too_long() {
+fn track_ends_after_maximum_gap() {
     for (gap_us, expected) in [(2_040_000, 1), (2_080_000, 2)] {
         let mut tracker = Tracker::new(Config::default());
         tracker.push(-40_000, vec![face(0.0, 0.9)]);
@@ -156,7 +156,7 @@ fn a_track_ends_when_it_was_lost_for_too_long() {
 }
 
 #[test]
-fn a_cut_a_jump_and_a_long_gap_end_all_tracks() {
+fn cut_time_jump_or_long_gap_ends_all_tracks() {
     let mut tracker = Tracker::new(Config::default());
     assert!(tracker.push(1_000_000, vec![face(0.0, 0.9), face(100.0, 0.8)]).is_empty());
     assert_eq!(tracker.cut().iter().map(|track| track.id).collect::<Vec<_>>(), [0, 1]);
@@ -167,7 +167,7 @@ fn a_cut_a_jump_and_a_long_gap_end_all_tracks() {
 }
 
 #[test]
-fn low_scores_continue_tracks_but_start_none() {
+fn low_scores_continue_but_do_not_start_tracks() {
     let mut tracker = Tracker::new(Config::default());
     assert!(tracker.push(0, vec![face(0.0, 0.4)]).is_empty());
     tracker.push(40_000, vec![face(0.0, 0.9)]);
@@ -177,7 +177,7 @@ fn low_scores_continue_tracks_but_start_none() {
 }
 
 #[test]
-fn frames_with_too_many_faces_and_long_tracks_are_limited() {
+fn limits_faces_per_frame_and_boxes_per_track() {
     let mut tracker = Tracker::new(Config { max_boxes: 100, ..Config::default() });
     for i in 0..1000i64 {
         tracker.push(i * 40_000, vec![face(i as f32 * 0.5, 0.9)]);

@@ -131,7 +131,7 @@ fn run(case: &Case, fps: f64, seed: u64, config: &Config) -> Figures {
 }
 
 #[test]
-fn recall_and_idf1_reach_the_goals_in_every_scene() {
+fn recall_and_idf1_reach_goals_in_every_scene() {
     let mut failures = Vec::new();
     for case in cases() {
         for fps in [5.0, 10.0, 25.0] {
@@ -171,7 +171,7 @@ fn exact_assignment_is_not_worse_than_greedy() {
 
 /// Two people meet, stop and go back: positions alone suggest that they passed each other.
 #[test]
-fn similarity_forbids_a_link_that_position_suggests() {
+fn similarity_prevents_link_suggested_by_position() {
     let people = || {
         let away = |t: f64| (t - 10.0).abs() * 60.0;
         vec![
@@ -219,7 +219,7 @@ fn seated() -> Vec<Person> {
 }
 
 #[test]
-fn embeddings_associate_faces_that_move_far() {
+fn embeddings_associate_fast_moving_faces() {
     for fps in [0.2, 0.5, 1.0, 3.0] {
         for seed in 1..6 {
             let faults = Faults { missed: 0.05, false_faces: 0.2, embeddings: Some(0.8), ..NO_FAULTS };
@@ -246,7 +246,7 @@ fn overlap_associates_faces_without_embeddings() {
 }
 
 #[test]
-fn seated_people_who_exchange_places_are_not_confused() {
+fn people_exchanging_places_keep_their_tracks() {
     let people = [
         person(1, |t| (if t < 61.0 { 300.0 } else { 900.0 }, 400.0, 90.0)),
         person(2, |t| (if t < 61.0 { 900.0 } else { 300.0 }, 400.0, 90.0)),
@@ -268,7 +268,7 @@ fn short_visitors() -> Vec<Person> {
 }
 
 #[test]
-fn frames_without_faces_can_be_left_out() {
+fn skipping_frames_without_faces_keeps_tracks() {
     for seed in 1..6 {
         let mut scene = draw(&short_visitors(), 4.0, 62.0, Faults { missed: 0.05, ..NO_FAULTS }, seed);
         let expected = measure(&scene, &track(&scene, Config::default()));
@@ -311,7 +311,7 @@ fn returning_visitors() -> Vec<Person> {
 }
 
 #[test]
-fn visits_of_one_person_get_one_number() {
+fn repeated_visits_of_one_person_get_same_number() {
     let scene =
         draw(&returning_visitors(), 5.0, 60.0, Faults { embeddings: Some(0.7), missed: 0.1, ..NO_FAULTS }, 1);
     let tracks = track(&scene, Config::for_threshold(THRESHOLD));
@@ -328,7 +328,7 @@ fn visits_of_one_person_get_one_number() {
 /// A hard cut that nobody reported: another face at the same place. The embeddings are computed
 /// for best shots only, after the track ended.
 #[test]
-fn a_track_of_two_people_is_split_where_they_change() {
+fn track_of_two_people_is_split_at_change() {
     let mut people = vec![person(1, |_| (300.0, 300.0, 80.0)), person(2, |_| (310.0, 305.0, 84.0))];
     (people[0].shown, people[1].shown) = ((0.0, 6.0), (6.0, 12.0));
     let scene = draw(&people, 10.0, 12.0, Faults { embeddings: Some(0.5), ..NO_FAULTS }, 1);

@@ -96,7 +96,7 @@ fn auto(index: &Index, max_gap_us: i64) -> Vec<i64> {
 }
 
 #[test]
-fn the_time_around_a_face_is_looked_at_closely() {
+fn looks_closer_around_each_face() {
     let index = every(2, 20);
     let blocks = of(&index, 2 * SECOND);
     let [block] = blocks.blocks() else { panic!("one block") };
@@ -114,7 +114,7 @@ fn the_time_around_a_face_is_looked_at_closely() {
 }
 
 #[test]
-fn a_face_at_the_border_of_a_block_is_seen_from_both_sides() {
+fn face_at_block_border_is_refined_on_both_sides() {
     let index = every(2, 200);
     let blocks = of(&index, 2 * SECOND);
     let starts: Vec<i64> = blocks.blocks().iter().map(|block| block.from_us / SECOND).collect();
@@ -130,7 +130,7 @@ fn a_face_at_the_border_of_a_block_is_seen_from_both_sides() {
 }
 
 #[test]
-fn videos_that_cannot_be_divided_or_have_few_frames_are_read_at_once() {
+fn indivisible_or_short_videos_are_read_in_one_pass() {
     let joined = Index { timeline: Timeline::Continued, ..every(2, 200) };
     let everywhere = |index: &Index| {
         Refined::Everywhere(Segment { also_us: vec![index.last_us], ..whole(Looks::All, CLOSER_US) })
@@ -150,7 +150,7 @@ fn videos_that_cannot_be_divided_or_have_few_frames_are_read_at_once() {
 }
 
 #[test]
-fn cells_divide_the_longest_gap() {
+fn cell_length_divides_longest_gap() {
     for max_gap_ms in 200..=60_000 {
         let cell_us = cell(max_gap_ms * 1_000);
         assert_eq!(max_gap_ms * 1_000 % cell_us, 0, "{max_gap_ms}");
@@ -162,7 +162,7 @@ fn cells_divide_the_longest_gap() {
 }
 
 #[test]
-fn the_number_of_processes_is_limited() {
+fn number_of_refine_processes_is_limited() {
     // A day with a keyframe every second, and a face in every fourth one.
     let day = 24 * 3_600;
     let index = Index { width: 4096, height: 2304, ..every(1, day) };
@@ -178,7 +178,7 @@ fn the_number_of_processes_is_limited() {
 }
 
 #[test]
-fn a_process_is_started_only_where_it_saves_work() {
+fn refine_starts_process_only_to_save_work() {
     // One keyframe in ten minutes: each process decodes everything before its segment again.
     let index = every(600, 600);
     let faces: BTreeSet<i64> = (10..60).map(|at| at * 10 * SECOND).collect();
@@ -191,7 +191,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn frames_are_those_of_auto_and_closer_ones_where_faces_are(
+    fn refined_frames_contain_auto_frames_and_closer_looks(
         keyframes in proptest::collection::vec(0..6_000_i64, 0..200),
         regular in proptest::option::of(1..400_i64),
         frames in 1..6_000_i64,
@@ -225,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn blocks_cover_the_video_in_order(
+    fn refine_blocks_cover_video_in_order(
         keyframes in proptest::collection::vec(0..50_000_i64, 0..300),
         frames in 1..50_000_i64,
         // As above.

@@ -227,7 +227,7 @@ mod tests {
     use super::is_needed;
 
     #[test]
-    fn only_devices_for_decoding_are_allowed() {
+    fn allows_only_devices_needed_for_decoding() {
         for needed in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia15"] {
             assert!(is_needed(needed), "{needed}");
         }

@@ -55,7 +55,7 @@ pub(crate) const EVERY_FRAME: Sampling = Sampling::Fps(30.0);
 
 #[testing::needs(video)]
 #[test]
-fn every_frame_of_every_format_has_its_time() {
+fn every_format_yields_all_frames_with_times() {
     let decoder = decoder();
     for encoding in Encoding::all() {
         let shown = encode(&Film::short(), &encoding);
@@ -71,7 +71,7 @@ fn every_frame_of_every_format_has_its_time() {
 
 #[testing::needs(video)]
 #[test]
-fn rotation_variable_rates_and_fragments_are_respected() {
+fn handles_rotation_variable_rates_and_fragments() {
     let decoder = decoder();
     let mut film = short();
     for rotation in [90, 180, 270] {
@@ -93,7 +93,7 @@ fn rotation_variable_rates_and_fragments_are_respected() {
 
 #[testing::needs(video)]
 #[test]
-fn the_selection_does_not_depend_on_where_decoding_starts() {
+fn selection_is_independent_of_decoding_start() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts, Container::Avi] {
         let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
@@ -115,7 +115,7 @@ fn the_selection_does_not_depend_on_where_decoding_starts() {
 
 #[testing::needs(video)]
 #[test]
-fn listed_frames_are_returned_too() {
+fn returns_explicitly_listed_frames() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts, Container::Avi] {
         let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
@@ -138,7 +138,7 @@ fn listed_frames_are_returned_too() {
 
 #[testing::needs(video)]
 #[test]
-fn the_rest_of_keyframes_begins_after_the_last_one() {
+fn remaining_keyframes_start_after_last_returned() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {
         let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
@@ -159,7 +159,7 @@ fn the_rest_of_keyframes_begins_after_the_last_one() {
 
 #[testing::needs(video)]
 #[test]
-fn a_reader_can_stop_before_the_end() {
+fn reader_can_stop_before_end() {
     let decoder = decoder();
     let shown = encode(&short(), &Encoding::new(Codec::H264, Container::Mkv));
     let index = decoder.index(&shown.file).unwrap();
@@ -171,7 +171,7 @@ fn a_reader_can_stop_before_the_end() {
 
 #[testing::needs(video)]
 #[test]
-fn keyframes_suffice_where_they_are_dense() {
+fn dense_keyframes_replace_full_decoding() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {
         let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
@@ -201,7 +201,7 @@ fn keyframes_suffice_where_they_are_dense() {
 
 #[testing::needs(video)]
 #[test]
-fn a_file_that_is_cut_off_is_read_as_far_as_it_goes() {
+fn truncated_video_yields_available_frames() {
     let decoder = decoder();
     let encoding = Encoding { index: MovieIndex::Start, ..Encoding::new(Codec::H264, Container::Mp4) };
     let shown = encode(&short(), &encoding);
@@ -230,7 +230,7 @@ fn testing_read(mut file: &File) -> Vec<u8> {
 
 #[testing::needs(video)]
 #[test]
-fn other_files_are_errors_that_say_what_they_are() {
+fn rejects_non_video_files() {
     let decoder = decoder();
     let of = |bytes: &[u8]| {
         let mut file = tempfile::tempfile().unwrap();
@@ -249,7 +249,7 @@ fn other_files_are_errors_that_say_what_they_are() {
 /// A program that uploads or downloads a video has it open for writing too, at its own position.
 #[testing::needs(video)]
 #[test]
-fn a_process_gets_the_file_for_itself_and_only_to_read() {
+fn concurrent_readers_leave_file_position_unchanged() {
     let decoder = decoder();
     let shown = encode(&Film::short(), &Encoding::new(Codec::H264, Container::Mkv));
     let mut file = tempfile::tempfile().unwrap();
@@ -269,7 +269,7 @@ fn a_process_gets_the_file_for_itself_and_only_to_read() {
 
 #[testing::needs(video)]
 #[test]
-fn sound_is_not_damage() {
+fn audio_stream_is_not_reported_as_damage() {
     let folder = tempfile::tempdir().unwrap();
     let (silent, path) = (folder.path().join("silent.mp4"), folder.path().join("film.mp4"));
     Film::short().encode(&Encoding::new(Codec::H264, Container::Mp4), &silent).unwrap();
@@ -309,7 +309,7 @@ fn with_cover(film: &std::path::Path, codec: &str, is_first: bool, path: &std::p
 
 #[testing::needs(video)]
 #[test]
-fn a_cover_that_is_not_marked_does_not_hide_the_film() {
+fn unmarked_cover_image_does_not_hide_video() {
     let folder = tempfile::tempdir().unwrap();
     let decoder = decoder();
     let covers = [
@@ -341,7 +341,7 @@ fn a_cover_that_is_not_marked_does_not_hide_the_film() {
 /// Some receivers join recordings as they are, so the timestamps of the second part are earlier.
 #[testing::needs(video)]
 #[test]
-fn joined_recordings_are_read_with_continued_times() {
+fn joined_recordings_have_continuous_timestamps() {
     let decoder = decoder();
     let folder = tempfile::tempdir().unwrap();
     let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, Container::Ts) };
@@ -405,7 +405,7 @@ fn first_frame(file: &File) -> (Index, vision::Frame) {
 
 #[testing::needs(video)]
 #[test]
-fn pixels_that_are_not_square_are_enlarged() {
+fn non_square_pixels_are_scaled_to_square() {
     for (aspect, size) in
         [("64/45", (1024, 576)), ("8/9", (720, 648)), ("1", (720, 576)), ("100", (720, 576))]
     {
@@ -423,7 +423,7 @@ fn pixels_that_are_not_square_are_enlarged() {
 
 #[testing::needs(video)]
 #[test]
-fn high_dynamic_range_without_primaries_is_mapped() {
+fn maps_high_dynamic_range_without_primaries() {
     for colours in ["smpte2084", "arib-std-b67"] {
         for named in ["", ":color_primaries=bt2020", ":colorspace=bt2020nc"] {
             let filters = format!("format=yuv420p10le,setparams=color_trc={colours}{named}");

@@ -44,7 +44,7 @@ fn read(decoder: &Decoder, shown: &Shown) -> Vec<(i64, u32)> {
 
 #[testing::needs(video)]
 #[test]
-fn a_gpu_is_accepted_if_its_frames_are_those_of_the_cpu() {
+fn gpu_check_requires_same_frames_as_cpu() {
     let folder = tempfile::tempdir().unwrap();
     let variables = || vec![("CUDA_VISIBLE_DEVICES", "2".into())];
     on(folder.path(), FakeGpu::Works).check_gpu(3, variables()).unwrap();
@@ -58,7 +58,7 @@ fn a_gpu_is_accepted_if_its_frames_are_those_of_the_cpu() {
 /// No machine has a GPU with this number.
 #[testing::needs(video)]
 #[test]
-fn the_real_ffmpeg_fails_without_a_gpu_instead_of_using_the_cpu() {
+fn missing_gpu_fails_instead_of_using_cpu() {
     let failed = decoder().check_gpu(250, Vec::new()).unwrap_err();
     assert!(matches!(&failed, GpuError::Failed(text) if !text.is_empty()), "{failed}");
     let (strict, _) = with_gpus(&decoder(), true);
@@ -72,7 +72,7 @@ fn the_real_ffmpeg_fails_without_a_gpu_instead_of_using_the_cpu() {
 
 #[testing::needs(video)]
 #[test]
-fn gpus_decode_every_layout_of_pixels() {
+fn gpu_decodes_every_pixel_layout() {
     let folder = tempfile::tempdir().unwrap();
     let (decoder, reasons) = with_gpus(&on(folder.path(), FakeGpu::Works), true);
     let ten_bits = Encoding { hdr: true, ..Encoding::new(Codec::Hevc, Container::Mp4) };
@@ -86,7 +86,7 @@ fn gpus_decode_every_layout_of_pixels() {
 
 #[testing::needs(video)]
 #[test]
-fn the_cpu_continues_where_the_gpu_fails_unless_it_must_not() {
+fn cpu_continues_after_gpu_failure_unless_gpu_only() {
     let folder = tempfile::tempdir().unwrap();
     let broken = on(folder.path(), FakeGpu::Breaks(8_000_000));
     let shown = film(Encoding { keyframe_interval: 5, ..Encoding::new(Codec::H264, Container::Mp4) });
@@ -115,7 +115,7 @@ fn index_of(decoder: &Decoder, shown: &Shown) -> video::Index {
 
 #[testing::needs(video)]
 #[test]
-fn a_video_that_gpus_cannot_decode_correctly_is_left_to_the_cpu() {
+fn video_unsupported_by_gpu_is_decoded_by_cpu() {
     let folder = tempfile::tempdir().unwrap();
     let works = on(folder.path(), FakeGpu::Works);
     let shown = film(Encoding { rotation: 90, ..Encoding::new(Codec::H264, Container::Mp4) });

@@ -46,7 +46,7 @@ const FORMATS: [(bool, Format); 2] = [(true, Format::Avif), (false, Format::Heic
 
 #[testing::needs(video)]
 #[test]
-fn single_pictures_and_grids_of_tiles_come_out_whole() {
+fn decodes_single_and_tiled_heif_images() {
     for (av1, format) in FORMATS {
         for (size, tile) in [
             ((96, 64), None),
@@ -71,7 +71,7 @@ fn single_pictures_and_grids_of_tiles_come_out_whole() {
 
 #[testing::needs(video)]
 #[test]
-fn rotations_mirrors_and_crops_of_the_container_are_applied_in_order() {
+fn applies_container_transformations_in_order() {
     let size = (128, 64);
     let numbers = |values: [i32; 8]| values.map(i32::to_be_bytes).concat();
     let cases = [
@@ -104,7 +104,7 @@ fn rotations_mirrors_and_crops_of_the_container_are_applied_in_order() {
 /// The pictures do not say how their colours are coded.
 #[testing::needs(video)]
 #[test]
-fn the_colours_that_the_container_states_are_used() {
+fn uses_colours_declared_by_container() {
     let size = (64, 64);
     for (av1, format) in FORMATS {
         let nclx = [&b"nclx"[..], &[0, 1, 0, 13, 0, 1, 0x80]].concat();
@@ -116,7 +116,7 @@ fn the_colours_that_the_container_states_are_used() {
 
 #[testing::needs(video)]
 #[test]
-fn jpeg_xl_tiff_and_jpeg_2000_are_read_with_alpha_and_orientation() {
+fn decodes_jxl_tiff_and_jp2_with_alpha_and_orientation() {
     let size = (96, 64);
     for alpha in [false, true] {
         let draw = quadrants(size, alpha);
@@ -144,7 +144,7 @@ fn at(file: &[u8], kind: &[u8; 4]) -> usize {
 /// A small file could otherwise make the stream for the decoder as long as memory lasts.
 #[testing::needs(video)]
 #[test]
-fn tiles_that_share_bytes_are_refused() {
+fn rejects_heif_tiles_with_shared_bytes() {
     let size = (128, 128);
     for (av1, format) in FORMATS {
         let file = Heif { tile: Some((64, 64)), ..Heif::new(av1, size) }.write(&quadrants(size, false));
@@ -173,7 +173,7 @@ fn tiles_that_share_bytes_are_refused() {
 
 #[testing::needs(video)]
 #[test]
-fn an_item_with_very_many_properties_is_refused() {
+fn rejects_heif_item_with_too_many_properties() {
     let size = (64, 64);
     for (count, is_read) in [(90, true), (110, false)] {
         let properties = vec![("free", Vec::new()); count];
@@ -185,7 +185,7 @@ fn an_item_with_very_many_properties_is_refused() {
 /// Memory is reserved for the pixels that are decoded, not only for those that are shown.
 #[testing::needs(video)]
 #[test]
-fn a_crop_reserves_memory_for_the_whole_picture() {
+fn cropped_image_reserves_memory_for_whole_image() {
     let size = (128, 64);
     let numbers = [1, 1, 1, 1, 0, 1, 0, 1].map(i32::to_be_bytes).concat();
     for (av1, format) in FORMATS {
@@ -198,7 +198,7 @@ fn a_crop_reserves_memory_for_the_whole_picture() {
 
 /// The header decides, so that nothing is decoded.
 #[test]
-fn sizes_over_the_limits_are_refused_before_ffmpeg_starts() {
+fn rejects_image_sizes_over_limits_before_ffmpeg_starts() {
     let images = ImageDecoder::new(|| panic!("nothing is decoded"));
     let mut tiff = still::tiff((8, 8), 1, &quadrants((8, 8), false));
     let limits = Limits { max_pixels: 63, ..Limits::default() };
@@ -210,7 +210,7 @@ fn sizes_over_the_limits_are_refused_before_ffmpeg_starts() {
 }
 
 #[test]
-fn without_ffmpeg_the_error_names_the_format_and_the_script() {
+fn missing_ffmpeg_error_names_format_and_script() {
     let error = ImageDecoder::default()
         .decode(&still::tiff((8, 8), 1, &quadrants((8, 8), false)), &Limits::default())
         .unwrap_err();
@@ -220,7 +220,7 @@ fn without_ffmpeg_the_error_names_the_format_and_the_script() {
 }
 
 #[test]
-fn a_format_that_ffmpeg_cannot_decode_is_unsupported() {
+fn format_unknown_to_ffmpeg_is_unsupported() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("ffmpeg");
     let script = "#!/bin/sh\n[ \"$1\" != -version ] || { echo ffmpeg version 7; echo libavutil 60.; exit; }\n\
@@ -241,7 +241,7 @@ fn a_format_that_ffmpeg_cannot_decode_is_unsupported() {
 
 #[testing::needs(video)]
 #[test]
-fn files_that_end_early_are_corrupt() {
+fn truncated_ffmpeg_images_are_corrupt() {
     let size = (96, 64);
     let draw = quadrants(size, false);
     let mut files = vec![still::jxl(size, &draw), still::jp2(size, &draw), still::tiff(size, 1, &draw)];

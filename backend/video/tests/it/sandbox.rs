@@ -79,7 +79,7 @@ fn attack(place: Place) -> BTreeMap<String, String> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn every_attack_from_inside_the_decoder_is_refused() {
+fn sandbox_blocks_every_attack_from_decoder() {
     let free = attack(Place::Free);
     for name in [
         "read a file",
@@ -118,7 +118,7 @@ fn every_attack_from_inside_the_decoder_is_refused() {
 /// A decoder on a GPU may make more system calls, but only on the files of the driver.
 #[cfg(target_os = "linux")]
 #[test]
-fn every_attack_from_inside_a_decoder_on_a_gpu_is_refused() {
+fn sandbox_blocks_every_attack_from_gpu_decoder() {
     let mut found = attack(Place::Gpu);
     assert_eq!(found.remove("read its memory map").unwrap(), "allowed", "CUDA reads it");
     assert!(found.values().all(|result| result != "allowed"), "{found:#?}");
@@ -149,7 +149,7 @@ fn every_attack_from_inside_a_decoder_on_a_gpu_is_refused() {
 /// A decoder on a GPU can open files for writing, and only Landlock limits which files.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_decoder_on_a_gpu_does_not_start_without_landlock() {
+fn gpu_decoder_requires_landlock() {
     let own = std::process::id().to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_decode-child"));
     let output = command.args(["--without-landlock", "gpu", &own, "10", "/bin/true"]).output().unwrap();
@@ -161,7 +161,7 @@ fn a_decoder_on_a_gpu_does_not_start_without_landlock() {
 #[cfg(target_os = "linux")]
 #[testing::needs(video)]
 #[test]
-fn the_service_hides_from_decoders_where_the_kernel_has_no_landlock() {
+fn decoder_cannot_read_service_process_without_landlock() {
     let mut config = config(&testing::ffmpeg());
     if let Launcher::Sandbox { arguments, .. } = &mut config.launcher {
         arguments.push("--without-landlock".into());
@@ -177,7 +177,7 @@ fn the_service_hides_from_decoders_where_the_kernel_has_no_landlock() {
 
 #[testing::needs(video)]
 #[test]
-fn ffmpeg_runs_in_the_sandbox_and_reports_its_version() {
+fn ffmpeg_runs_in_sandbox_and_reports_version() {
     let sandboxed = decoder().sandboxed().clone();
     assert!(sandboxed.version.starts_with("ffmpeg version "), "{sandboxed:?}");
     assert_ne!(sandboxed.files, FileAccess::Unrestricted);
@@ -187,7 +187,7 @@ fn ffmpeg_runs_in_the_sandbox_and_reports_its_version() {
 }
 
 #[test]
-fn a_program_that_is_not_ffmpeg_is_an_error_that_names_it() {
+fn invalid_ffmpeg_program_is_named_in_error() {
     for (program, wanted) in [("/bin/true", "6.0 or newer"), ("/no/such/ffmpeg", "/no/such/ffmpeg")] {
         let error = Decoder::open(config(program.as_ref())).unwrap_err();
         assert!(matches!(error, VideoError::Unavailable(_)));
@@ -196,7 +196,7 @@ fn a_program_that_is_not_ffmpeg_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_child_without_its_parent_does_not_start() {
+fn sandbox_child_without_parent_does_not_start() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_decode-child")).args(["1", "10", "/bin/true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(126));
@@ -241,7 +241,7 @@ fn index_of(script: &str, patience: Duration) -> Result<video::Index, VideoError
 }
 
 #[test]
-fn a_process_that_works_without_output_is_not_stalled() {
+fn busy_process_without_output_is_not_stalled() {
     let works = "i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done";
     let prints = "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
     let index = index_of(&format!("{works}; {prints}"), SHORT).unwrap();
@@ -250,7 +250,7 @@ fn a_process_that_works_without_output_is_not_stalled() {
 }
 
 #[test]
-fn a_process_that_something_killed_has_not_used_up_its_time() {
+fn killed_process_is_not_reported_as_cpu_limit() {
     let error = index_of("kill -9 $$", LONG).unwrap_err();
     assert!(matches!(error, VideoError::Killed), "{error}");
     let error = index_of("kill -XCPU $$", LONG).unwrap_err();
@@ -258,14 +258,14 @@ fn a_process_that_something_killed_has_not_used_up_its_time() {
 }
 
 #[test]
-fn a_crash_after_the_first_packets_is_damage() {
+fn crash_after_first_packets_is_reported_as_damage() {
     let prints = "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
     let damage = index_of(&format!("{prints}; kill -SEGV $$"), LONG).unwrap().damage.unwrap();
     assert!(damage.message.contains("signal: 11"), "{damage:?}");
 }
 
 #[test]
-fn cancelling_ends_the_process() {
+fn cancelling_ends_decoder_process() {
     let folder = tempfile::tempdir().unwrap();
     // The process holds the pipe until it ends.
     let script = "exec 3> FIFO; echo started >&3; kill -STOP $$";
@@ -282,7 +282,7 @@ fn cancelling_ends_the_process() {
 
 #[testing::needs(video)]
 #[test]
-fn all_processes_of_a_video_share_the_limit_of_processor_time() {
+fn all_processes_of_video_share_cpu_limit() {
     let folder = tempfile::tempdir().unwrap();
     let (short, long) = (folder.path().join("short.mkv"), folder.path().join("long.mkv"));
     let encoding = Encoding::new(Codec::H264, Container::Mkv);

@@ -315,14 +315,14 @@ mod tests {
 
     /// Headers that libjxl and ffmpeg wrote: a ratio of sides, and two separate sides.
     #[test]
-    fn sizes_of_jpeg_xl_are_read() {
+    fn reads_jpeg_xl_image_size() {
         assert_eq!(size(b"\xff\x0a\x31\x07\x0c\x24\x01\x84", Format::Jxl), (300, 200));
         // Small, 8 rows, and the ratio 1:1.
         assert_eq!(size(&[0xFF, 0x0A, 0b0100_0001, 0], Format::Jxl), (8, 8));
     }
 
     #[test]
-    fn both_byte_orders_of_tiff_are_read() {
+    fn reads_tiff_headers_in_both_byte_orders() {
         let entry = |tag: u16, kind: u16, value: u32| (tag, kind, value);
         let entries = [entry(256, 4, 640), entry(257, 3, 360), entry(274, 3, 6), entry(258, 9, 1)];
         let little = {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_jpeg_2000_are_read() {
+    fn reads_jpeg_2000_image_size() {
         let codestream = b"\xff\x4f\xff\x51\0\x2f\0\0\0\0\x01\x2c\0\0\0\xd0\0\0\0\0\0\0\0\x08";
         assert_eq!(size(codestream, Format::Jp2), (300, 200));
         let ihdr = b"\0\0\0\x16ihdr\0\0\0\xc8\0\0\x01\x2c\0\x03\x08\x07\0\0";

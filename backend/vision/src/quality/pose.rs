@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_recovered() {
+    fn pose_recovers_known_rotations() {
         for yaw in [-60.0, -20.0, 0.0, 35.0] {
             for pitch in [-40.0, 0.0, 25.0] {
                 for roll in [-170.0, -30.0, 0.0, 90.0] {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn directions_have_the_documented_sign() {
+    fn pose_angles_have_documented_signs() {
         let frontal = seen(0.0, 0.0, 0.0, 1.0);
         let moved = |dx: f32, dy: f32| {
             let mut landmarks = frontal;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_face_is_not_a_nod() {
+    fn longer_face_does_not_change_pitch() {
         for taller in [0.88, 1.12] {
             let pose = estimate(&seen(0.0, 0.0, 0.0, taller));
             assert!(pose.pitch.abs() < 1.0 && pose.yaw.abs() < 0.1, "{taller}: {pose:?}");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_score_falls_with_every_turn() {
+    fn pose_score_falls_with_yaw_and_pitch() {
         let scores = |pose: fn(f64) -> Landmarks| -> Vec<f32> {
             (0..8).map(|step| estimate(&pose(f64::from(step) * 10.0)).value).collect()
         };
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_landmarks_score_nothing() {
+    fn degenerate_landmarks_score_zero() {
         let mut odd = seen(0.0, 0.0, 0.0, 1.0);
         odd[3].x = f32::NAN;
         assert_eq!(estimate(&odd), Pose::default());

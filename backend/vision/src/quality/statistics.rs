@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_agrees_with_the_definitions() {
+    fn grey_statistics_match_definitions_at_every_size() {
         for (width, height) in [(1, 1), (1, 9), (9, 1), (2, 2), (3, 2), (17, 13), (2500, 3)] {
             // Edges of maximum contrast, so that an overflowing sum is detected.
             let data = (0..width * height)

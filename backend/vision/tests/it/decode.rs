@@ -36,7 +36,7 @@ fn grey_of([r, g, b]: [u8; 3]) -> [u8; 3] {
 }
 
 #[test]
-fn every_kind_of_file() {
+fn decodes_every_supported_file_kind() {
     let colours = [RED, GREEN, BLUE, GREY];
     let on_white = [RED, GREEN, BLUE, WHITE];
     let greys = colours.map(grey_of);
@@ -114,7 +114,7 @@ fn jpeg_with(orientation: u16, big_endian: bool) -> Vec<u8> {
 }
 
 #[test]
-fn exif_orientations_one_to_eight() {
+fn applies_exif_orientations_one_to_eight() {
     // The upright result for each orientation, quadrants in reading order.
     let upright = [
         [RED, GREEN, BLUE, GREY],
@@ -139,7 +139,7 @@ fn exif_orientations_one_to_eight() {
 }
 
 #[test]
-fn webp_orientation() {
+fn applies_webp_exif_orientation() {
     let plain = fixture("lossless.webp");
     let vp8l = &plain[12..];
     for prefix in [&b""[..], b"Exif\0\0"] {
@@ -169,7 +169,7 @@ fn chunk_position(png: &[u8], name: &[u8; 4]) -> usize {
 }
 
 #[test]
-fn png_orientation_before_and_after_the_pixels() {
+fn applies_png_orientation_before_and_after_pixels() {
     let plain = fixture("rgb8.png");
     let (pixels, end) = (chunk_position(&plain, b"IDAT"), chunk_position(&plain, b"IEND"));
     let with = |at: usize, chunks: &[Vec<u8>]| {
@@ -219,7 +219,7 @@ fn frame_header(jpeg: &[u8]) -> usize {
 }
 
 #[test]
-fn jpeg_codings_without_a_decoder_are_unsupported() {
+fn unsupported_jpeg_codings_are_reported() {
     let baseline = fixture("baseline_444.jpg");
     let at = frame_header(&baseline);
     let with_marker = |code: u8, bits: u8| {
@@ -259,7 +259,7 @@ fn jpeg_codings_without_a_decoder_are_unsupported() {
 }
 
 #[test]
-fn bitmap_codings_without_a_decoder_are_unsupported() {
+fn unsupported_bmp_codings_are_reported() {
     for compression in [4, 5, 11] {
         let mut file = fixture("rgb.bmp");
         file[30] = compression;
@@ -278,7 +278,7 @@ fn busy(width: u32, height: u32) -> Frame {
 }
 
 #[test]
-fn a_jpeg_without_its_end_gives_the_part_that_is_there() {
+fn truncated_jpeg_yields_available_part() {
     let whole = encode::jpeg(&busy(256, 256), 90);
     let complete = read(&whole).unwrap().frame;
     let part = read(&whole[..whole.len() / 2]).unwrap().frame;
@@ -307,7 +307,7 @@ fn truncated_files_of_other_formats_are_corrupt() {
 }
 
 #[test]
-fn what_is_no_picture_is_named_so() {
+fn reports_non_image_data_as_not_image() {
     let not_images: [&[u8]; 6] = [
         b"",
         b"\xff\xd8",
@@ -322,7 +322,7 @@ fn what_is_no_picture_is_named_so() {
 }
 
 #[test]
-fn formats_that_ffmpeg_decodes_are_known_and_the_error_names_the_script() {
+fn recognises_ffmpeg_formats_and_names_setup_script() {
     for (head, format) in [
         (&b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf"[..], Format::Avif),
         (b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf", Format::Avif),
@@ -353,7 +353,7 @@ fn formats_that_ffmpeg_decodes_are_known_and_the_error_names_the_script() {
 }
 
 #[test]
-fn sizes_are_refused_before_anything_is_allocated() {
+fn rejects_image_sizes_over_limits_before_allocation() {
     // Headers that state the largest size of each format. A decoder that allocated memory for it
     // would need gigabytes.
     let mut jpeg = fixture("baseline_444.jpg");
@@ -419,7 +419,7 @@ fn large_png() -> Vec<u8> {
 }
 
 #[test]
-fn what_is_encoded_can_be_decoded() {
+fn encoded_images_can_be_decoded() {
     let frame = busy(61, 47);
     let png = encode::png(&frame);
     assert_eq!(Format::sniff(&png), Some(Format::Png));
@@ -435,7 +435,7 @@ fn what_is_encoded_can_be_decoded() {
 const ROUNDS: u64 = 300;
 
 #[test]
-fn thousands_of_damaged_files() {
+fn decoding_thousands_of_damaged_files_does_not_panic() {
     let limits = Limits { max_bytes: 1 << 20, max_pixels: 1 << 20, max_side: 4096 };
     let mut outcomes = BTreeMap::<String, usize>::new();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -465,7 +465,7 @@ fn thousands_of_damaged_files() {
 }
 
 #[test]
-fn every_truncation_of_every_fixture() {
+fn decoding_every_truncation_does_not_panic() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     for entry in std::fs::read_dir(folder).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();

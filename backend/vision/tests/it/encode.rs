@@ -50,7 +50,7 @@ fn psnr(a: &Frame, b: &Frame) -> f64 {
 }
 
 #[test]
-fn a_jpeg_of_every_size_looks_like_the_original() {
+fn jpeg_of_every_size_resembles_original() {
     for (width, height) in
         [(1, 1), (1, 40), (7, 9), (8, 8), (16, 16), (17, 33), (64, 31), (320, 213), (1030, 40)]
     {
@@ -68,7 +68,7 @@ fn a_jpeg_of_every_size_looks_like_the_original() {
 }
 
 #[test]
-fn a_jpeg_of_noise_has_all_sizes_of_coefficients_and_can_be_decoded() {
+fn jpeg_of_noise_can_be_decoded() {
     let frame = noise(211, 97);
     let found = psnr(&frame, &decoded(&encode::jpeg(&frame, 100)));
     assert!(found > 35.0, "{found}");
@@ -80,7 +80,7 @@ fn a_jpeg_of_noise_has_all_sizes_of_coefficients_and_can_be_decoded() {
 }
 
 #[test]
-fn a_higher_quality_is_larger_and_closer() {
+fn higher_jpeg_quality_is_larger_and_closer() {
     let frame = smooth(300, 200);
     let (mut bytes, mut quality) = (0, 0.0);
     for level in [10, 40, 70, 85, 95] {
@@ -94,7 +94,7 @@ fn a_higher_quality_is_larger_and_closer() {
 }
 
 #[test]
-fn a_png_has_the_same_pixels() {
+fn png_encoding_keeps_pixels() {
     for frame in [smooth(112, 112), noise(61, 40), Frame::filled(1, 1, [9, 8, 7])] {
         let bytes = encode::png(&frame);
         assert_eq!(vision::decode(&bytes, &Limits::default()).unwrap().frame, frame);

@@ -25,7 +25,7 @@ fn limits() -> Limits {
 }
 
 #[test]
-fn the_short_side_reaches_its_target_within_the_limits() {
+fn enhancement_scales_short_side_within_limits() {
     let scale = |width, height, limits: &Limits| {
         let frame = Frame::filled(width, height, [7; 3]);
         let plan = Plan::of(&frame, limits);
@@ -47,7 +47,7 @@ fn the_short_side_reaches_its_target_within_the_limits() {
 }
 
 #[test]
-fn contrast_is_stretched_only_where_some_is_missing() {
+fn contrast_is_stretched_only_if_low() {
     let full = scene(420, 410, 0, 255);
     let plan = Plan::of(&full, &limits());
     assert!(plan.gain < 1.4, "{plan:?}");
@@ -68,7 +68,7 @@ fn contrast_is_stretched_only_where_some_is_missing() {
 }
 
 #[test]
-fn an_enlarged_picture_is_stretched_and_sharpened_as_documented() {
+fn enhancement_matches_documented_formula() {
     let frame = scene(45, 37, 40, 210);
     let plan = Plan::of(&frame, &limits());
     let found = enhance(&frame, &limits()).frame;
@@ -79,7 +79,7 @@ fn an_enlarged_picture_is_stretched_and_sharpened_as_documented() {
 }
 
 #[test]
-fn every_size_has_an_enhancement() {
+fn enhances_images_of_every_size() {
     for (width, height) in [(1, 1), (1, 50), (50, 1), (2, 3), (399, 2), (9, 399)] {
         let enhanced = enhance(&scene(width, height, 10, 200), &limits());
         let wanted = (width as f32 * enhanced.scale).round() as u32;

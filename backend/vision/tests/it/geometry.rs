@@ -36,7 +36,7 @@ fn frames() -> impl Strategy<Value = Frame> {
 }
 
 #[test]
-fn boxes_inside_the_image_are_not_changed_and_boxes_outside_are_dropped() {
+fn clipping_keeps_inside_boxes_and_drops_outside_boxes() {
     let image = (535, 400);
     let inside = Rect { x: 12.3, y: 0.0, width: 500.1, height: 400.0 };
     assert_eq!(inside.clipped(image), Some(inside));
@@ -56,7 +56,7 @@ fn boxes_inside_the_image_are_not_changed_and_boxes_outside_are_dropped() {
 
 proptest! {
     #[test]
-    fn letterbox_fills_one_side_and_restores(
+    fn letterbox_fills_one_side_and_restores_coordinates(
         image in (1u32..9000, 1u32..9000), side in 32u32..1600, bbox in boxes(600.0), landmarks in points(),
     ) {
         let fitted = Letterbox::fit(image, (side, side));
@@ -83,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn clipped_boxes_lie_inside_the_image(bbox in boxes(600.0), image in (1u32..16_385, 1u32..700), zoom in 1.0f32..25.0) {
+    fn clipped_boxes_lie_inside_image(bbox in boxes(600.0), image in (1u32..16_385, 1u32..700), zoom in 1.0f32..25.0) {
         let bbox = Rect { x: bbox.x * zoom, width: bbox.width * zoom, ..bbox };
         let whole = Rect { x: 0.0, y: 0.0, width: image.0 as f32, height: image.1 as f32 };
         let Some(clipped) = bbox.clipped(image) else {
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn estimate_recovers_a_known_similarity(
+    fn estimate_recovers_known_similarity(
         angle in -3.1f32..3.1, scale in 0.05f32..20.0, tx in -500.0f32..500.0, ty in -500.0f32..500.0,
     ) {
         let known = Similarity { a: scale * angle.cos(), b: scale * angle.sin(), tx, ty };
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn no_similarity_nearby_fits_better(from in points(), to in points(), nudge in prop::array::uniform4(-0.01f32..0.01)) {
+    fn estimated_similarity_is_locally_optimal(from in points(), to in points(), nudge in prop::array::uniform4(-0.01f32..0.01)) {
         let best = Similarity::estimate(&from, &to);
         // Rejects the case. A test with too many rejected cases fails.
         prop_assume!(best.is_some());
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn four_quarter_turns_are_none(frame in frames()) {
+    fn four_quarter_rotations_restore_image(frame in frames()) {
         let once = crop::rotate(&frame, 90);
         prop_assert_eq!((once.width(), once.height()), (frame.height(), frame.width()));
         // Clockwise: the top left corner moves to the top right.
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn crops_and_thumbnails_stay_inside(
+    fn crops_and_thumbnails_stay_inside_image(
         frame in frames(), x in -1e6f32..1e6, y in -100f32..100.0, width in 0f32..200.0, height in 0f32..200.0,
         margin in -1f32..2.0, side in 0u32..100,
     ) {
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn nms_keeps_the_best_of_each_group(found in detections(), iou in 0.0f32..1.0) {
+    fn nms_keeps_best_of_each_group(found in detections(), iou in 0.0f32..1.0) {
         let kept = nms(found.clone(), iou);
         prop_assert!(kept.windows(2).all(|pair| pair[0].det_score >= pair[1].det_score));
         for (i, a) in kept.iter().enumerate() {
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn tiles_lie_inside_and_cover_everything(
+    fn tiles_lie_inside_image_and_cover_it(
         (width, height) in (1u32..6000, 1u32..6000),
         scale in 0.02f64..3.0,
     ) {
@@ -236,7 +236,7 @@ proptest! {
 }
 
 #[test]
-fn a_view_around_a_box_has_it_in_the_middle_and_lies_inside() {
+fn view_around_box_centres_it_inside_image() {
     let bbox = Rect { x: 300.0, y: 200.0, width: 20.0, height: 40.0 };
     let view = View::around((1000, 800), &bbox, (192, 192), 2.0);
     let r = view.region;
@@ -254,7 +254,7 @@ fn a_view_around_a_box_has_it_in_the_middle_and_lies_inside() {
 }
 
 #[test]
-fn a_picture_that_fits_is_one_tile() {
+fn fitting_image_is_one_tile() {
     let tiles = View::tiles((640, 400), CANVAS, 1.0);
     assert_eq!(tiles, [View::whole((640, 400), CANVAS)]);
     assert!(tiles[0].is_whole());
@@ -267,7 +267,7 @@ fn a_picture_that_fits_is_one_tile() {
 }
 
 #[test]
-fn only_borders_inside_the_picture_cut() {
+fn only_tile_borders_inside_image_cut_boxes() {
     let tiles = View::tiles((1152, 640), CANVAS, 1.0);
     let at = |x: f32, y: f32| Rect { x, y, width: 100.0, height: 100.0 };
     // A detector's box may extend outside the image; that is not a cut.
@@ -277,7 +277,7 @@ fn only_borders_inside_the_picture_cut() {
 }
 
 #[test]
-fn coordinates_come_back_to_the_picture() {
+fn tile_coordinates_are_restored_to_image() {
     let frame =
         Frame::new(1152, 640, (0..1152 * 640).flat_map(|i| [(i % 251) as u8, (i / 1152) as u8, 7]).collect());
     let frame = frame.unwrap();

@@ -52,7 +52,7 @@ fn disagreements(ours: &GreyStatistics, theirs: &Value) -> Vec<String> {
 
 #[testing::needs(shared)]
 #[test]
-fn sizes_and_statistics_of_every_photograph() {
+fn photograph_sizes_and_statistics_match_reference() {
     let oracle = testing::oracle();
     let mut off = Vec::new();
     for (name, expected) in oracle.as_object().unwrap() {
@@ -67,7 +67,7 @@ fn sizes_and_statistics_of_every_photograph() {
 
 #[testing::needs(shared)]
 #[test]
-fn statistics_of_every_aligned_face() {
+fn aligned_face_statistics_match_reference() {
     let oracle = testing::oracle();
     let mut off = Vec::new();
     let mut faces = 0;
@@ -86,7 +86,7 @@ fn statistics_of_every_aligned_face() {
 
 #[testing::needs(shared)]
 #[test]
-fn profiles_judge_as_people_do() {
+fn quality_profiles_report_known_defects_of_photographs() {
     let oracle = testing::oracle();
     for good in ["obama.jpg", "biden.jpg", "two_people.jpg", "lin-manuel-miranda.png", "Rob_Lowe_0001.jpg"] {
         let report = report(&oracle, good, Profile::Strict);
@@ -104,7 +104,7 @@ fn profiles_judge_as_people_do() {
 
 #[testing::needs(shared)]
 #[test]
-fn turned_heads_are_told_from_frontal_ones() {
+fn pose_distinguishes_turned_heads_from_frontal() {
     let oracle = testing::oracle();
     let pose = |name: &str| report(&oracle, name, Profile::Standard).pose;
     let frontal = pose("obama.jpg");
@@ -149,7 +149,7 @@ fn blurred(frame: &Frame, radius: i64) -> Frame {
 
 #[testing::needs(shared)]
 #[test]
-fn blur_and_darkness_lower_their_measures_step_by_step() {
+fn blur_and_darkness_lower_their_measures() {
     let oracle = testing::oracle();
     let frame = photograph("obama.jpg");
     let detection = detection(&oracle["obama.jpg"]["scrfd_640"][0]);
@@ -183,7 +183,7 @@ const SAME: [&[&str]; 2] =
 
 #[testing::needs(shared)]
 #[test]
-fn different_photographs_are_never_near_and_copies_are() {
+fn perceptual_hashes_match_only_copies() {
     let paths = testing::images();
     let hashes: Vec<(String, PerceptualHashes)> = paths
         .iter()
@@ -201,7 +201,7 @@ fn different_photographs_are_never_near_and_copies_are() {
 
 #[testing::needs(shared)]
 #[test]
-fn edited_copies_are_near() {
+fn edited_copies_are_near_duplicates() {
     let paths = testing::images();
     for path in paths {
         let name = path.file_name().unwrap().to_str().unwrap();

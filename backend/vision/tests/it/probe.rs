@@ -13,7 +13,7 @@ fn fixtures() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn the_head_says_what_decoding_gives() {
+fn probe_predicts_decoded_image() {
     let all = fixtures();
     assert!(all.len() > 25, "{}", all.len());
     for (name, bytes) in all {
@@ -29,7 +29,7 @@ fn the_head_says_what_decoding_gives() {
 /// Tests with several limits and with truncated files. If `probe` fails, `decode` must fail with
 /// the same error.
 #[test]
-fn what_the_head_refuses_decoding_refuses_likewise() {
+fn decode_fails_with_same_error_as_probe() {
     let tight = [
         Limits { max_pixels: 48 * 32 - 1, ..Limits::default() },
         Limits { max_side: 47, ..Limits::default() },
@@ -67,7 +67,7 @@ fn png(color: ColorType) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_decoder_needs_beside_the_result_is_counted() {
+fn decoding_bytes_include_decoder_buffers() {
     let fixture = |name: &str| fixtures().into_iter().find(|(found, _)| found == name).unwrap().1;
     // The decoder's output is used without conversion.
     assert_eq!(each(&encode::jpeg(&Frame::filled(64, 32, [9; 3]), 90)), 3);

@@ -104,7 +104,7 @@ fn substitutions(text: &str) -> Vec<(&str, Option<&str>)> {
 }
 
 #[test]
-fn every_service_that_the_design_names_is_there_and_only_the_plain_ones_start_by_themselves() {
+fn only_basic_services_start_without_profile() {
     let compose = compose();
     let plain: Vec<&str> = (compose.services.iter())
         .filter(|(_, service)| service.profiles.is_empty())
@@ -120,7 +120,7 @@ fn every_service_that_the_design_names_is_there_and_only_the_plain_ones_start_by
 }
 
 #[test]
-fn nothing_is_published_beyond_this_machine_and_no_two_ports_meet() {
+fn ports_are_published_locally_without_conflicts() {
     let compose = compose();
     let mut taken = BTreeSet::new();
     for (name, service) in &compose.services {
@@ -141,7 +141,7 @@ fn nothing_is_published_beyond_this_machine_and_no_two_ports_meet() {
 }
 
 #[test]
-fn a_port_that_is_published_is_one_that_the_service_listens_on() {
+fn published_ports_match_listening_port() {
     for (name, service) in ours(&compose()) {
         let environment = &service.environment;
         assert_eq!(
@@ -160,7 +160,7 @@ fn a_port_that_is_published_is_one_that_the_service_listens_on() {
 /// Without keys, the host in a request must be a known name of the service. Containers address each
 /// other by the names of their services in the compose file.
 #[test]
-fn containers_may_name_each_other_and_so_may_the_operator() {
+fn public_hosts_include_all_containers_and_operator_hosts() {
     let compose = compose();
     let names: Vec<&String> = ours(&compose).map(|(name, _)| name).collect();
     for (name, service) in ours(&compose) {
@@ -171,7 +171,7 @@ fn containers_may_name_each_other_and_so_may_the_operator() {
 }
 
 #[test]
-fn every_variable_is_one_of_the_example_file_with_the_same_default() {
+fn compose_variables_and_defaults_match_env_example() {
     let example = read(".env.example");
     let default = |name: &str| {
         example.lines().find_map(|line| line.strip_prefix(&format!("#{name}=")).map(str::to_owned))
@@ -199,7 +199,7 @@ fn every_variable_is_one_of_the_example_file_with_the_same_default() {
 
 /// A variable of `.env` that no container received would be ignored without a message.
 #[test]
-fn every_setting_of_the_program_reaches_the_containers() {
+fn containers_receive_every_program_setting() {
     let compose = compose();
     assert!(compose.settings.values().all(Option::is_none), "values of .env and of the shell are passed on");
     // The images set these, and the containers have no private database.
@@ -218,7 +218,7 @@ fn every_setting_of_the_program_reaches_the_containers() {
 }
 
 #[test]
-fn what_the_containers_run_is_what_the_program_takes() {
+fn container_commands_are_accepted_by_program() {
     for (name, service) in ours(&compose()) {
         accepts(&service.command).unwrap_or_else(|error| panic!("{name}: {error}"));
         if let Some(check) = &service.healthcheck {
@@ -234,7 +234,7 @@ fn what_the_containers_run_is_what_the_program_takes() {
 }
 
 #[test]
-fn every_container_has_a_read_only_file_system_and_only_postgres_begins_with_capabilities() {
+fn containers_are_read_only_with_minimal_capabilities() {
     for (name, service) in &compose().services {
         assert!(service.read_only && service.cap_drop == ["ALL"], "{name}");
         assert_eq!(service.security_opt, ["no-new-privileges:true"], "{name}");
@@ -252,7 +252,7 @@ fn every_container_has_a_read_only_file_system_and_only_postgres_begins_with_cap
 }
 
 #[test]
-fn our_containers_have_time_to_stop() {
+fn stop_grace_period_exceeds_drain_time() {
     let seconds = |text: &str| text.strip_suffix('s').unwrap().parse::<u32>().unwrap();
     for (name, service) in ours(&compose()) {
         let (_, drain) = substitutions(service.environment["DRAIN_SECONDS"].as_ref().unwrap())[0];
@@ -262,7 +262,7 @@ fn our_containers_have_time_to_stop() {
 }
 
 #[test]
-fn images_are_pinned_and_volumes_folders_and_services_that_are_named_exist() {
+fn container_images_are_pinned_and_references_exist() {
     let compose = compose();
     let mut used = BTreeSet::new();
     for (name, service) in &compose.services {
@@ -307,7 +307,7 @@ fn images_are_pinned_and_volumes_folders_and_services_that_are_named_exist() {
 }
 
 #[test]
-fn what_is_built_is_the_last_stage_of_a_file_that_exists() {
+fn compose_builds_exactly_known_dockerfiles() {
     let compose = compose();
     let mut files = BTreeSet::new();
     for (name, service) in &compose.services {
@@ -320,7 +320,7 @@ fn what_is_built_is_the_last_stage_of_a_file_that_exists() {
 
 /// The override for hosts without a GPU changes nothing but the runtime.
 #[test]
-fn the_image_for_nvidia_also_starts_without_its_runtime() {
+fn no_gpu_override_changes_only_runtime() {
     assert_eq!(compose().services["backend-gpu"].runtime.as_deref(), Some("nvidia"));
     let changed: serde_json::Value = serde_saphyr::from_str(&read("deploy/no-gpu.yml")).unwrap();
     assert_eq!(changed, serde_json::json!({"services": {"backend-gpu": {"runtime": "runc"}}}));

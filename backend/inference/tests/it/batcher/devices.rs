@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 #[testing::test(flavor = "multi_thread")]
-async fn out_of_memory_lowers_the_batch_size_and_is_remembered() {
+async fn out_of_memory_permanently_lowers_batch_size() {
     let (gate, controls) = gate();
     let limits = Limits { max_batch: 64, ..ONE_BY_ONE };
     let sizes = Arc::new(Mutex::new(Vec::new()));
@@ -34,7 +34,7 @@ async fn out_of_memory_lowers_the_batch_size_and_is_remembered() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_failing_device_hands_its_requests_to_the_second_one() {
+async fn failing_device_falls_back_to_second_backend() {
     let failing = |error: BackendError| Doubler { fails_with: Some(error), ..Default::default() };
     let limits = Limits { max_batch: 4, ..ONE_BY_ONE };
     let devices = |error, fallback: Option<Doubler>| {
@@ -74,7 +74,7 @@ async fn a_failing_device_hands_its_requests_to_the_second_one() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_lost_device_leaves_its_work_to_the_others() {
+async fn other_devices_take_over_from_lost_device() {
     for prefetch in [false, true] {
         let lost = BackendError::DeviceLost("it fell off the bus".into());
         let (gate, controls) = gate();
@@ -117,7 +117,7 @@ async fn a_lost_device_leaves_its_work_to_the_others() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn one_input_that_the_device_fails_on_does_not_take_the_whole_batch_with_it() {
+async fn failing_input_does_not_fail_whole_batch() {
     for prefetch in [false, true] {
         let (gate, controls) = gate();
         let sizes = Arc::new(Mutex::new(Vec::new()));
@@ -183,7 +183,7 @@ impl Backend for Billed {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_loaded_device_is_as_fast_as_its_cost_model_says() {
+async fn loaded_device_matches_cost_model() {
     const REQUESTS: u64 = 640;
     for prefetch in [false, true] {
         for max_batch in [1, 4, 8, 16, 32] {
@@ -247,7 +247,7 @@ impl Backend for Moody {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
-async fn ten_thousand_callers_get_their_own_answer_or_the_devices_error() {
+async fn ten_thousand_callers_get_own_answer_or_device_error() {
     for (fallback, prefetch) in [(false, false), (false, true), (true, true)] {
         let device = |seed| Device {
             primary: Box::new(Moody { inner: Doubler::default(), state: seed }),

@@ -13,7 +13,7 @@ fn before(deadline: Option<Instant>) -> Terms {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_result_is_lost_or_swapped() {
+async fn results_are_neither_lost_nor_swapped() {
     for (max_batch, prefetch) in [(1, false), (32, false), (1, true), (32, true)] {
         let max_delay = Duration::from_micros(200);
         let limits = Limits { queue_capacity: 20_000, max_batch, max_delay, prefetch };
@@ -38,7 +38,7 @@ async fn no_result_is_lost_or_swapped() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn interactive_requests_go_first_and_crawl_work_is_not_starved() {
+async fn interactive_requests_go_first_without_starving_background() {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
     let mut tasks = vec![occupy(&batcher, &controls).await];
@@ -63,7 +63,7 @@ async fn interactive_requests_go_first_and_crawl_work_is_not_starved() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn requesters_of_one_priority_take_turns() {
+async fn requesters_of_same_priority_alternate() {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
     let mut tasks = vec![occupy(&batcher, &controls).await];
@@ -85,7 +85,7 @@ async fn requesters_of_one_priority_take_turns() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn requests_whose_caller_left_are_skipped() {
+async fn skips_requests_of_aborted_callers() {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
     let first = occupy(&batcher, &controls).await;
@@ -101,7 +101,7 @@ async fn requests_whose_caller_left_are_skipped() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_full_queue_says_when_to_come_back() {
+async fn full_queue_reports_retry_delay() {
     let (gate, controls) = gate();
     let limits = Limits { queue_capacity: 4, ..ONE_BY_ONE };
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], limits);
@@ -142,7 +142,7 @@ async fn a_full_queue_says_when_to_come_back() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn more_requests_than_room_are_all_answered() {
+async fn answers_more_requests_than_queue_capacity() {
     for prefetch in [false, true] {
         let limits = Limits { queue_capacity: 3, max_batch: 2, max_delay: Duration::ZERO, prefetch };
         let batcher = start(vec![Doubler::default(), Doubler::default()], limits);
@@ -158,7 +158,7 @@ async fn more_requests_than_room_are_all_answered() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_panic_fails_one_request_and_the_thread_goes_on() {
+async fn panic_fails_only_one_request() {
     let batcher = start(vec![Doubler::default()], ONE_BY_ONE);
     let ask = |number| batcher.run(Ask { number, width: 2 }, Priority::Interactive);
     match ask(-1.0).await {
@@ -173,7 +173,7 @@ async fn a_panic_fails_one_request_and_the_thread_goes_on() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn what_waits_is_gathered_into_padded_batches_of_one_shape() {
+async fn groups_waiting_requests_into_padded_batches_by_shape() {
     let (gate, controls) = gate();
     let limits = Limits { max_batch: 8, ..ONE_BY_ONE };
     let sizes = Arc::new(Mutex::new(Vec::new()));
@@ -200,7 +200,7 @@ async fn what_waits_is_gathered_into_padded_batches_of_one_shape() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_request_waits_for_company_no_longer_than_the_delay() {
+async fn batch_runs_when_full_or_after_max_delay() {
     // The delay is so long that the batch can only be complete because the last request arrived.
     let limits = Limits { max_batch: 4, max_delay: Duration::from_secs(3600), ..ONE_BY_ONE };
     let sizes = Arc::new(Mutex::new(Vec::new()));
@@ -215,7 +215,7 @@ async fn a_request_waits_for_company_no_longer_than_the_delay() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn the_threads_end_with_the_last_handle() {
+async fn dropping_last_batcher_ends_its_threads() {
     struct Watched(Doubler, #[allow(dead_code)] mpsc::Sender<()>);
     impl Backend for Watched {
         fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
@@ -244,7 +244,7 @@ async fn the_threads_end_with_the_last_handle() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_request_whose_time_is_over_is_answered_and_never_run() {
+async fn expired_request_fails_without_device_run() {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
     let first = occupy(&batcher, &controls).await;
@@ -285,7 +285,7 @@ async fn until(condition: impl Fn() -> bool) {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn requests_are_written_while_the_device_runs_and_join_until_it_is_free() {
+async fn prefetch_fills_next_batch_while_device_runs() {
     let (gate, controls) = gate();
     let sizes = Arc::new(Mutex::new(Vec::new()));
     let device = Doubler { gate: Some(gate), sizes: sizes.clone(), ..Default::default() };
@@ -306,7 +306,7 @@ async fn requests_are_written_while_the_device_runs_and_join_until_it_is_free() 
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn one_batch_is_ahead_and_interactive_requests_overtake_the_rest() {
+async fn interactive_requests_overtake_all_but_prepared_batch() {
     let (gate, controls) = gate();
     let (batcher, written) = counting(Doubler { gate: Some(gate), ..Default::default() }, AHEAD);
     let mut tasks = vec![send(&batcher, 0.0, Priority::Background)];
@@ -333,7 +333,7 @@ async fn one_batch_is_ahead_and_interactive_requests_overtake_the_rest() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_prepared_batch_that_is_too_large_by_now_is_split() {
+async fn oversized_prepared_batch_is_split() {
     let (gate, controls) = gate();
     let sizes = Arc::new(Mutex::new(Vec::new()));
     let device =
@@ -356,7 +356,7 @@ async fn a_prepared_batch_that_is_too_large_by_now_is_split() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn a_request_that_cannot_be_written_fails_its_batch_alone() {
+async fn unwritable_request_fails_only_its_batch() {
     let (batcher, _) = counting(Doubler::default(), AHEAD);
     let failed = batcher.run(Ask { number: f32::NAN, width: 3 }, Priority::Interactive).await.unwrap_err();
     assert!(
@@ -368,7 +368,7 @@ async fn a_request_that_cannot_be_written_fails_its_batch_alone() {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn work_goes_to_the_device_that_is_free_whatever_its_speed() {
+async fn idle_device_takes_work_regardless_of_speed() {
     for prefetch in [false, true] {
         let limits = Limits { prefetch, ..ONE_BY_ONE };
         let (gate, slow) = gate();

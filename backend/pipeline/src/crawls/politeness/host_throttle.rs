@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_answers_let_more_in_and_slow_ones_fewer() {
+    fn host_concurrency_adapts_to_response_time() {
         let hosts = Arc::new(HostConcurrency::default());
         let first = acquire_all(&hosts, "a");
         assert_eq!((first.len(), acquire_all(&hosts, "b").len()), (2, 2));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_come_back_come_one_after_the_other() {
+    fn spreads_retry_waits_for_full_host() {
         let hosts = Arc::new(HostConcurrency::default());
         let _held = acquire_all(&hosts, "a");
         let waits: Vec<Duration> = (0..500).map(|_| hosts.acquire("a").expect_err("full")).collect();
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn one_may_wait_at_a_time() {
+    fn allows_one_waiter_per_host() {
         let hosts = HostConcurrency::default();
         let slot = hosts.wait("a");
         assert!(slot.is_some() && hosts.wait("a").is_none() && hosts.wait("b").is_some());

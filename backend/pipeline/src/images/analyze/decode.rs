@@ -235,7 +235,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test]
-    async fn a_panic_is_an_error_and_gives_its_thread_back() {
+    async fn panic_returns_error_and_frees_thread() {
         let cpu = Cpu::new(1);
         for _ in 0..3 {
             let ran = cpu.run(|| -> u32 { panic!("a decoder's bug") }).await;
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_whose_time_is_over_is_not_begun() {
+    async fn cpu_work_past_deadline_is_not_started() {
         let cpu = Cpu::new(1);
         let begun = Arc::new(AtomicUsize::new(0));
         let work = || {

@@ -450,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failing_model_is_never_taken_for_a_face_without_an_answer() {
+    fn model_failure_is_not_reported_as_missing_result() {
         let failed = RunError::Failed { operation: "face_embedding", reason: "out of memory".into() };
         assert!(answer_of::<f32>(Err(failed)).is_err());
         assert!(answer_of::<f32>(Err(RunError::Stopped)).is_err());

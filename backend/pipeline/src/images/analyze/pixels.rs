@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_and_back_is_where_it_was() {
+    fn unrotate_reverses_rotate() {
         for degrees in [0, 90, 180, 270] {
             let there = rotate(&detection(), (40, 30), degrees);
             assert_eq!(unrotate(&there, (40, 30), degrees), detection(), "{degrees}");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn coordinates_turn_the_way_pixels_do() {
+    fn rotated_points_match_rotated_pixels() {
         let mut frame = Frame::filled(5, 3, [0; 3]);
         let (x, y) = (4_u32, 1_u32);
         let at = ((y * 5 + x) * 3) as usize;

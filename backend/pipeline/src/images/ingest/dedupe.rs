@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_new_or_adds_nothing_or_takes_the_place() {
+    fn classifies_image_as_new_duplicate_or_superseding() {
         let (small, same, large) = (stored(2, 100, 100), stored(1, 100, 100), stored(3, 200, 100));
         let id = Uuid::from_u128;
         let of = |width, height| Frame::filled(width, height, [0; 3]);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_version_that_would_not_store_a_face_replaces_nothing() {
+    fn larger_image_with_unstored_face_is_duplicate() {
         let stored = stored(1, 100, 100);
         let people = Comparison { shared: 2, unstored: 1, ..Comparison::default() };
         let candidates = [Candidate { image: &stored, people }];
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_of_other_people_is_new_at_any_size() {
+    fn image_of_different_people_is_new_at_any_size() {
         let stored = stored(1, 100, 100);
         for people in [
             Comparison { shared: 1, missing: 1, ..Comparison::default() },
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_face_is_the_same_at_the_same_place_with_a_similar_embedding() {
+    fn face_matches_by_position_and_embedding() {
         // If one box is shifted by 0.0857, the intersection over union is 0.4.
         for (x, cosine, same) in
             [(0.2, 1.0, true), (0.285, 1.0, true), (0.287, 1.0, false), (0.2, 0.37, true), (0.2, 0.35, false)]
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn images_show_the_same_people_if_every_face_has_its_counterpart() {
+    fn images_match_if_every_face_has_counterpart() {
         let compare = |shown: Vec<ShownFace>, stored: &[StoredFace]| {
             let faces = ShownFaces { faces: shown, lacks_embeddings: false };
             faces.compare(stored, MODEL, THRESHOLD)
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_face_of_poor_quality_can_be_a_stored_one_and_need_not_be() {
+    fn low_quality_faces_are_optional_in_comparison() {
         let faces = ShownFaces { faces: vec![shown(0.1, true), shown(0.6, false)], lacks_embeddings: false };
         for stored in [vec![stored_face(0.1, 1.0)], vec![stored_face(0.1, 1.0), stored_face(0.6, 1.0)]] {
             assert!(faces.compare(&stored, MODEL, THRESHOLD).is_same());

@@ -276,7 +276,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn near_hashes_meet_and_collections_do_not() {
+    fn near_hashes_share_lock_key_within_collection() {
         let hashes = |p| PerceptualHashes { p, d: 0, a: 0 };
         let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
         let a: HashSet<i64> = near_lock_keys(one, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();

@@ -341,7 +341,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     #[tokio::test]
-    async fn a_panic_of_the_thread_is_an_error_and_not_the_end() {
+    async fn reader_thread_panic_returns_error() {
         let reader = |panics: bool| {
             let (recycler, _) = mpsc::sync_channel(1);
             let read = move |_: &_| if panics { panic!("for the test") } else { Ok(ReadState::default()) };
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_video_continues_with_the_next_frame() {
+    fn remaining_steps_start_at_next_frame() {
         let rest = |from_us, to_us, cell_us| {
             Step::Decode(Segment { last_us: Some(from_us - 1), ..segment(from_us, to_us, cell_us) })
         };
@@ -383,14 +383,14 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_keyframes_does_not_contain_the_last_one() {
+    fn remaining_steps_exclude_last_keyframe() {
         let keyframes = Segment { looks: Looks::Keyframes, ..segment(0, i64::MAX, 1) };
         let rest = Segment { from_us: 78, last_us: Some(77), ..keyframes.clone() };
         assert_eq!(remaining(vec![Step::Decode(keyframes)], 77), [Step::Decode(rest)]);
     }
 
     #[test]
-    fn listed_frames_and_known_ones_remain_if_they_are_later() {
+    fn remaining_steps_keep_later_listed_and_known_frames() {
         let reduced = ReducedFrame::of(&vision::Frame::filled(8, 8, [0; 3]));
         let known = |at_us| Step::Known(KnownFrame { at_us, size: (640, 360), reduced: reduced.clone() });
         let listed =
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn frames_are_analysed_during_other_work_and_keep_their_order() {
+    async fn analyses_frames_ahead_in_order() {
         for count in [3, 200] {
             let (sender, receiver) = oneshot::channel();
             let mut seen = 0;

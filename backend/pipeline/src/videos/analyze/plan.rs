@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_ends_at_a_cut_after_half_a_minute_or_after_a_minute() {
+    fn splits_parts_at_cuts_from_30_to_60_seconds() {
         let mut clock = PartClock::default();
         let second = 1_000_000;
         let cuts = [20, 31, 40, 70];
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_ends_at_a_cut_after_300_frames_or_after_600() {
+    fn splits_parts_at_cuts_from_300_to_600_frames() {
         let mut clock = PartClock::default();
         let cuts = [200, 350, 700];
         let found: Vec<i64> =

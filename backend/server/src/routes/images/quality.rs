@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accept_decides_between_the_two() {
+    fn accept_header_selects_jpeg_or_png() {
         let prefers = |accept: &str| {
             let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_str(accept).unwrap())]);
             prefers_jpeg(&headers)

@@ -390,7 +390,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_quoted_where_they_have_to_be() {
+    fn csv_fields_are_quoted_and_formulas_escaped() {
         let fields = ["plain", "a,b", "say \"x\"", "two\nlines", "=1+1", "-0.5"];
         let row = csv_row(fields.into_iter().map(str::to_owned));
         assert_eq!(row, "plain,\"a,b\",\"say \"\"x\"\"\",\"two\nlines\",'=1+1,-0.5\r\n");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 #[testing::test]
-async fn a_crawl_ends_with_every_page_and_image_accounted_for() {
+async fn completed_crawl_accounts_for_every_page_and_image() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "small_pair.jpg"]).await;
     let body =
@@ -35,7 +35,7 @@ async fn a_crawl_ends_with_every_page_and_image_accounted_for() {
 }
 
 #[testing::test]
-async fn crawls_are_listed_newest_first_by_page_and_state() {
+async fn crawls_are_listed_newest_first_with_filters() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let mut ids = Vec::new();
     for _ in 0..3 {
@@ -61,7 +61,7 @@ async fn crawls_are_listed_newest_first_by_page_and_state() {
 }
 
 #[testing::test]
-async fn wrong_crawls_are_refused_with_the_field() {
+async fn invalid_crawl_error_names_field() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let good = "http://127.0.0.1:9/";
     for (body, named) in [
@@ -109,7 +109,7 @@ fn seed(number: usize, bytes: usize) -> String {
 }
 
 #[testing::test]
-async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
+async fn seed_bytes_are_counted_in_normal_form() {
     const SEEDS: usize = 1 << 10;
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let mut seeds: Vec<String> = (0..SEEDS).map(|number| seed(number, 1 << 10)).collect();
@@ -129,7 +129,7 @@ async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
 }
 
 #[testing::test]
-async fn lists_and_events_show_the_first_seeds_and_how_many_there_are() {
+async fn lists_and_events_truncate_seeds_and_state_count() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     // A list shows at most 100 seeds, with a total size of at most 16 KiB. The limits apply to
     // short and long seeds.
@@ -152,7 +152,7 @@ async fn lists_and_events_show_the_first_seeds_and_how_many_there_are() {
 }
 
 #[testing::test]
-async fn a_crawl_is_held_let_go_and_ended() {
+async fn crawl_can_be_paused_resumed_cancelled_and_deleted() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let path = app.idle_crawl().await;
     let verb = async |name: &str| app.post_json(&format!("{path}/{name}"), &json!({})).await;
@@ -178,7 +178,7 @@ async fn a_crawl_is_held_let_go_and_ended() {
 }
 
 #[testing::test]
-async fn a_deleted_crawl_leaves_its_images_unless_asked_to_take_them() {
+async fn crawl_deletion_keeps_images_unless_requested() {
     let (app, _site, first) = App::with_crawl(&["ada_small.jpg"]).await;
     let path = format!("/crawls/{}", first.text("id"));
     problem(app.delete(&format!("{path}?with_images=perhaps")).await, 400, "bad_query").await;
@@ -219,7 +219,7 @@ async fn runs(app: &App, series: &str, wanted: usize) -> Vec<Value> {
 }
 
 #[testing::test]
-async fn every_run_is_a_crawl_of_its_own_and_promises_the_next() {
+async fn each_run_is_separate_crawl_and_schedules_next() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
     let id = create(&app, site.page()).await;
@@ -245,7 +245,7 @@ async fn every_run_is_a_crawl_of_its_own_and_promises_the_next() {
 }
 
 #[testing::test]
-async fn a_cancelled_series_is_over_between_two_runs_and_in_one() {
+async fn cancelled_schedule_starts_no_further_run() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
     let id = create(&app, site.page()).await;
@@ -273,7 +273,7 @@ async fn a_cancelled_series_is_over_between_two_runs_and_in_one() {
 }
 
 #[testing::test]
-async fn a_run_that_takes_longer_is_followed_at_once() {
+async fn run_longer_than_interval_is_followed_immediately() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let id = create(&app, "http://127.0.0.1:9/".into()).await;
     app.database.execute("update crawls set created_at = now() - interval '3 hours'").await;
@@ -290,7 +290,7 @@ fn addresses(page: &Value) -> Vec<&str> {
 }
 
 #[testing::test]
-async fn images_that_were_not_processed_are_listed_with_their_reasons() {
+async fn unprocessed_images_are_listed_with_reasons() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
     let missing = ["first.jpg", "second.jpg", "third.jpg"].map(|name| site.picture(name));
@@ -327,7 +327,7 @@ async fn images_that_were_not_processed_are_listed_with_their_reasons() {
 }
 
 #[testing::test]
-async fn an_image_that_was_not_processed_is_listed_with_its_page() {
+async fn unprocessed_image_is_listed_with_page() {
     let app = App::spawn().await;
     let page = Html("<!doctype html><title>Pictures</title><img src=/pictures/missing.jpg>");
     let site = Site::of(Router::new().route("/", get(move || async move { page }))).await;

@@ -9,7 +9,7 @@ use store::images::NewImage;
 use uuid::Uuid;
 
 #[testing::test]
-async fn progress_is_told_until_the_crawl_is_done() {
+async fn progress_events_continue_until_crawl_ends() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
     let body = json!({"seeds": [site.page(), format!("{}/held", site.url)], "delay_ms": 0});
@@ -43,7 +43,7 @@ async fn progress_is_told_until_the_crawl_is_done() {
 }
 
 #[testing::test]
-async fn many_changes_are_told_in_order_without_repetition() {
+async fn progress_events_are_ordered_without_repetition() {
     const IMAGES: i64 = 400;
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let created = app.create("/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
@@ -86,7 +86,7 @@ async fn many_changes_are_told_in_order_without_repetition() {
 }
 
 #[testing::test]
-async fn a_stream_ends_when_the_service_stops() {
+async fn event_stream_ends_when_service_stops() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let mut events = Events::of(&app, &app.idle_crawl().await).await;
     assert_eq!(events.next().await.unwrap().0, "progress");
@@ -96,14 +96,14 @@ async fn a_stream_ends_when_the_service_stops() {
 }
 
 #[testing::test]
-async fn there_are_no_events_of_an_unknown_crawl() {
+async fn events_of_unknown_crawl_return_404() {
     let app = App::spawn().await;
     let response = app.get("/crawls/00000000-0000-7000-8000-000000000000/events").await;
     problem(response, 404, "not_found").await;
 }
 
 #[testing::test]
-async fn a_crawl_is_exported_with_its_faces_and_its_own_sources() {
+async fn export_contains_faces_and_only_sources_of_crawl() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "small_pair.jpg"]).await;
     // Another crawl found one of the images before. Its source must not appear in this export.
@@ -158,7 +158,7 @@ async fn a_crawl_is_exported_with_its_faces_and_its_own_sources() {
 }
 
 #[testing::test]
-async fn a_long_export_comes_in_pages_and_misses_nothing() {
+async fn long_export_contains_every_image_once() {
     const IMAGES: usize = 250;
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let created = app.create("/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
@@ -205,7 +205,7 @@ async fn a_long_export_comes_in_pages_and_misses_nothing() {
 }
 
 #[testing::test]
-async fn what_cannot_be_exported_is_said() {
+async fn invalid_crawl_export_request_is_rejected() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let path = format!("{}/export", app.idle_crawl().await);
     let wrong = problem(app.get(&format!("{path}?format=xml")).await, 400, "bad_query").await;

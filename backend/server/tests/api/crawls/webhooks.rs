@@ -96,7 +96,7 @@ async fn create(app: &App, seed: String, webhook: String) -> String {
 }
 
 #[testing::test]
-async fn the_end_of_a_crawl_is_told_signed_until_it_is_taken() {
+async fn webhook_delivery_is_signed_and_repeated_until_accepted() {
     let app = app().await;
     let (site, mut receiver) = (Site::with(&["ada_small.jpg"]).await, Receiver::start().await);
     let id = create(&app, site.page(), format!("{}/busy", receiver.url)).await;
@@ -124,7 +124,7 @@ async fn the_end_of_a_crawl_is_told_signed_until_it_is_taken() {
 }
 
 #[testing::test]
-async fn a_cancelled_and_a_failed_crawl_are_told_too() {
+async fn cancelled_and_failed_crawls_also_send_webhook() {
     let app = app().await;
     let (site, mut receiver) = (Site::with(&[]).await, Receiver::start().await);
     let id = create(&app, format!("{}/held.jpg", site.url), receiver.url.clone()).await;
@@ -139,7 +139,7 @@ async fn a_cancelled_and_a_failed_crawl_are_told_too() {
 }
 
 #[testing::test]
-async fn redirects_are_not_followed_and_gone_is_gone() {
+async fn webhook_follows_no_redirect_and_stops_after_410() {
     let app = app().await;
     let (site, mut receiver) = (Site::with(&[]).await, Receiver::start().await);
     let missing = format!("{}/nowhere.jpg", site.url);
@@ -158,7 +158,7 @@ async fn redirects_are_not_followed_and_gone_is_gone() {
 }
 
 #[testing::test]
-async fn a_webhook_needs_a_secret_and_an_address_that_is_open() {
+async fn webhook_requires_secret_and_allowed_url() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let create = async |app: &App, webhook: &str| {
         app.post_json("/crawls", &json!({"seeds": ["http://127.0.0.1:9/"], "webhook": webhook})).await
@@ -200,7 +200,7 @@ async fn rotate(app: &App, key: &str, collection: &str, body: Value) -> Value {
 }
 
 #[testing::test]
-async fn a_collection_with_its_own_secret_signs_with_that_and_the_others_with_the_services() {
+async fn own_collection_secret_replaces_service_secret_in_signatures() {
     let (app, [ours, theirs], site) = tenants().await;
     let mut receiver = Receiver::start().await;
     let made = rotate(&app, &ours, "ours", json!({"overlap_hours": 0})).await;
@@ -220,7 +220,7 @@ async fn a_collection_with_its_own_secret_signs_with_that_and_the_others_with_th
 }
 
 #[testing::test]
-async fn two_secrets_sign_during_a_rotation_and_one_after_it() {
+async fn two_secrets_sign_during_rotation_overlap_only() {
     let (app, [ours, _], site) = tenants().await;
     let mut receiver = Receiver::start().await;
     let secret = |made: &Value| made.text("secret").to_owned();
@@ -245,7 +245,7 @@ async fn two_secrets_sign_during_a_rotation_and_one_after_it() {
 }
 
 #[testing::test]
-async fn only_an_admin_of_the_collection_makes_its_secret() {
+async fn only_collection_admin_rotates_webhook_secret() {
     let (app, [ours, _], _site) = tenants().await;
     let (_, reader) = app.key(Some("ours"), &[Scope::Read, Scope::Write, Scope::Crawl]).await;
     let path = |name: &str| format!("/collections/{name}/webhook-secret");
@@ -262,7 +262,7 @@ async fn only_an_admin_of_the_collection_makes_its_secret() {
 }
 
 #[testing::test]
-async fn who_may_not_write_sees_the_host_of_a_webhook_and_no_more() {
+async fn reader_sees_only_host_of_webhook() {
     let (app, [ours, _], site) = tenants().await;
     let mut receiver = Receiver::start().await;
     let webhook = format!("{}/hooks/T0KEN?key=s3cret", receiver.url);
@@ -280,7 +280,7 @@ async fn who_may_not_write_sees_the_host_of_a_webhook_and_no_more() {
 }
 
 #[testing::test]
-async fn events_of_a_crawl_that_goes_on_show_the_token_to_those_who_may_write_alone() {
+async fn events_show_webhook_token_only_to_writers() {
     let options = Options { worker: false, models: Models::Fixture, ..guarded() };
     let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..options }).await;
     let (_, crawler) = app.key(Some("ours"), &[Scope::Crawl]).await;

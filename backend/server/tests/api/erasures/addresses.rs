@@ -18,7 +18,7 @@ async fn redirected_site() -> Pages {
 }
 
 #[testing::test]
-async fn what_was_enrolled_under_one_spelling_is_erased_under_another() {
+async fn erasure_matches_other_spelling_of_enrolled_url() {
     let (app, site) = (App::spawn().await, redirected_site().await);
     let spelled = site.url("/./new.jpg?utm_source=mail#face").replace("http://", "HTTP://");
     enrol(&app, &spelled).await;
@@ -27,7 +27,7 @@ async fn what_was_enrolled_under_one_spelling_is_erased_under_another() {
 }
 
 #[testing::test]
-async fn what_earlier_versions_stored_as_it_was_spelled_is_erased_too() {
+async fn erasure_matches_unnormalized_url_of_earlier_version() {
     let (app, site) = (App::spawn().await, redirected_site().await);
     enrol(&app, &site.url("/new.jpg")).await;
     app.database
@@ -38,7 +38,7 @@ async fn what_earlier_versions_stored_as_it_was_spelled_is_erased_too() {
 }
 
 #[testing::test]
-async fn an_enrolment_is_erased_by_the_address_asked_for_and_by_the_one_that_answered() {
+async fn enrolment_is_erased_by_requested_or_final_url() {
     for erased in ["/old.jpg", "/new.jpg"] {
         let (app, site) = (App::spawn().await, redirected_site().await);
         enrol(&app, &site.url("/old.jpg")).await;
@@ -48,7 +48,7 @@ async fn an_enrolment_is_erased_by_the_address_asked_for_and_by_the_one_that_ans
 }
 
 #[testing::test]
-async fn a_crawled_picture_is_erased_and_kept_out_by_both_of_its_addresses() {
+async fn crawled_image_is_erased_and_suppressed_by_either_url() {
     for erased in ["/old.jpg", "/new.jpg"] {
         let (app, site) = (App::spawn().await, redirected_site().await);
         app.crawl(&[site.url("/old.jpg")]).await;
@@ -63,7 +63,7 @@ async fn a_crawled_picture_is_erased_and_kept_out_by_both_of_its_addresses() {
 }
 
 #[testing::test]
-async fn what_a_page_shows_is_erased_by_the_address_that_led_to_the_page() {
+async fn images_of_page_are_erased_by_either_page_url() {
     for erased in ["/old", "/new"] {
         let (app, site) = (App::spawn().await, redirected_site().await);
         site.redirect("/old", "/new").page("/new", "a page", "<img src=/new.jpg>");
@@ -77,7 +77,7 @@ async fn what_a_page_shows_is_erased_by_the_address_that_led_to_the_page() {
 }
 
 #[testing::test]
-async fn an_address_with_nothing_but_tracking_in_its_query_is_kept_out() {
+async fn url_with_only_tracking_query_is_suppressed() {
     for erased in ["/new.jpg?utm_source=mail&", "/new.jpg;jsessionid=1;jsessionid=2"] {
         let (app, site) = (App::spawn().await, redirected_site().await);
         let done = erase(&app, &json!({"url": site.url(erased)})).await;
@@ -88,7 +88,7 @@ async fn an_address_with_nothing_but_tracking_in_its_query_is_kept_out() {
 }
 
 #[testing::test]
-async fn what_earlier_versions_stored_with_an_empty_query_is_erased_too() {
+async fn erasure_matches_empty_query_url_of_earlier_version() {
     let (app, site) = (App::spawn().await, redirected_site().await);
     app.crawl(&[site.url("/new.jpg")]).await;
     app.database.execute("update image_sources set image_url = image_url || '?'").await;
@@ -117,7 +117,7 @@ async fn site_with_traces() -> Pages {
 }
 
 #[testing::test]
-async fn an_erased_picture_leaves_neither_address_nor_alternative_text_nor_title() {
+async fn erased_image_leaves_no_url_alt_text_or_title() {
     let (app, site) = (App::spawn().await, site_with_traces().await);
     // Four crawls store the strings in different places. They visit the pages that contain the
     // image and link to it, the image itself, the front page again, and the front page with
@@ -143,7 +143,7 @@ async fn an_erased_picture_leaves_neither_address_nor_alternative_text_nor_title
 }
 
 #[testing::test]
-async fn an_erased_page_leaves_neither_its_address_nor_its_title() {
+async fn erased_page_leaves_no_url_or_title() {
     let app = App::spawn().await;
     let site = Pages::start().await;
     site.page("/", "a list", "<a href=/quaxphoto.html>more</a>")
@@ -157,7 +157,7 @@ async fn an_erased_page_leaves_neither_its_address_nor_its_title() {
 }
 
 #[testing::test]
-async fn an_image_that_stored_nothing_leaves_neither_its_address_nor_its_alternative_text() {
+async fn erased_unstored_image_leaves_no_url_or_alt_text() {
     for (name, body) in [("missing", None), ("text", Some(("text/plain", &b"no image"[..])))] {
         let (app, site) = (App::spawn().await, Pages::start().await);
         site.page("/", "quaxtitle", "<img src=/quaxphoto.jpg alt='quaxsmile'><img src=/ben.jpg>")
@@ -176,7 +176,7 @@ async fn an_image_that_stored_nothing_leaves_neither_its_address_nor_its_alterna
 }
 
 #[testing::test]
-async fn an_image_that_was_redirected_and_stored_nothing_leaves_no_address() {
+async fn erased_redirected_unstored_image_leaves_no_url() {
     for erased in ["/quaxphoto.jpg", "/short.jpg"] {
         let (app, site) = (App::spawn().await, Pages::start().await);
         site.page("/", "a page", "<img src=/short.jpg alt='quaxsmile'>")
@@ -192,7 +192,7 @@ async fn an_image_that_was_redirected_and_stored_nothing_leaves_no_address() {
 }
 
 #[testing::test]
-async fn an_image_that_is_erased_while_it_waits_leaves_no_address_when_its_crawl_is_cancelled() {
+async fn image_erased_while_queued_leaves_no_url_after_cancellation() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     // The worker cannot resolve the host, so the image waits for its next attempt.
     site.page("/", "quaxtitle", "<img src=http://host.invalid/quaxphoto.jpg alt='quaxsmile'>");

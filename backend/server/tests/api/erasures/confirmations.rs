@@ -26,7 +26,7 @@ async fn faces(app: &App) -> usize {
 }
 
 #[testing::test]
-async fn an_erasure_of_so_many_goes_and_of_one_more_asks_for_the_token() {
+async fn erasure_above_limit_requires_confirmation_token() {
     // The erasure deletes three rows: an image and its two faces.
     let (app, _) = crawled(3, &["two_people.jpg", "cora.jpg"]).await;
     let images = app.get_ok("/images").await;
@@ -47,7 +47,7 @@ async fn an_erasure_of_so_many_goes_and_of_one_more_asks_for_the_token() {
 }
 
 #[testing::test]
-async fn a_person_who_goes_along_counts() {
+async fn person_deleted_with_image_counts_toward_confirmation_limit() {
     for (most, status) in [(3, 201), (2, 428)] {
         let (app, _) = crawled(most, &["ada.jpg", "cora.jpg"]).await;
         let face = app.get_ok("/faces").await["faces"][0].clone();
@@ -61,7 +61,7 @@ async fn a_person_who_goes_along_counts() {
 }
 
 #[testing::test]
-async fn a_token_is_good_for_what_was_looked_at_alone() {
+async fn confirmation_token_is_valid_only_for_previewed_erasure() {
     let (app, _) = crawled(0, &["ada.jpg", "cora.jpg", "ben.jpg"]).await;
     let images = app.get_ok("/images").await;
     let id = |at: usize| images["images"][at]["id"].clone();
@@ -104,7 +104,7 @@ async fn a_token_is_good_for_what_was_looked_at_alone() {
 }
 
 #[testing::test]
-async fn a_collection_with_much_in_it_is_deleted_with_the_token_of_a_look() {
+async fn large_collection_deletion_requires_confirmation_token() {
     let (app, _) = crawled(2, &["ada.jpg", "cora.jpg"]).await;
     let path = "/collections/default";
     let refused = problem(app.delete(path).await, 428, "confirmation_needed").await;
@@ -124,7 +124,7 @@ async fn a_collection_with_much_in_it_is_deleted_with_the_token_of_a_look() {
 }
 
 #[testing::test]
-async fn what_was_added_since_the_look_may_be_as_much_as_needs_none() {
+async fn confirmation_token_allows_growth_within_limit() {
     for (most, status) in [(2, 202), (1, 428)] {
         let (app, _) = crawled(most, &["ada.jpg", "ben.jpg"]).await;
         let look = ok(app.delete("/collections/default?dry_run=true").await).await;
@@ -141,13 +141,13 @@ async fn what_was_added_since_the_look_may_be_as_much_as_needs_none() {
 }
 
 #[testing::test]
-async fn a_collection_with_no_more_than_that_is_deleted_at_once() {
+async fn small_collection_is_deleted_without_token() {
     let (app, _) = crawled(4, &["ada.jpg", "cora.jpg"]).await;
     assert_eq!(app.delete("/collections/default").await.status(), 202);
 }
 
 #[testing::test]
-async fn a_retention_that_takes_much_at_once_is_set_with_the_token_of_a_look() {
+async fn retention_change_above_limit_requires_confirmation_token() {
     let (app, _) = crawled(3, &["ada.jpg", "cora.jpg"]).await;
     app.database.execute("update images set created_at = now() - interval '10 days'").await;
     app.database.execute("update image_sources set found_at = now() - interval '10 days'").await;
@@ -170,7 +170,7 @@ async fn a_retention_that_takes_much_at_once_is_set_with_the_token_of_a_look() {
 }
 
 #[testing::test]
-async fn a_crawl_whose_images_go_with_it_is_deleted_with_the_token_of_a_look() {
+async fn crawl_deletion_with_images_requires_confirmation_token() {
     let (app, crawl) = crawled(3, &["ada.jpg", "cora.jpg"]).await;
     let path = format!("/crawls/{}", crawl.text("id"));
     problem(app.delete(&format!("{path}?with_images=true")).await, 428, "confirmation_needed").await;
@@ -231,7 +231,7 @@ fn has(operation: &Value, parameter: &str) -> bool {
 }
 
 #[test]
-fn every_operation_that_deletes_faces_can_be_previewed_and_confirmed() {
+fn every_face_deletion_declares_dry_run_and_confirmation() {
     let document = document();
     let mut listed: Vec<&str> = DELETE_NO_FACES.iter().flat_map(|(_, names)| names.iter().copied()).collect();
     for (method, path, name, operation) in changes(&document) {
@@ -249,7 +249,7 @@ fn every_operation_that_deletes_faces_can_be_previewed_and_confirmed() {
 
 /// Every deletion of the document is sent without its token, as a dry run, and with the token.
 #[testing::test]
-async fn every_deletion_is_refused_without_the_token_of_its_dry_run() {
+async fn every_deletion_requires_token_of_dry_run() {
     let config = Config { confirm_above: 0, ..Options::default().config };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let site = Site::with(&["two_people.jpg", "ada.jpg", "ben.jpg"]).await;

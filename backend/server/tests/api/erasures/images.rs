@@ -32,7 +32,7 @@ fn beyond_the_bands(frame: &Frame) -> Frame {
 }
 
 #[testing::test]
-async fn an_erased_picture_does_not_come_back_with_a_watermark() {
+async fn erased_image_with_watermark_is_suppressed() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     // The format is lossless, so the stored hashes equal those computed above.
     let frame = pixels("ben_2.jpg");
@@ -47,7 +47,7 @@ async fn an_erased_picture_does_not_come_back_with_a_watermark() {
 }
 
 #[testing::test]
-async fn a_marked_copy_is_a_duplicate_of_the_stored_picture() {
+async fn marked_copy_is_near_duplicate_of_stored_image() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let frame = pixels("ben_2.jpg");
     site.picture("/plain.png", encode::png(&frame));
@@ -58,7 +58,7 @@ async fn a_marked_copy_is_a_duplicate_of_the_stored_picture() {
 }
 
 #[testing::test]
-async fn the_erasure_of_a_badge_lets_in_other_people_on_the_same_template() {
+async fn badge_erasure_admits_other_people_on_same_template() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let names: Vec<String> = (0..4).map(|person| format!("/{person}.jpg")).collect();
     for (person, name) in (0..).zip(&names) {
@@ -96,7 +96,7 @@ async fn faces(app: &App) -> Vec<Value> {
 }
 
 #[testing::test]
-async fn a_larger_copy_with_a_face_painted_over_deletes_no_face() {
+async fn larger_copy_with_hidden_face_deletes_no_face() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let (small, large) = small_and_large(true);
     let [a, b] = [&small, &large].map(|file| PerceptualHashes::of(&decoded(file)));
@@ -117,7 +117,7 @@ async fn a_larger_copy_with_a_face_painted_over_deletes_no_face() {
 }
 
 #[testing::test]
-async fn a_larger_copy_that_shows_every_face_takes_the_place_and_is_in_the_audit_log() {
+async fn larger_copy_with_all_faces_supersedes_and_is_audited() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let (small, large) = small_and_large(false);
     site.picture("/small.jpg", small).picture("/large.jpg", large);
@@ -181,7 +181,7 @@ async fn faces_from_left(app: &App) -> Vec<Value> {
 }
 
 #[testing::test]
-async fn a_neighbours_chip_crop_and_thumbnail_show_no_pixel_of_an_erased_face() {
+async fn neighbour_images_show_no_pixel_of_erased_face() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     site.picture("/couple.jpg", couple());
     app.crawl(&[site.url("/couple.jpg")]).await;
@@ -214,7 +214,7 @@ async fn a_neighbours_chip_crop_and_thumbnail_show_no_pixel_of_an_erased_face() 
 }
 
 #[testing::test]
-async fn pictures_of_people_who_stand_apart_stay() {
+async fn erasure_keeps_crop_and_chip_of_distant_face() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     site.picture("/two.jpg", testing::picture("two_people.jpg"));
     app.crawl(&[site.url("/two.jpg")]).await;

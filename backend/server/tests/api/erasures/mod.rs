@@ -19,7 +19,7 @@ fn showing(name: &str) -> Value {
 }
 
 #[testing::test]
-async fn an_image_with_several_faces_needs_the_index_of_one() {
+async fn probe_image_with_several_faces_requires_face_index() {
     let app = App::spawn().await;
     let request = and(showing("ada_and_ben.jpg"), json!({"dry_run": true}));
     let refused = problem(app.post_json("/erasures", &request).await, 422, "no_such_face").await;
@@ -32,7 +32,7 @@ fn len(answer: &Value, field: &str) -> usize {
 }
 
 #[testing::test]
-async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
+async fn person_erased_by_image_stays_suppressed() {
     let (app, site, _) = App::with_crawl(&["ada.jpg", "cora.jpg", "ada_and_ben.jpg"]).await;
     let all = len(&app.get_ok("/faces").await, "faces");
     let blobs = app.blobs();
@@ -96,7 +96,7 @@ async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
 }
 
 #[testing::test]
-async fn a_face_of_several_stays_away_from_its_picture_without_a_sketch() {
+async fn erased_face_in_shared_image_stays_suppressed_without_sketch() {
     let (app, site, _) = App::with_crawl(&["two_people.jpg"]).await;
     let faces = app.get_ok("/faces").await;
     let face = &faces["faces"][0];
@@ -119,7 +119,7 @@ async fn a_face_of_several_stays_away_from_its_picture_without_a_sketch() {
 }
 
 #[testing::test]
-async fn what_was_found_at_an_address_goes_and_the_address_is_kept_out() {
+async fn erasure_by_url_deletes_and_suppresses_images() {
     let (app, site, _) = App::with_crawl(&["ben.jpg", "cora.jpg"]).await;
     let image = site.picture("ben.jpg");
     let done = erase(&app, &json!({"url": format!("{image}#part")})).await;
@@ -143,7 +143,7 @@ async fn what_was_found_at_an_address_goes_and_the_address_is_kept_out() {
 }
 
 #[testing::test]
-async fn wrong_erasures_are_refused_and_need_their_scope() {
+async fn erasure_rejects_invalid_targets_and_requires_scope() {
     let (app, _, key) = App::with_key(Some("ours"), &[Scope::Erase]).await;
     let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
     let ask = async |key: &str, body: Value| app.ask(key, Method::POST, "/erasures", Some(&body)).await;
@@ -170,7 +170,7 @@ async fn wrong_erasures_are_refused_and_need_their_scope() {
 }
 
 #[testing::test]
-async fn what_one_erasure_keeps_out_is_let_in_again_and_what_another_keeps_out_is_not() {
+async fn lifting_suppressions_affects_only_one_erasure() {
     let (app, site, _) = App::with_crawl(&["ada.jpg", "cora.jpg"]).await;
     let person = erase(&app, &and(showing("ada_2.jpg"), json!({"suppress_person": true}))).await;
     let address = erase(&app, &json!({"url": site.picture("ada.jpg")})).await;
@@ -205,7 +205,7 @@ async fn what_one_erasure_keeps_out_is_let_in_again_and_what_another_keeps_out_i
 }
 
 #[testing::test]
-async fn who_may_erase_may_not_yet_let_in_again() {
+async fn erase_scope_cannot_lift_suppressions() {
     let (app, _, eraser) = App::with_key(Some("ours"), &[Scope::Erase]).await;
     let (_, admin) = app.key(Some("ours"), &[Scope::Admin]).await;
     let done = app.create_as(&eraser, "/erasures", &json!({"url": "https://example.org/never.jpg"})).await;
@@ -221,7 +221,7 @@ fn remains(app: &App) -> (String, Vec<Vec<u8>>) {
 }
 
 #[testing::test]
-async fn no_byte_of_an_erased_person_is_left() {
+async fn erased_person_leaves_no_data_in_dump_or_blobs() {
     let (app, _site, _) = App::with_crawl(&["cora.jpg", "cora_2.jpg", "two_people.jpg"]).await;
     let found = app.post_ok("/faces/search", &showing("cora.jpg")).await;
     let theirs: Vec<&str> = found.list("matches").iter().map(|hit| hit.text("face_id")).collect();

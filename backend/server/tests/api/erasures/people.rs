@@ -45,7 +45,7 @@ async fn enrolled(app: &App, faces: &[&Value]) -> String {
 }
 
 #[testing::test]
-async fn whoever_is_left_without_a_face_goes_by_whatever_the_erasure_was_asked_for() {
+async fn subject_without_remaining_face_is_deleted_by_any_erasure() {
     for kind in ["image", "url", "page", "face", "likeness"] {
         let (app, site) = crawled(&["ada.jpg", "cora.jpg"]).await;
         let ada = face(&app, &site, "ada.jpg").await;
@@ -80,7 +80,7 @@ async fn whoever_is_left_without_a_face_goes_by_whatever_the_erasure_was_asked_f
 }
 
 #[testing::test]
-async fn whoever_has_another_face_or_never_had_one_stays() {
+async fn subject_with_other_or_no_face_survives_erasure() {
     let (app, site) = crawled(&["ada.jpg", "ben.jpg", "cora.jpg"]).await;
     let (ada, ben) = (face(&app, &site, "ada.jpg").await, face(&app, &site, "ben.jpg").await);
     let subject = enrolled(&app, &[&ada, &ben]).await;
@@ -110,7 +110,7 @@ async fn look(app: &App, query: &str) -> reqwest::Response {
 }
 
 #[testing::test]
-async fn a_threshold_out_of_range_is_refused_with_the_range() {
+async fn threshold_out_of_range_error_names_range() {
     let app = App::spawn().await;
     for threshold in ["-1", "-0.0001", "1.0001", "NaN", "inf"] {
         let refused =
@@ -126,7 +126,7 @@ async fn a_threshold_out_of_range_is_refused_with_the_range() {
 }
 
 #[testing::test]
-async fn a_threshold_at_which_strangers_match_is_refused_unless_it_is_forced() {
+async fn threshold_matching_strangers_requires_force() {
     let (app, _site, _) = App::with_crawl(&["ada.jpg", "cora.jpg"]).await;
     let own = own(&app);
     ok(look(&app, &format!("threshold={own}")).await).await;
@@ -149,7 +149,7 @@ async fn a_threshold_at_which_strangers_match_is_refused_unless_it_is_forced() {
 }
 
 #[testing::test]
-async fn a_threshold_of_the_collection_is_held_against_the_same_bound() {
+async fn collection_threshold_matching_strangers_requires_force() {
     let app = App::spawn().await;
     let low = json!({"name": "low", "match_threshold": 0.1});
     app.create("/collections", &low).await;
@@ -160,7 +160,7 @@ async fn a_threshold_of_the_collection_is_held_against_the_same_bound() {
 }
 
 #[testing::test]
-async fn a_face_is_not_looked_for_where_every_grey_patch_is_one() {
+async fn min_score_below_minimum_is_rejected() {
     let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await;
     let drawn = || images::drawn(64, 64);
     for (path, status, code) in [

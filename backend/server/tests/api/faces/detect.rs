@@ -20,7 +20,7 @@ async fn one_face(picture: Vec<u8>, wanted: [f64; 4]) -> Value {
 
 #[testing::needs(shared)]
 #[testing::test]
-async fn a_photograph_answers_one_face_where_the_reference_has_it() {
+async fn photograph_face_agrees_with_reference_detector() {
     // The reference detector used the full size of the photograph, but this service uses 640
     // pixels. The box of such a face differs by a few pixels.
     let reference = &testing::oracle()["obama.jpg"]["yunet_native"][0]["bbox_xywh"];
@@ -29,7 +29,7 @@ async fn a_photograph_answers_one_face_where_the_reference_has_it() {
 }
 
 #[testing::test]
-async fn a_portrait_answers_one_face_where_it_was_drawn() {
+async fn portrait_face_is_found_at_drawn_position() {
     let [left, top, width, height] = testing::gallery::face("ada.jpg").map(f64::from);
     let answer = one_face(picture("ada.jpg"), [left, top, width, height]).await;
     let faces = answer.list("faces");
@@ -58,7 +58,7 @@ fn shape(value: &Value) -> Value {
 }
 
 #[testing::test]
-async fn a_picture_without_a_face_answers_an_empty_list() {
+async fn image_without_face_returns_empty_list() {
     let app = App::spawn().await;
     for picture in [picture("view.jpg"), drawn(64, 48)] {
         let answer = ok(app.post_raw("/faces/detect", "image/jpeg", picture).await).await;
@@ -67,7 +67,7 @@ async fn a_picture_without_a_face_answers_an_empty_list() {
 }
 
 #[testing::test]
-async fn parameters_choose_what_is_answered() {
+async fn detect_parameters_control_response_content() {
     let app = App::spawn().await;
     let picture = picture("two_people.jpg");
     let ask = async |query: &str| {
@@ -90,7 +90,7 @@ async fn parameters_choose_what_is_answered() {
 }
 
 #[testing::test]
-async fn turned_faces_are_found_when_asked_for() {
+async fn rotated_faces_are_found_with_auto_rotation() {
     let app = App::spawn().await;
     let upright = ok(app.post_raw("/faces/detect", "image/jpeg", picture("turned_0.jpg")).await).await;
     assert_eq!(upright["image"]["rotation"], 0);
@@ -101,7 +101,7 @@ async fn turned_faces_are_found_when_asked_for() {
 }
 
 #[testing::test]
-async fn wrong_parameters_are_named() {
+async fn invalid_detect_parameter_error_names_value_and_range() {
     let app = App::spawn().await;
     for (query, field, value, allowed) in [
         ("min_score=2", "min_score", "2", "a number from 0.1 to 1"),
@@ -121,7 +121,7 @@ async fn wrong_parameters_are_named() {
 }
 
 #[testing::test]
-async fn every_picture_has_its_own_answer_in_order() {
+async fn batch_returns_one_result_per_image_in_order() {
     let app = App::spawn().await;
     let parts = [
         ("image", picture("ada_small.jpg")),
@@ -149,7 +149,7 @@ async fn every_picture_has_its_own_answer_in_order() {
 }
 
 #[testing::test]
-async fn a_batch_may_come_as_json() {
+async fn batch_accepts_json_images() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
     let body = json!({"images": [
@@ -163,7 +163,7 @@ async fn a_batch_may_come_as_json() {
 }
 
 #[testing::test]
-async fn batches_that_are_none_are_refused() {
+async fn invalid_batch_is_rejected() {
     let app = App::spawn().await;
     let path = "/faces/detect/batch";
     problem(app.post_json(path, &json!({"images": []})).await, 400, "missing_image").await;
@@ -180,7 +180,7 @@ async fn batches_that_are_none_are_refused() {
 }
 
 #[testing::test]
-async fn one_person_matches_and_two_do_not() {
+async fn compare_matches_same_person_only() {
     let app = App::spawn().await;
     let path = "/faces/compare";
     let same =
@@ -200,7 +200,7 @@ async fn one_person_matches_and_two_do_not() {
 }
 
 #[testing::test]
-async fn json_names_the_two_and_parameters_choose_faces_and_threshold() {
+async fn compare_accepts_json_and_selects_faces_and_threshold() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "ada_and_ben.jpg"]).await;
     let body =
@@ -220,7 +220,7 @@ async fn json_names_the_two_and_parameters_choose_faces_and_threshold() {
 }
 
 #[testing::test]
-async fn the_picture_that_is_wrong_is_named() {
+async fn compare_error_names_invalid_image() {
     let app = App::spawn().await;
     let path = "/faces/compare";
     let face = picture("ada_small.jpg");

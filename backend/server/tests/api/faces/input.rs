@@ -25,7 +25,7 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 #[testing::test]
-async fn every_way_to_pass_a_picture_gives_the_same_answer() {
+async fn every_image_input_method_gives_same_result() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
     let picture = picture("ada_small.jpg");
@@ -50,7 +50,7 @@ async fn every_way_to_pass_a_picture_gives_the_same_answer() {
 }
 
 #[testing::test]
-async fn content_that_is_no_usable_image_is_told_apart() {
+async fn unusable_image_content_has_distinct_error_codes() {
     let app = App::spawn().await;
     let jpeg = picture("ada_small.jpg");
     for (what, bytes, status, code) in [
@@ -72,7 +72,7 @@ async fn content_that_is_no_usable_image_is_told_apart() {
 }
 
 #[testing::test]
-async fn multipart_mistakes_are_named() {
+async fn multipart_error_names_invalid_part() {
     let app = App::spawn().await;
     let path = "/faces/detect";
     let wrong = app.post_parts(path, &[("picture", drawn(32, 32)), ("image", drawn(32, 32))]).await;
@@ -91,7 +91,7 @@ async fn multipart_mistakes_are_named() {
 }
 
 #[testing::test]
-async fn json_mistakes_are_named() {
+async fn json_image_error_names_invalid_field() {
     let app = App::spawn().await;
     let path = "/faces/detect";
     problem(app.post_raw(path, "application/json", b"{\"url\": ".to_vec()).await, 400, "bad_json").await;
@@ -111,7 +111,7 @@ async fn json_mistakes_are_named() {
 }
 
 #[testing::test]
-async fn content_types_that_carry_no_image_are_refused() {
+async fn content_types_without_image_are_rejected() {
     let app = App::spawn().await;
     for media in ["text/plain", "application/x-www-form-urlencoded", "video/mp4"] {
         let answer = app.post_raw("/faces/detect", media, drawn(32, 32)).await;
@@ -122,7 +122,7 @@ async fn content_types_that_carry_no_image_are_refused() {
 }
 
 #[testing::test]
-async fn urls_are_fetched_under_the_guard() {
+async fn image_urls_are_checked_by_url_guard() {
     let app = App::spawn().await;
     let site = Site::with(&[]).await;
     // The port was just released, so no process listens on it.
@@ -153,7 +153,7 @@ async fn urls_are_fetched_under_the_guard() {
 }
 
 #[testing::test]
-async fn a_compressed_body_is_refused_with_the_name_of_the_header() {
+async fn compressed_body_error_names_content_encoding_header() {
     let app = App::spawn_bare(Config::default()).await;
     for (path, media) in [
         ("/faces/detect", "image/jpeg"),
@@ -178,7 +178,7 @@ async fn a_compressed_body_is_refused_with_the_name_of_the_header() {
 }
 
 #[testing::test]
-async fn too_many_bytes_are_refused_however_they_come() {
+async fn image_size_limit_applies_to_every_input_method() {
     let config = Config { image_limit: 80_000, batch_limit: 140_000, ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let site = Site::with(&["group.jpg"]).await;
@@ -213,7 +213,7 @@ async fn too_many_bytes_are_refused_however_they_come() {
 const FILES: u64 = 2000;
 
 #[testing::test]
-async fn two_thousand_damaged_files_give_only_answers_and_problems_of_the_caller() {
+async fn damaged_files_never_cause_server_errors() {
     let options = Options { models: Models::Fixture, worker: false, ..Options::default() };
     let app = App::spawn_with(options).await;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vision/tests/fixtures");

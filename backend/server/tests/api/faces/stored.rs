@@ -98,7 +98,7 @@ async fn pictures_of_a_face(app: &App, id: &str) {
 }
 
 #[testing::test]
-async fn unknown_ids_cursors_and_collections_are_told() {
+async fn unknown_face_ids_and_invalid_queries_are_rejected() {
     let app = App::spawn().await;
     problem(app.get(&format!("/faces/{ABSENT}")).await, 404, "not_found").await;
     problem(app.get(&format!("/faces/{ABSENT}/crop")).await, 404, "not_found").await;
@@ -135,7 +135,7 @@ fn names(answer: &Value) -> Vec<String> {
 }
 
 #[testing::test]
-async fn a_crawled_person_is_found_by_another_picture() {
+async fn search_finds_crawled_person_by_other_image() {
     let app = App::spawn().await;
     let photos = [ADA, OTHERS].concat();
     let site = Site::with(&photos).await;
@@ -215,7 +215,7 @@ async fn filters_narrow_the_search(app: &App, crawl: &Value) {
 }
 
 #[testing::test]
-async fn wrong_probes_are_named() {
+async fn invalid_search_probe_error_names_field() {
     let app = App::spawn().await;
     let path = "/faces/search";
     let ask = async |body: Value| app.post_json(path, &body).await;

@@ -57,7 +57,7 @@ async fn videos_of(app: &App, crawl: &Value) -> Vec<(String, Value)> {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_crawl_reads_the_videos_that_it_may_read_and_ends_after_them() {
+async fn crawl_reads_permitted_videos_before_completion() {
     let app = with_videos().await;
     let site = site(film()).await;
     // Videos are read only on request.
@@ -103,7 +103,7 @@ async fn a_crawl_reads_the_videos_that_it_may_read_and_ends_after_them() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn an_erased_address_of_a_video_is_not_stored_again() {
+async fn erased_video_url_is_not_stored_by_crawl() {
     let app = with_videos().await;
     let site = site(Vec::new()).await;
     let url = format!("{}/anna.mp4", site.url);
@@ -120,7 +120,7 @@ async fn an_erased_address_of_a_video_is_not_stored_again() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn the_limits_of_a_crawl_apply_to_its_videos() {
+async fn crawl_limits_apply_to_videos() {
     let app = with_videos().await;
     let site = site(Vec::new()).await;
     for options in [json!({"max_videos": 2}), json!({"max_videos_per_host": 2})] {
@@ -143,7 +143,7 @@ async fn the_limits_of_a_crawl_apply_to_its_videos() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_cancelled_crawl_cancels_its_videos_and_a_deleted_one_can_delete_them() {
+async fn cancelled_crawl_cancels_and_deleted_crawl_deletes_videos() {
     let app = with_videos().await;
     let (asked, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (ask, held) = (asked.clone(), release.clone());
@@ -178,7 +178,7 @@ async fn a_cancelled_crawl_cancels_its_videos_and_a_deleted_one_can_delete_them(
 }
 
 #[testing::test]
-async fn a_service_without_a_decoder_refuses_to_crawl_videos() {
+async fn video_crawl_without_decoder_is_rejected() {
     let app = App::spawn().await;
     let body = json!({"seeds": ["http://127.0.0.1:9/"], "videos": true});
     problem(app.post_json("/crawls", &body).await, 503, "video_unavailable").await;
@@ -193,7 +193,7 @@ fn playlist(before: &str, files: &[&str], end: &str) -> ([(header::HeaderName, &
 
 #[testing::needs(video)]
 #[testing::test]
-async fn the_files_of_a_playlist_are_read_as_one_video_under_the_rules_of_the_crawl() {
+async fn playlist_is_read_as_one_video_under_crawl_rules() {
     let app = with_videos().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film.ts");
@@ -256,7 +256,7 @@ async fn add(app: &App, url: &str) -> Value {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_video_at_an_address_is_read_and_erased_with_its_address() {
+async fn video_by_url_is_analysed_and_erased_with_url() {
     let app = with_videos().await;
     let film = film();
     let site = Site::with_film(&[], film.clone()).await;
@@ -286,7 +286,7 @@ async fn a_video_at_an_address_is_read_and_erased_with_its_address() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn addresses_without_a_video_are_refused_or_fail_with_the_reason() {
+async fn invalid_video_url_is_rejected_or_fails_with_reason() {
     let app = with_videos().await;
     let site = Site::with(&["ada_small.jpg"]).await;
     for (url, code) in [
@@ -315,7 +315,7 @@ async fn addresses_without_a_video_are_refused_or_fail_with_the_reason() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn the_json_with_an_address_has_its_own_limits() {
+async fn json_body_with_video_url_has_own_size_limit() {
     let app = with_videos().await;
     let long = json!({"url": format!("https://example.org/{}", "a".repeat(40_000))});
     let error = problem(app.post_json("/videos", &long).await, 413, "too_many_bytes").await;
@@ -324,7 +324,7 @@ async fn the_json_with_an_address_has_its_own_limits() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn an_address_that_waits_is_not_added_again_and_a_collection_has_a_limit() {
+async fn pending_video_url_is_reused_and_pending_count_limited() {
     let app = with_videos().await;
     let site = Site::with(&[]).await;
     let url = |name: &str| json!({"url": format!("{}/{name}.mp4", site.url)});

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 #[testing::needs(video)]
 #[testing::test]
-async fn an_erased_video_is_gone_and_its_file_is_refused() {
+async fn erased_video_is_deleted_and_file_rejected() {
     let app = with_videos().await;
     let film = film();
     let video = read(&app, "", film.clone()).await;
@@ -82,7 +82,7 @@ async fn site(film: Vec<u8>, asked: Arc<Notify>, release: Arc<Notify>) -> Site {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn an_erased_video_does_not_return_with_a_later_page_of_its_crawl() {
+async fn erased_video_stays_suppressed_on_later_crawl_pages() {
     let app = with_videos().await;
     let (asked, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let site = site(film(), asked.clone(), release.clone()).await;
@@ -116,7 +116,7 @@ async fn an_erased_video_does_not_return_with_a_later_page_of_its_crawl() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_page_with_nothing_but_a_suppressed_video_keeps_no_title() {
+async fn page_with_only_suppressed_video_stores_no_title() {
     let app = with_videos().await;
     let page = "<title>Portrait of a person</title><video src=/secret.mp4></video>";
     let site = Site::of(Router::new().route("/", get(move || async move { Html(page) }))).await;
@@ -132,7 +132,7 @@ async fn a_page_with_nothing_but_a_suppressed_video_keeps_no_title() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn the_file_of_erased_faces_leaves_no_address_when_it_is_found_again() {
+async fn recrawled_video_of_erased_faces_stores_no_url() {
     let (app, film) = (with_videos().await, film());
     let video = get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], film.clone()) });
     let page = || get(async || Html("<title>quaxtitle</title><video src=/quaxfilm.mp4></video>"));
@@ -168,7 +168,7 @@ async fn the_file_of_erased_faces_leaves_no_address_when_it_is_found_again() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn the_host_of_an_erased_video_is_not_kept_in_the_records_of_its_job() {
+async fn job_records_omit_host_of_erased_video() {
     let app = with_videos().await;
     let site = Site::of(
         Router::new().route("/", get(async || Html("<video src=http://quaxhost.invalid/a.mp4></video>"))),

@@ -52,7 +52,7 @@ async fn check_tracks(app: &App, video: &Value, lines: &[Value]) {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_video_is_exported_with_its_tracks() {
+async fn video_export_contains_tracks_and_omits_erased_ones() {
     let app = with_videos().await;
     let video = read(&app, "?sampling=fps=5", film()).await;
     let path = format!("/videos/{}/export", video.text("id"));
@@ -153,7 +153,7 @@ async fn long_video(app: &App, tracks: usize) -> (Uuid, Vec<Uuid>) {
 }
 
 #[testing::test]
-async fn a_long_export_comes_in_pieces_and_may_be_cancelled() {
+async fn long_video_export_is_complete_and_cancellable() {
     const TRACKS: usize = 220;
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let (video, faces) = long_video(&app, TRACKS).await;
@@ -171,7 +171,7 @@ async fn a_long_export_comes_in_pieces_and_may_be_cancelled() {
 }
 
 #[testing::test]
-async fn what_cannot_be_exported_of_a_video_is_said() {
+async fn invalid_video_export_request_is_rejected() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let missing = "/videos/00000000-0000-7000-8000-000000000000/export";
     problem(app.get(missing).await, 404, "not_found").await;
@@ -202,7 +202,7 @@ async fn site() -> Site {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_crawl_is_exported_with_each_video_once_and_all_its_places() {
+async fn crawl_export_contains_each_video_once_with_all_sources() {
     let app = with_videos().await;
     let site = site().await;
     let body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true});

@@ -18,7 +18,7 @@ async fn lines(app: &App, query: &str, film: Vec<u8>) -> Vec<Value> {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_clip_gives_a_line_for_each_frame_and_one_for_the_tracks() {
+async fn video_detection_streams_frame_lines_and_final_tracks() {
     let app = with_videos().await;
     let lines = lines(&app, "?sampling=fps=5&embeddings=true", film()).await;
     let (last, frames) = lines.split_last().unwrap();
@@ -56,7 +56,7 @@ async fn a_clip_gives_a_line_for_each_frame_and_one_for_the_tracks() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn closer_looks_add_lines_where_faces_are() {
+async fn refine_adds_frames_near_faces() {
     let app = with_videos().await;
     let auto = lines(&app, "", film()).await;
     let closer = lines(&app, "?refine=true", film()).await;
@@ -74,7 +74,7 @@ async fn closer_looks_add_lines_where_faces_are() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn clips_that_cannot_be_analysed_are_refused_with_the_reason() {
+async fn unusable_clip_is_rejected_with_reason() {
     let app = with_videos().await;
     let send = async |query: &str, body: Vec<u8>| {
         app.post_raw(&format!("/videos/detect{query}"), "video/mp4", body).await
@@ -112,7 +112,7 @@ fn variant(film: &[u8], last: u8) -> Vec<u8> {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_collection_has_a_limit_of_videos_that_wait() {
+async fn collection_limits_number_of_waiting_videos() {
     let app = with_limits(VideoLimits { videos: 2, ..VideoLimits::default() }).await;
     let film = film();
     let send = async |query: &str, last: u8| {
@@ -133,7 +133,7 @@ async fn a_collection_has_a_limit_of_videos_that_wait() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_collection_has_a_limit_of_bytes_that_wait() {
+async fn collection_limits_bytes_of_waiting_videos() {
     let film = film();
     let bytes = i64::try_from(film.len()).unwrap() + 1;
     let app = with_limits(VideoLimits { bytes, ..VideoLimits::default() }).await;
@@ -147,7 +147,7 @@ async fn a_collection_has_a_limit_of_bytes_that_wait() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn uploads_fail_on_a_full_disk() {
+async fn uploads_fail_on_full_disk() {
     let app = App::spawn_with(Options { videos: true, disk_reserve: u64::MAX, ..Options::default() }).await;
     for path in ["/videos", "/videos/detect"] {
         problem(app.post_raw(path, "video/mp4", film()).await, 507, "disk_full").await;
@@ -164,7 +164,7 @@ async fn uploads_fail_on_a_full_disk() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_failed_video_can_be_retried() {
+async fn failed_video_with_url_can_be_retried() {
     let app = with_videos().await;
     let path = "/videos/0198f1c2-7d10-7000-8000-4a6f1f6e2b07/retry";
     problem(app.post_json(path, &json!({})).await, 404, "not_found").await;
@@ -187,7 +187,7 @@ async fn a_failed_video_can_be_retried() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn bad_options_and_files_are_refused_with_the_reason() {
+async fn invalid_video_options_and_files_are_rejected_with_reason() {
     let app = with_videos().await;
     let send = async |query: &str, content_type: &str, body: &[u8]| {
         app.post_raw(&format!("/videos{query}"), content_type, body.to_vec()).await
@@ -219,7 +219,7 @@ async fn bad_options_and_files_are_refused_with_the_reason() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn a_large_video_is_refused_and_a_service_without_a_decoder_says_so() {
+async fn upload_fails_for_oversized_video_or_missing_decoder() {
     let config = Config { max_video_bytes: 100_000, ..Config::default() };
     let app = App::spawn_with(Options { videos: true, config, ..Options::default() }).await;
     let film = film();

@@ -38,7 +38,7 @@ async fn read(app: &App, query: &str, film: Vec<u8>) -> Value {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn people_of_a_video_are_found_by_time_person_and_face() {
+async fn video_tracks_are_found_by_time_person_and_face() {
     let app = with_videos().await;
     let film = film();
     let video = read(&app, "?sampling=fps=5", film.clone()).await;
@@ -109,7 +109,7 @@ async fn people_of_a_video_are_found_by_time_person_and_face() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn closer_looks_are_an_option_that_is_stored() {
+async fn refine_option_is_stored_and_applied() {
     let app = with_videos().await;
     let video = read(&app, "?refine=true&max_gap_ms=4000", film()).await;
     assert_eq!((&video["state"], &video["people"]), (&json!("completed"), &json!(7)), "{video:#}");
@@ -120,7 +120,7 @@ async fn closer_looks_are_an_option_that_is_stored() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn progress_is_told_until_the_video_is_read() {
+async fn video_progress_events_continue_until_completion() {
     let app = with_videos().await;
     let sent = app.post_raw("/videos?sampling=fps=5", "video/mp4", film()).await;
     let video = json_of(sent, StatusCode::ACCEPTED).await;
@@ -152,7 +152,7 @@ struct Traces {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn no_byte_of_an_erased_person_remains() {
+async fn erased_person_of_video_leaves_no_data() {
     let app = with_videos().await;
     let film = film();
     let video = read(&app, "?sampling=fps=5", film.clone()).await;

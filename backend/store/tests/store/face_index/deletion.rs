@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 super::suite!(
     deleted_faces_are_not_found,
-    a_deleted_collection_is_not_searched,
-    an_erasure_by_likeness_plans_every_similar_face_and_no_other,
+    deleted_collection_is_not_searched,
+    erasure_by_likeness_plans_exactly_similar_faces,
 );
 
 /// Asserts that only the faces `remaining` are found, before and after the index learns of it.
@@ -70,7 +70,7 @@ async fn deleted_faces_are_not_found<I: Implementation>() {
     assert_remaining(&world, &search, &remaining).await;
 }
 
-async fn a_deleted_collection_is_not_searched<I: Implementation>() {
+async fn deleted_collection_is_not_searched<I: Implementation>() {
     let world = World::<I>::create().await.with_exact_limit(10);
     let store = &world.store;
     let [ours, theirs] = fixture::collections(store, ["ours", "theirs"]).await;
@@ -88,7 +88,7 @@ async fn a_deleted_collection_is_not_searched<I: Implementation>() {
     assert_remaining(&world, &search, &remaining).await;
 }
 
-async fn an_erasure_by_likeness_plans_every_similar_face_and_no_other<I: Implementation>() {
+async fn erasure_by_likeness_plans_exactly_similar_faces<I: Implementation>() {
     let world = World::<I>::create().await.with_exact_limit(10);
     let store = &world.store;
     let [ours, theirs] = fixture::collections(store, ["default", "theirs"]).await;

@@ -84,7 +84,7 @@ impl World {
 }
 
 #[testing::test]
-async fn faces_from_before_the_recording_are_copied_while_others_change() {
+async fn copies_existing_faces_during_concurrent_changes() {
     let world = World::create().await;
     let old = world.faces(1, 10).await;
     world.index.take_over().await.unwrap();
@@ -107,7 +107,7 @@ async fn faces_from_before_the_recording_are_copied_while_others_change() {
 }
 
 #[testing::test]
-async fn an_engine_gets_the_present_row_of_a_face_once() {
+async fn engine_receives_current_row_of_each_face() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
     memory::catch_up(&world.index).await;
@@ -129,7 +129,7 @@ async fn an_engine_gets_the_present_row_of_a_face_once() {
 }
 
 #[testing::test]
-async fn one_process_at_a_time_changes_the_engine() {
+async fn only_one_process_updates_engine() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
     world.faces(1, 2).await;
@@ -142,7 +142,7 @@ async fn one_process_at_a_time_changes_the_engine() {
 }
 
 #[testing::test]
-async fn an_erasure_finds_faces_that_the_engine_lacks_although_no_change_is_left() {
+async fn erasure_finds_faces_missing_in_engine() {
     let world = World::create().await;
     let mut stored = Vec::new();
     for stopped in [false, true] {
@@ -165,7 +165,7 @@ async fn an_erasure_finds_faces_that_the_engine_lacks_although_no_change_is_left
 }
 
 #[testing::test]
-async fn a_new_face_is_found_before_the_engine_has_it_and_a_caller_can_wait_for_the_engine() {
+async fn search_finds_new_face_before_engine_has_it() {
     let (world, _) = World::followed(30).await;
     let store = world.store.clone().with_exact_limit(0);
     assert_eq!(store.faces().index_lag().await.unwrap(), Duration::ZERO);
@@ -187,7 +187,7 @@ async fn a_new_face_is_found_before_the_engine_has_it_and_a_caller_can_wait_for_
 }
 
 #[testing::test]
-async fn a_process_with_another_engine_takes_over_only_when_it_claims_the_index() {
+async fn another_engine_takes_over_only_by_claiming_index() {
     let (world, _) = World::followed(5).await;
     let set = world.set().await;
 
@@ -207,7 +207,7 @@ async fn a_process_with_another_engine_takes_over_only_when_it_claims_the_index(
 }
 
 #[testing::test]
-async fn an_outdated_set_is_used_until_its_replacement_is_complete() {
+async fn outdated_set_serves_until_replacement_is_complete() {
     let (world, faces) = World::followed(20).await;
     let serving = async || {
         let set = world.set().await;
@@ -238,7 +238,7 @@ async fn an_outdated_set_is_used_until_its_replacement_is_complete() {
 }
 
 #[testing::test]
-async fn a_search_in_a_crawl_compares_with_the_faces_of_the_crawl() {
+async fn search_in_crawl_without_faces_is_exact() {
     let (world, _) = World::followed(40).await;
     let latest = world.faces(2, 30).await;
     let (store, mut search) = world.search_for(latest[0]).await;
@@ -248,7 +248,7 @@ async fn a_search_in_a_crawl_compares_with_the_faces_of_the_crawl() {
 }
 
 #[testing::test]
-async fn an_incomplete_answer_of_the_engine_leads_to_an_exact_search() {
+async fn incomplete_engine_result_leads_to_exact_search() {
     let (world, _) = World::followed(40).await;
     let latest = world.faces(2, 30).await;
     let (store, mut search) = world.search_for(latest[0]).await;
@@ -258,7 +258,7 @@ async fn an_incomplete_answer_of_the_engine_leads_to_an_exact_search() {
 }
 
 #[testing::test]
-async fn the_numbers_of_updates_grow_when_the_sequence_is_set_back() {
+async fn update_fence_grows_after_sequence_reset() {
     let world = World::create().await;
     let next = async || {
         sqlx::query_scalar::<_, i64>("select next_index_fence()").fetch_one(world.db.pool()).await.unwrap()
@@ -276,7 +276,7 @@ async fn the_numbers_of_updates_grow_when_the_sequence_is_set_back() {
 }
 
 #[testing::test]
-async fn a_copy_ends_although_new_faces_arrive_all_the_time() {
+async fn set_copy_completes_while_faces_are_added() {
     let world = World::create().await;
     world.faces(1, 10).await;
     world.index.take_over().await.unwrap();
@@ -344,7 +344,7 @@ pub(crate) async fn differences_are_counted_and_repaired(engine: Arc<dyn VectorE
 }
 
 #[testing::test]
-async fn a_comparison_counts_what_is_missing_surplus_and_different() {
+async fn index_check_counts_and_repairs_differences() {
     differences_are_counted_and_repaired(Arc::new(Engine::default())).await;
 }
 
@@ -362,7 +362,7 @@ async fn indexed(
 }
 
 #[testing::test]
-async fn a_process_that_starts_later_uses_the_set_and_builds_a_missing_one_again() {
+async fn restarted_process_reuses_set_and_rebuilds_missing_set() {
     let (db, engine) = (TestDatabase::create().await, Arc::new(Engine::default()));
     let (index, store, model, faces) = indexed(&db, &engine, 60).await;
     let before = set_of(&store, model.id).await.unwrap().id;
@@ -381,7 +381,7 @@ async fn a_process_that_starts_later_uses_the_set_and_builds_a_missing_one_again
 }
 
 #[testing::test]
-async fn a_set_with_an_old_deletion_is_replaced() {
+async fn set_with_old_deletion_is_replaced() {
     let (db, engine) = (TestDatabase::create().await, Arc::new(Engine::default()));
     let (index, store, model, faces) = indexed(&db, &engine, 100).await;
     let before = set_of(&store, model.id).await.unwrap();

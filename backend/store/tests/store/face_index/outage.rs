@@ -39,7 +39,7 @@ impl Faults for Switch {
 }
 
 #[testing::test]
-async fn without_the_engine_faces_are_stored_searched_exactly_and_erased() {
+async fn faces_are_stored_searched_and_erased_without_engine() {
     let db = TestDatabase::create().await;
     let engine = Arc::new(Faulty::new(Switch::default()));
     let (index, store) = memory::start(&db, engine.clone()).await;
@@ -88,7 +88,7 @@ async fn erase(store: &Store, collection: Uuid, target: &Target, expected: &[(Uu
 }
 
 #[testing::test]
-async fn a_clustering_of_a_large_collection_waits_for_the_engine() {
+async fn clustering_of_large_collection_waits_for_engine() {
     let db = TestDatabase::create().await;
     let engine = Arc::new(Faulty::new(Switch::default()));
     let (_, store) = memory::start(&db, engine.clone()).await;
@@ -238,7 +238,7 @@ async fn read(store: Store, collection: Uuid, deleted: Arc<Mutex<HashSet<Uuid>>>
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failures_and_interruptions_at_random_lose_no_change_and_show_no_erased_face() {
+async fn random_failures_neither_lose_changes_nor_show_erased_faces() {
     let db = TestDatabase::create().await;
     let engine = Arc::new(Faulty::new(Crashes { rng: Mutex::new(StdRng::seed_from_u64(7)) }));
     let (index, store) = memory::start(&db, engine.clone()).await;

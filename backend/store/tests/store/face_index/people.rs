@@ -9,13 +9,13 @@ use store::people::clusters::ClusterScope;
 use uuid::Uuid;
 
 super::suite!(
-    grouping_gives_the_best_face_of_each_subject,
-    a_face_without_a_subject_is_not_a_person,
-    neighbours_are_those_of_the_scope_with_their_similarities,
-    a_large_collection_is_compared_through_the_index,
+    subject_search_returns_best_face_of_each_subject,
+    subject_search_ignores_unassigned_faces,
+    neighbours_come_from_scope_with_their_similarities,
+    neighbours_in_large_collection_come_from_index,
 );
 
-async fn grouping_gives_the_best_face_of_each_subject<I: Implementation>() {
+async fn subject_search_returns_best_face_of_each_subject<I: Implementation>() {
     let world = World::<I>::create().await;
     let store = &world.store;
     let (collection, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
@@ -48,7 +48,7 @@ async fn people(store: &store::Store, query: &SearchQuery) -> Vec<Uuid> {
     best.into_iter().map(|(_, subject)| subject.subject_id).collect()
 }
 
-async fn a_face_without_a_subject_is_not_a_person<I: Implementation>() {
+async fn subject_search_ignores_unassigned_faces<I: Implementation>() {
     let world = World::<I>::create().await.with_exact_limit(10);
     let store = &world.store;
     let (collection, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
@@ -73,7 +73,7 @@ async fn a_face_without_a_subject_is_not_a_person<I: Implementation>() {
 }
 
 #[testing::test]
-async fn a_search_that_stops_at_its_limit_of_faces_is_not_exact() {
+async fn search_reaching_face_limit_is_not_exact() {
     let db = testing::TestDatabase::create().await;
     let store = db.store();
     let (collection, model) = fixture::default_and_model(&store, 4).await;
@@ -127,7 +127,7 @@ async fn faces(
     faces.iter().map(|face| face.id).collect()
 }
 
-async fn neighbours_are_those_of_the_scope_with_their_similarities<I: Implementation>() {
+async fn neighbours_come_from_scope_with_their_similarities<I: Implementation>() {
     let world = World::<I>::create().await;
     let store = &world.store;
     let [ours, theirs] = fixture::collections(store, ["default", "theirs"]).await;
@@ -180,7 +180,7 @@ pub(crate) async fn twins(
     ((1..=pairs).map(|n| id(n, 0)).collect(), (1..=pairs).map(|n| id(n, 1)).collect())
 }
 
-async fn a_large_collection_is_compared_through_the_index<I: Implementation>() {
+async fn neighbours_in_large_collection_come_from_index<I: Implementation>() {
     let world = World::<I>::create().await;
     let store = &world.store;
     let (collection, model) = fixture::default_and_model(store, 13).await;

@@ -12,7 +12,7 @@ use store::index::{FaceIndex, Nearest, Neighbours, Pgvector};
 use testing::TestDatabase;
 
 #[testing::test]
-async fn a_search_above_the_limit_uses_the_hnsw_index() {
+async fn search_above_exact_limit_uses_hnsw_index() {
     let db = TestDatabase::create().await;
     let store = db.store().with_exact_limit(100);
     let (default, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
@@ -33,7 +33,7 @@ async fn a_search_above_the_limit_uses_the_hnsw_index() {
 }
 
 #[testing::test]
-async fn probes_are_as_similar_to_a_face_as_another_picture_of_the_person() {
+async fn generated_probes_have_fixed_similarity_to_stored_face() {
     let (db, store) = fixture::database().await;
     let [first, second] = fixture::collections(&store, ["first", "second"]).await;
     let (model, other) = (
@@ -61,7 +61,7 @@ async fn probes_are_as_similar_to_a_face_as_another_picture_of_the_person() {
 }
 
 #[testing::test]
-async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
+async fn incomplete_pgvector_result_leads_to_exact_search() {
     let db = TestDatabase::create().await;
     let store = db.store().with_exact_limit(10);
     let (default, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
@@ -78,7 +78,7 @@ async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
 }
 
 #[testing::test]
-async fn without_its_index_a_search_compares_with_every_face() {
+async fn search_without_index_compares_every_face() {
     let db = TestDatabase::create().await;
     let store = db.store().with_exact_limit(50);
     let (default, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
@@ -158,7 +158,7 @@ impl Faults for Recorder {
 }
 
 #[testing::test]
-async fn the_configured_number_of_candidates_reaches_the_engine() {
+async fn engine_receives_configured_number_of_candidates() {
     let db = TestDatabase::create().await;
     let recorder = Recorder::default();
     let engine = Arc::new(Faulty::new(recorder.clone()));
@@ -195,7 +195,7 @@ async fn the_configured_number_of_candidates_reaches_the_engine() {
 }
 
 #[testing::test]
-async fn pgvector_finds_more_of_the_nearest_faces_with_more_candidates() {
+async fn pgvector_recall_grows_with_candidates() {
     let (db, store, collection, model) = fixture::with_model(DIMENSIONS as i32).await;
     let gallery = gallery(&store, collection, &model, 1_500, 6).await;
     let pgvector = Pgvector::new(db.pool().clone());

@@ -97,7 +97,7 @@ fn store_face(fence: i64, face: &EngineFace) -> Update {
 
 #[needs(qdrant)]
 #[testing::test]
-async fn an_older_update_changes_nothing() {
+async fn older_update_changes_nothing() {
     let own = Own::new();
     let server = &own.server;
     server.create(&SET).await.unwrap();
@@ -129,7 +129,7 @@ async fn an_older_update_changes_nothing() {
 
 #[needs(qdrant)]
 #[testing::test]
-async fn another_node_answers_if_one_does_not() {
+async fn request_uses_another_node_if_one_fails() {
     // Nothing listens on port 1.
     let own = Own::with(|config| config.urls.insert(0, "http://127.0.0.1:1".into()));
     own.server.create(&SET).await.unwrap();
@@ -154,7 +154,7 @@ async fn another_node_answers_if_one_does_not() {
 
 #[needs(qdrant)]
 #[testing::test]
-async fn installations_with_different_prefixes_share_a_server() {
+async fn prefixes_separate_installations_on_one_server() {
     let (ours, theirs) = (Own::new(), Own::new());
     ours.server.create(&SET).await.unwrap();
     assert!(theirs.server.sets().await.unwrap().is_empty());
@@ -176,7 +176,7 @@ async fn installations_with_different_prefixes_share_a_server() {
 
 #[needs(qdrant)]
 #[testing::test(flavor = "multi_thread")]
-async fn two_processes_apply_changes_in_turn() {
+async fn two_processes_apply_index_changes_alternately() {
     let (db, own) = (TestDatabase::create().await, Own::new());
     let (first, store) = start(&db, own.server.clone()).await;
     let (second, _) = start(&db, Arc::new(Server::new(own.config.clone()).unwrap())).await;
@@ -226,7 +226,7 @@ async fn two_processes_apply_changes_in_turn() {
 
 #[needs(qdrant)]
 #[testing::test]
-async fn a_comparison_counts_what_is_missing_surplus_and_different() {
+async fn qdrant_check_counts_and_repairs_differences() {
     let own = Own::new();
     differences_are_counted_and_repaired(own.server.clone()).await;
 }
@@ -248,7 +248,7 @@ impl Implementation for Compressed {
 
 #[needs(qdrant)]
 #[testing::test]
-async fn compressed_embeddings_give_the_same_top_hits() {
+async fn compressed_embeddings_give_same_top_hits() {
     let world = World::<Compressed>::create().await.with_exact_limit(10);
     let store = &world.store;
     let (collection, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
@@ -263,7 +263,7 @@ async fn compressed_embeddings_give_the_same_top_hits() {
 
 #[needs(qdrant)]
 #[testing::test]
-async fn a_large_collection_has_a_graph() {
+async fn large_collection_has_hnsw_graph() {
     for quantization in [Quantization::None, Quantization::Int8] {
         // 100 kB are 390 embeddings of 128 components. The server divides the faces among at most
         // eight segments.
@@ -389,7 +389,7 @@ async fn graphs_are_built_and_searched(engine: &dyn VectorEngine) {
 }
 
 #[test]
-fn a_search_in_a_larger_set_keeps_more_candidates() {
+fn search_candidates_grow_with_set_size() {
     for (limit, faces, candidates) in [
         (10, 0, 128),
         (10, 500_000, 128),

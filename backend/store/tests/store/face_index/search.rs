@@ -11,13 +11,13 @@ use uuid::Uuid;
 
 super::suite!(
     exact_search_agrees_with_brute_force,
-    the_index_gives_the_same_top_hits_and_says_so,
-    a_collection_that_was_large_a_moment_ago_is_still_searched_completely,
-    models_collections_and_crawls_are_never_mixed,
-    a_search_can_be_narrowed_to_one_crawl_and_a_quality,
-    a_search_in_a_large_crawl_uses_the_index,
-    a_search_can_be_narrowed_to_a_site_and_a_period,
-    embeddings_move_to_another_model_whole_or_not_at_all,
+    index_search_returns_top_hits_marked_as_inexact,
+    search_is_complete_after_mass_deletion,
+    search_never_mixes_models_or_collections,
+    search_filters_by_crawl_and_quality,
+    search_in_large_crawl_uses_index,
+    search_filters_by_site_and_period,
+    replacing_embeddings_is_all_or_nothing,
 );
 
 async fn exact_search_agrees_with_brute_force<I: Implementation>() {
@@ -52,7 +52,7 @@ async fn exact_search_agrees_with_brute_force<I: Implementation>() {
     assert!(store.faces().search(&query).await.unwrap().0.is_empty());
 }
 
-async fn the_index_gives_the_same_top_hits_and_says_so<I: Implementation>() {
+async fn index_search_returns_top_hits_marked_as_inexact<I: Implementation>() {
     let world = World::<I>::create().await.with_exact_limit(100);
     let store = &world.store;
     let (default, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
@@ -90,7 +90,7 @@ async fn the_index_gives_the_same_top_hits_and_says_so<I: Implementation>() {
     assert_best(&hits, &brute_force(&kept, &filtered.embedding, -1.0, 10 + I::MISSES));
 }
 
-async fn a_collection_that_was_large_a_moment_ago_is_still_searched_completely<I: Implementation>() {
+async fn search_is_complete_after_mass_deletion<I: Implementation>() {
     let world = World::<I>::create().await.with_exact_limit(50);
     let store = &world.store;
     let (default, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
@@ -104,7 +104,7 @@ async fn a_collection_that_was_large_a_moment_ago_is_still_searched_completely<I
     assert_same(&hits, &brute_force(&gallery[..7], &probe, -1.0, 10));
 }
 
-async fn models_collections_and_crawls_are_never_mixed<I: Implementation>() {
+async fn search_never_mixes_models_or_collections<I: Implementation>() {
     let world = World::<I>::create().await;
     for limit in [50_000, 5] {
         let store = world.store.clone().with_exact_limit(limit);
@@ -140,7 +140,7 @@ async fn models_collections_and_crawls_are_never_mixed<I: Implementation>() {
     }
 }
 
-async fn a_search_can_be_narrowed_to_one_crawl_and_a_quality<I: Implementation>() {
+async fn search_filters_by_crawl_and_quality<I: Implementation>() {
     let world = World::<I>::create().await;
     let store = &world.store;
     let (one, two) = (fixture::crawl(store).await, fixture::crawl(store).await);
@@ -171,7 +171,7 @@ async fn a_search_can_be_narrowed_to_one_crawl_and_a_quality<I: Implementation>(
     }
 }
 
-async fn a_search_in_a_large_crawl_uses_the_index<I: Implementation>() {
+async fn search_in_large_crawl_uses_index<I: Implementation>() {
     let world = World::<I>::create().await.with_exact_limit(5);
     let store = &world.store;
     let (large, small) = (fixture::crawl(store).await, fixture::crawl(store).await);
@@ -202,7 +202,7 @@ async fn a_search_in_a_large_crawl_uses_the_index<I: Implementation>() {
     assert_same(&hits, &brute_force(&of_small, &search.embedding, -1.0, 1));
 }
 
-async fn a_search_can_be_narrowed_to_a_site_and_a_period<I: Implementation>() {
+async fn search_filters_by_site_and_period<I: Implementation>() {
     for limit in [50_000, 3] {
         let world = World::<I>::create().await.with_exact_limit(limit);
         let store = &world.store;
@@ -274,7 +274,7 @@ async fn a_search_can_be_narrowed_to_a_site_and_a_period<I: Implementation>() {
     }
 }
 
-async fn embeddings_move_to_another_model_whole_or_not_at_all<I: Implementation>() {
+async fn replacing_embeddings_is_all_or_nothing<I: Implementation>() {
     let world = World::<I>::create().await;
     let store = &world.store;
     let ours = fixture::collection(store, "default").await;
