@@ -10,7 +10,7 @@ pub(crate) mod domain;
 pub mod erasures;
 pub mod images;
 pub mod people;
-pub(crate) mod scan;
+pub mod scan;
 pub mod videos;
 pub mod worker;
 
@@ -27,8 +27,9 @@ pub use images::analyze::{
     Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, MAX_FACES,
     MIN_SCORE_FLOOR, Passes, Pixels, StoredFaces, Thumbnails, Timings, profile_of, small_view,
 };
-pub use images::ingest::{Ingest, IngestError, Ingested, Scan};
+pub use images::ingest::{Ingest, IngestError, Ingested};
 pub use people::clusters::Clusters;
+pub use scan::Scan;
 pub use tracking::boxes::decode as decode_boxes;
 pub use videos::analyze::{
     FrameFaces, Resume, ShotPictures, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoOptions, VideoPart,

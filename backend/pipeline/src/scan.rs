@@ -13,9 +13,8 @@
 //! continues after the last part that is stored. The files remain where they are.
 use crate::crawls::closing;
 use crate::domain::{ChangeError, CrawlError, Row, RowEnd, VideoRequest, collection_id, forget_jobs};
-use crate::images::ingest::{
-    Incoming, Ingest, IngestError, Ingested, ReadVideoError, VideoFile, VideoReader, count_outcome,
-};
+use crate::images::ingest::{Incoming, Ingest, IngestError, Ingested, count_outcome};
+use crate::videos::store::{ReadVideoError, VideoFile, VideoReader};
 use crate::{AnalyzeOptions, Dedupe, Rotate, VideoProgress, profile_of};
 use bytes::Bytes;
 use domain::{CrawlKind, CrawlState, Reason, Unprocessed, VideoState};

@@ -132,15 +132,15 @@ struct ReadListing {
 
 /// What decides which of several streams is the film.
 #[derive(Clone, Debug, Default)]
-struct Candidate {
+struct CandidateStream {
     codec: String,
     pixels: u64,
     packets: u64,
 }
 
 /// Reads the lines that ffmpeg prints about several streams.
-fn read_streams(process: &mut Process) -> Result<Vec<Candidate>, VideoError> {
-    let mut streams = vec![Candidate::default(); MAX_STREAMS];
+fn read_streams(process: &mut Process) -> Result<Vec<CandidateStream>, VideoError> {
+    let mut streams = vec![CandidateStream::default(); MAX_STREAMS];
     each_line(process, |line| {
         count(&mut streams, line);
         Ok(())
@@ -149,7 +149,7 @@ fn read_streams(process: &mut Process) -> Result<Vec<Candidate>, VideoError> {
 }
 
 /// Adds what a line says to the stream that it describes.
-fn count(streams: &mut [Candidate], line: &str) {
+fn count(streams: &mut [CandidateStream], line: &str) {
     match line.strip_prefix('#') {
         // Such as `#dimensions 1: 480x480`.
         Some(header) => {
@@ -178,11 +178,11 @@ fn count(streams: &mut [Candidate], line: &str) {
 /// least half as many frames as the longest. Streams whose codec is not accepted are left out. A
 /// stream of a single MJPEG frame, which may be a cover picture, is chosen only if there is no
 /// other. Among equals, the first one is returned.
-fn choose(streams: &[Candidate]) -> usize {
+fn choose(streams: &[CandidateStream]) -> usize {
     let accepted = || streams.iter().enumerate().filter(|(_, one)| CODECS.contains(&one.codec.as_str()));
     let most = accepted().map(|(_, one)| one.packets).max().unwrap_or(0);
     let long = accepted().filter(|(_, one)| one.packets > 0 && one.packets >= most.div_ceil(2));
-    let is_picture = |one: &Candidate| one.packets == 1 && one.codec == "mjpeg";
+    let is_picture = |one: &CandidateStream| one.packets == 1 && one.codec == "mjpeg";
     let best = long.max_by_key(|(at, one)| (!is_picture(one), one.pixels, std::cmp::Reverse(*at)));
     best.map_or(0, |(at, _)| at)
 }
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn selects_long_video_stream_with_accepted_codec() {
         let film = |streams: &[(&str, &str, usize)]| {
-            let mut found = vec![Candidate::default(); MAX_STREAMS];
+            let mut found = vec![CandidateStream::default(); MAX_STREAMS];
             for (at, (codec, size, packets)) in streams.iter().enumerate() {
                 count(&mut found, &format!("#codec_id {at}: {codec}\n"));
                 count(&mut found, &format!("#dimensions {at}: {size}\n"));

@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use pipeline::Maintenance;
 use pipeline::erasures::sweeps::GRACE;
-use pipeline::images::ingest::NotReembedded;
+use pipeline::people::reembed::NotReembedded;
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;

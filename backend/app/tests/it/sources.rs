@@ -85,7 +85,7 @@ const CRATES: [&str; 6] = ["store", "crawler", "pipeline", "server", "bench", "a
 /// Files in which a literal that equals a code has another meaning.
 const OTHERS: [(&str, &str); 5] = [
     ("crawler/src/directives.rs", "the names of robots directives"),
-    ("pipeline/src/worker/webhook.rs", "a label of the metric of deliveries"),
+    ("pipeline/src/crawls/webhook.rs", "a label of the metric of deliveries"),
     ("server/src/error/code.rs", "the codes of problem documents"),
     ("app/src/cli/jobs.rs", "fields of the JSON output"),
     ("app/src/cli/gpu.rs", "the result of a self-test"),

@@ -96,7 +96,7 @@ fn bench_measures_every_sampling_and_decoding() {
     let table = place.run(&with(&["--iterations", "1", "--sampling", "keyframes"])).expect(0);
     table.fits();
     let written = &table.stdout;
-    assert_says(&written, &["film.mp4: h264 640x360, 25.0 s, ", "keyframes, CPU"]);
+    assert_says(written, &["film.mp4: h264 640x360, 25.0 s, ", "keyframes, CPU"]);
     assert!(!written.contains("fps=5"), "{written}");
 
     place.put("broken.mp4", &std::fs::read(place.path().join("film.mp4")).unwrap()[..200]);

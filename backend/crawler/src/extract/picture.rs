@@ -46,7 +46,7 @@ pub(super) const LAZY_BACKGROUND: &[&str] =
 
 /// One file that can represent the image.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
+pub(super) struct ImageFile {
     /// The URL as written.
     pub(super) url: String,
     /// The kind of markup in which it was found.
@@ -78,13 +78,13 @@ pub(super) struct ImageAttributes {
 
 impl ImageAttributes {
     /// Adds the element's candidates to `into`. Candidates of lazy loaders come first.
-    pub(super) fn add_candidates(&self, into: &mut Vec<Candidate>) {
+    pub(super) fn add_candidates(&self, into: &mut Vec<ImageFile>) {
         let media = self.media.as_deref().map_or(0, media_rank);
         let typed = self.mime.as_deref().is_none_or(is_decodable_type);
         let mut push = |url: &str, found_in, width, density| {
             if is_fetchable(url) {
                 let decodable = typed && !is_undecodable(url);
-                into.push(Candidate { url: url.to_owned(), found_in, decodable, width, media, density });
+                into.push(ImageFile { url: url.to_owned(), found_in, decodable, width, media, density });
             }
         };
         for entry in parse(self.lazy_srcset.as_deref().unwrap_or_default()) {
@@ -104,7 +104,7 @@ impl ImageAttributes {
 
 /// Returns the largest file that can be decoded. Among candidates of equal size it returns the
 /// first, as a browser does.
-pub(super) fn best(candidates: &[Candidate]) -> Option<&Candidate> {
+pub(super) fn best(candidates: &[ImageFile]) -> Option<&ImageFile> {
     candidates.iter().reduce(|best, next| {
         let order = (next.decodable, next.width, next.media)
             .cmp(&(best.decodable, best.width, best.media))

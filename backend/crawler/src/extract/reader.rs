@@ -1,7 +1,7 @@
 //! Reads the markup in one pass and returns the values as written. URLs are not resolved here.
 use super::extensions::{has_image_extension, is_image_link, is_video_link};
 use super::picture::{
-    self, Candidate, ImageAttributes, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, is_decodable_type,
+    self, ImageAttributes, ImageFile, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, is_decodable_type,
     is_fetchable, is_lazy_url,
 };
 use super::text::{Attributes, has_token, is_picture_property, refresh_target, tidy, unescape};
@@ -67,7 +67,7 @@ struct State {
     image_index: HashMap<(String, Option<ReferrerPolicy>), usize>,
     videos: Videos,
     /// Candidates of the open `<picture>`.
-    picture: Option<Vec<Candidate>>,
+    picture: Option<Vec<ImageFile>>,
     /// The text of the current `<style>`, `<script>` or `<noscript>`.
     block: String,
     /// Whether the open `<script>` contains JSON-LD.

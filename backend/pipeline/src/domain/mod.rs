@@ -189,23 +189,6 @@ impl Turn {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn match_threshold_uses_most_specific_setting() {
-        let of = |request, collection, config| {
-            let threshold = MatchThreshold::resolve(request, collection, config, 0.4);
-            (threshold.value, threshold.source)
-        };
-        assert_eq!(of(Some(0.1), Some(0.2), Some(0.3)), (0.1, ThresholdSource::Request));
-        assert_eq!(of(None, Some(0.2), Some(0.3)), (0.2, ThresholdSource::Collection));
-        assert_eq!(of(None, None, Some(0.3)), (0.3, ThresholdSource::Service));
-        assert_eq!(of(None, None, None), (0.4, ThresholdSource::Model));
-    }
-}
-
 /// Checks that the crawl is live. Call it in a transaction that settles a row, right after the call
 /// to the queue and before any other statement.
 ///
@@ -221,5 +204,22 @@ pub(crate) async fn check_live(
     match store.crawls().state(tx.conn(), crawl).await? {
         Some(state) if state.is_live() => Ok(()),
         _ => Err(QueueError::Stale(claim.id).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn match_threshold_uses_most_specific_setting() {
+        let of = |request, collection, config| {
+            let threshold = MatchThreshold::resolve(request, collection, config, 0.4);
+            (threshold.value, threshold.source)
+        };
+        assert_eq!(of(Some(0.1), Some(0.2), Some(0.3)), (0.1, ThresholdSource::Request));
+        assert_eq!(of(None, Some(0.2), Some(0.3)), (0.2, ThresholdSource::Collection));
+        assert_eq!(of(None, None, Some(0.3)), (0.3, ThresholdSource::Service));
+        assert_eq!(of(None, None, None), (0.4, ThresholdSource::Model));
     }
 }

@@ -1,5 +1,5 @@
 //! Periodic maintenance of the stored data: deletes expired images and crawls, unused hosts, and
-//! blobs that no row refers to. Crawls are repaired in `crawl::reconcile`.
+//! blobs that no row refers to. Crawls are repaired in `crawls::control`.
 
 use futures::{StreamExt, TryStreamExt};
 use serde::Serialize;

@@ -230,33 +230,33 @@ impl Cluster {
 
 /// Two clusters that may be merged. The order is by linkage, highest first, then by the lower
 /// indices, so that ties are always resolved in the same way.
-struct Candidate(f32, Reverse<usize>, Reverse<usize>);
+struct Merge(f32, Reverse<usize>, Reverse<usize>);
 
-impl Ord for Candidate {
+impl Ord for Merge {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0).then(self.1.cmp(&other.1)).then(self.2.cmp(&other.2))
     }
 }
 
-impl PartialOrd for Candidate {
+impl PartialOrd for Merge {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Candidate {
+impl PartialEq for Merge {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Candidate {}
+impl Eq for Merge {}
 
 struct Graph {
     /// A merged cluster gets a new index and its parts become `None`. Candidates that refer to the
     /// parts thereby become invalid.
     clusters: Vec<Option<Cluster>>,
-    candidates: BinaryHeap<Candidate>,
+    candidates: BinaryHeap<Merge>,
     threshold: f32,
 }
 
@@ -281,12 +281,12 @@ impl Graph {
             }
         }
         if linkage >= self.threshold {
-            self.candidates.push(Candidate(linkage, Reverse(a), Reverse(b)));
+            self.candidates.push(Merge(linkage, Reverse(a), Reverse(b)));
         }
     }
 
     fn merge_all(&mut self) {
-        while let Some(Candidate(_, Reverse(a), Reverse(b))) = self.candidates.pop() {
+        while let Some(Merge(_, Reverse(a), Reverse(b))) = self.candidates.pop() {
             if self.clusters[a].is_none() || self.clusters[b].is_none() {
                 continue;
             }

@@ -1,5 +1,5 @@
 //! Enrols a face: stores an image that a caller sends and assigns one of its faces to a subject.
-//! Crawled images are stored in the parent module.
+//! Crawled images are stored in `images::ingest`.
 
 use crate::images::ingest::record::StoredBlobs;
 use crate::images::ingest::record::{new_face, new_image};

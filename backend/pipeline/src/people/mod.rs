@@ -1,5 +1,5 @@
 //! Groups, enrols and re-embeds faces of people.
 
 pub mod clusters;
-pub(crate) mod enrol;
-pub(crate) mod reembed;
+pub mod enrol;
+pub mod reembed;

@@ -8,7 +8,7 @@ use crate::crawls::context::{Context, CrawlView};
 use crate::crawls::fetch_policy::{Area, FetchPolicy, Paced};
 use crate::crawls::image;
 use crate::crawls::job_error::JobError;
-use crate::images::ingest::VideoFile;
+use crate::videos::store::VideoFile;
 use bytes::{Bytes, BytesMut};
 use crawler::fetch::{Download, Kind, Validators};
 use crawler::hls::{Playlist, PlaylistError};

@@ -1,17 +1,15 @@
 //! Handles `fetch_video` and `scan_video`. The first one fetches the file from its address and
 //! stores it, so that a slow host does not occupy the place where videos are decoded. The second
-//! one copies the stored file, analyses it and stores its tracks part by part. If the worker ends,
-//! the next one continues after the last part. A crawl that found videos ends after the last of
-//! them.
+//! one copies the stored file and reads it with `store`, which continues after the last part that
+//! is stored. A crawl that found videos ends after the last of them.
 use crate::crawls::closing;
 use crate::crawls::context::Context;
 use crate::crawls::job_error::{DISK_FULL_WAIT, JobError};
 use crate::domain::jobs::VideoJob;
 use crate::domain::{ChangeError, Turn, VideoLimits, forget_jobs, jobs};
-use crate::images::ingest::VideoFile;
-use crate::images::ingest::{ReadVideoError, VideoReader};
 use crate::videos::file;
 use crate::videos::file::CopyError;
+use crate::videos::store::{ReadVideoError, VideoFile, VideoReader};
 use crate::{AnalyzeError, IngestError, VideoAnalyzeError};
 use domain::{Reason, VideoState};
 use queue::NewJob;

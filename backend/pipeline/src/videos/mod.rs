@@ -4,4 +4,4 @@ pub mod analyze;
 pub mod control;
 pub(crate) mod file;
 pub(crate) mod job;
-pub(crate) mod store;
+pub mod store;

@@ -4,7 +4,8 @@ use crate::stored_videos::{REQUEST, erase, erase_track, tracks, videos, when, wo
 use crate::support::World;
 use crate::videos::{decoder, open_when_free};
 use domain::{Reason, VideoState};
-use pipeline::images::ingest::{ScannedVideo, StoredVideo, VideoFile, VideoReader};
+use pipeline::scan::ScannedVideo;
+use pipeline::videos::store::{StoredVideo, VideoFile, VideoReader};
 use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan, VideoRequest, Videos};
 use sha2::{Digest, Sha256};
 use std::fs::File;

@@ -154,7 +154,7 @@ async fn bodies_reject_undeclared_fields() {
             if content.is_null() {
                 continue;
             }
-            closed(&content["schema"], &document, &path);
+            closed(&content["schema"], &document, path);
             let answer = if code == "invalid_field" {
                 let mut body = content["example"].clone();
                 body["unheard_of"] = json!(1);

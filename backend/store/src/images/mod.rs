@@ -279,22 +279,6 @@ fn probes(hash: i64, most: u32) -> Vec<i64> {
     probes
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn probes_each_value_within_distance_once() {
-        for (most, count) in [(1, 17), (2, 137)] {
-            let mut probes = probes(-1, most);
-            assert!(probes.iter().all(|value| (value ^ 0xFFFF).count_ones() <= most));
-            probes.sort_unstable();
-            probes.dedup();
-            assert_eq!(probes.len(), count);
-        }
-    }
-}
-
 impl Images<'_> {
     /// Deletes an image with its faces and sources. Ledger rows that led to the image are kept, but
     /// no longer refer to it. Returns the blob keys to delete after the commit.
@@ -345,4 +329,20 @@ pub(crate) async fn delete_images(
     let deleted = thumbnails.len() as u64;
     let keys = faces.into_iter().flat_map(|(chip, crop)| [chip, crop]).chain(thumbnails).flatten();
     Ok((deleted, keys.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_each_value_within_distance_once() {
+        for (most, count) in [(1, 17), (2, 137)] {
+            let mut probes = probes(-1, most);
+            assert!(probes.iter().all(|value| (value ^ 0xFFFF).count_ones() <= most));
+            probes.sort_unstable();
+            probes.dedup();
+            assert_eq!(probes.len(), count);
+        }
+    }
 }

@@ -286,7 +286,7 @@ impl Videos<'_> {
         .await?)
     }
 
-    /// Returns what waits in a collection. Call [`Self::lock_waiting_videos`] before, in the
+    /// Returns what waits in a collection. Call [`Self::lock_waiting`] before, in the
     /// transaction that adds a video.
     pub async fn waiting_in_collection(
         self,

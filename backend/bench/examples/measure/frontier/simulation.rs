@@ -1,7 +1,7 @@
 //! Simulates crawls of very many hosts in simulated time, with the queue, the partition keys and
 //! the per-host permits of the product on a real database.
 
-use super::world::{self, CRAWLS, Ledger, Manner, Outcome, Site, Sizes};
+use super::world::{self, CRAWLS, Ledger, Manner, PageEnd, Site, Sizes};
 use bench::Tail;
 use crawler::frontier::{self, Yield};
 use crawler::pace::{self, Bounds, Pace};
@@ -170,10 +170,10 @@ impl Simulation {
             process.free += 1;
             process.ended = true;
             match answer {
-                pace::Outcome::Answered { status: 200, .. } => {
+                pace::RequestOutcome::Answered { status: 200, .. } => {
                     let pages = self.sites[request.site].pages;
                     let children = world::children(request.page, pages);
-                    self.ledger.outcome(request.site, Outcome::Fetched);
+                    self.ledger.outcome(request.site, PageEnd::Fetched);
                     if children.is_empty() {
                         done[request.process].push(request.claim);
                         continue;
@@ -192,7 +192,7 @@ impl Simulation {
                         process.queue.fail(tx.conn(), request.claim, "no answer", false, pause).await;
                     tx.commit().await.expect("commit");
                     if failed.expect("fail a job") == queue::JobState::Discarded {
-                        self.ledger.outcome(request.site, Outcome::GivenUp);
+                        self.ledger.outcome(request.site, PageEnd::GivenUp);
                     }
                 }
             }
@@ -205,7 +205,11 @@ impl Simulation {
 
     /// Returns the delay after a response, the pause that the response requests, and the pace that
     /// is stored. This is the rule of `pipeline::worker` for crawls that set no delay.
-    async fn pace(&self, host: usize, answer: pace::Outcome) -> (Duration, Option<Duration>, HostPace) {
+    async fn pace(
+        &self,
+        host: usize,
+        answer: pace::RequestOutcome,
+    ) -> (Duration, Option<Duration>, HostPace) {
         let known = self.store.hosts().pace(&key(host)).await.expect("read the host pace");
         let before = Pace {
             delay: Duration::from_millis(known.pace_ms.unsigned_abs().into()),
@@ -297,13 +301,13 @@ fn key(host: usize) -> String {
     format!("host-{host}.test")
 }
 
-fn answer(host: usize, nth: usize) -> pace::Outcome {
+fn answer(host: usize, nth: usize) -> pace::RequestOutcome {
     let took = world::latency(host, nth);
     match world::manner(host) {
-        Manner::Dead => pace::Outcome::Failed,
+        Manner::Dead => pace::RequestOutcome::Failed,
         Manner::Busy if nth < 2 => {
-            pace::Outcome::Answered { status: 503, retry_after: Some(RETRY_AFTER), took }
+            pace::RequestOutcome::Answered { status: 503, retry_after: Some(RETRY_AFTER), took }
         }
-        _ => pace::Outcome::Answered { status: 200, retry_after: None, took },
+        _ => pace::RequestOutcome::Answered { status: 200, retry_after: None, took },
     }
 }

@@ -142,7 +142,7 @@ pub(crate) fn depth(mut page: usize) -> i32 {
 const QUANTUM: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum PageEnd {
     Fetched,
     /// The page failed and has no attempts left.
     GivenUp,
@@ -259,10 +259,10 @@ impl Ledger {
         host.ready_at = now + rest;
     }
 
-    pub(crate) fn outcome(&mut self, site: usize, outcome: Outcome) {
+    pub(crate) fn outcome(&mut self, site: usize, outcome: PageEnd) {
         match outcome {
-            Outcome::Fetched => self.fetched += 1,
-            Outcome::GivenUp => self.given_up += 1,
+            PageEnd::Fetched => self.fetched += 1,
+            PageEnd::GivenUp => self.given_up += 1,
         }
         self.waiting -= 1;
         self.hosts[self.sites[site].host].pages -= 1;

@@ -10,7 +10,7 @@
 //! run.
 use crate::crawls::Config;
 use crawler::FetchError;
-use crawler::pace::{Bounds, Outcome, Pace};
+use crawler::pace::{Bounds, Pace, RequestOutcome};
 use crawler::urls;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -146,9 +146,9 @@ impl HostThrottle {
 
     /// Releases a permit and records the host's pace. `outcome` is the host's response; `None`
     /// means that the fetch was dropped.
-    pub(crate) async fn end(&self, permit: HostPermit, outcome: Option<Outcome>) {
+    pub(crate) async fn end(&self, permit: HostPermit, outcome: Option<RequestOutcome>) {
         let took = match outcome {
-            Some(Outcome::Answered { took, .. }) => Some(took),
+            Some(RequestOutcome::Answered { took, .. }) => Some(took),
             _ => None,
         };
         if let Some(admitted) = permit.concurrency {
@@ -207,16 +207,16 @@ impl HostThrottle {
     }
 
     /// Returns `true` if a host without a delay refuses requests, or did until this response.
-    fn refuses(&self, host: &str, outcome: Outcome) -> bool {
+    fn refuses(&self, host: &str, outcome: RequestOutcome) -> bool {
         let mut refusing = self.refusing.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
-            Outcome::Answered { status: 429 | 503, .. } => {
+            RequestOutcome::Answered { status: 429 | 503, .. } => {
                 if refusing.len() < MAX_REFUSING_HOSTS {
                     refusing.insert(host.to_owned());
                 }
                 true
             }
-            Outcome::Answered { status: 200..=399, .. } => refusing.remove(host),
+            RequestOutcome::Answered { status: 200..=399, .. } => refusing.remove(host),
             _ => false,
         }
     }
@@ -347,8 +347,11 @@ impl PermitGuard {
 
     /// Releases the permit and waits until the release is recorded.
     pub(crate) async fn end(&self, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
-        let outcome =
-            status.map_or(Outcome::Failed, |status| Outcome::Answered { status, retry_after, took });
+        let outcome = status.map_or(RequestOutcome::Failed, |status| RequestOutcome::Answered {
+            status,
+            retry_after,
+            took,
+        });
         if let Some(task) = self.spawn_release(Some(outcome)) {
             let _ = task.await;
         }
@@ -359,7 +362,7 @@ impl PermitGuard {
         drop(self.spawn_release(None));
     }
 
-    fn spawn_release(&self, outcome: Option<Outcome>) -> Option<tokio::task::JoinHandle<()>> {
+    fn spawn_release(&self, outcome: Option<RequestOutcome>) -> Option<tokio::task::JoinHandle<()>> {
         let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         // Without a runtime, the process is ending. The permit then expires.
         let runtime = tokio::runtime::Handle::try_current().ok()?;

@@ -1,5 +1,5 @@
-//! Searches for faces: selects the views of an image that the detector processes, and merges the
-//! detections of all views into one list.
+//! Searches for faces: selects the views of an image that the detector processes, merges the
+//! detections of all views into one list, and determines the rotation at which they are upright.
 //!
 //! [`Passes::Single`] processes the whole image on the canvas. [`Passes::Thorough`] also processes
 //! the image at a smaller scale, at which faces that fill the frame have a size that detectors can
@@ -15,8 +15,6 @@
 //! lists the accuracy and the cost of each mode.
 //!
 //! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
-//!
-//! Determines the rotation at which the faces of an image are upright.
 //!
 //! A detector also finds faces that are not upright, with lower scores. [`Rotate::Auto`] therefore
 //! compares the best boxes at the four rotations, unless the score of a face is so high that it is

@@ -16,7 +16,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
 use pipeline::Rotate;
-use pipeline::images::ingest::{EnrolError, Enrolment, unmet_requirements};
+use pipeline::people::enrol::{EnrolError, Enrolment, unmet_requirements};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::erasures::retention::Extent;
