@@ -149,7 +149,7 @@ type Parse<T> = Box<dyn Fn(&str) -> Option<T>>;
 pub(super) struct Parser<T> {
     allowed: String,
     parse: Parse<T>,
-    /// A word that an earlier version allowed, and what to do instead.
+    /// A value that only an earlier version allowed, and the replacement to suggest.
     removed: Option<(&'static str, &'static str)>,
 }
 
@@ -168,14 +168,14 @@ impl<T: 'static> Parser<T> {
         (self.parse)(text)
     }
 
-    /// Remembers a word that an earlier version allowed, and what to do instead.
+    /// Adds a value that only an earlier version allowed, and the replacement to suggest.
     #[must_use]
     pub(super) fn without(mut self, word: &'static str, instead: &'static str) -> Self {
         self.removed = Some((word, instead));
         self
     }
 
-    /// Returns what to do instead if an earlier version allowed the text.
+    /// Returns the replacement to suggest if only an earlier version allowed the text.
     pub(super) fn instead_of(&self, text: &str) -> Option<&'static str> {
         self.removed.filter(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, instead)| instead)
     }

@@ -333,8 +333,8 @@ const FINISH: &str = "
 
 impl Hosts<'_> {
     /// Requests a host permit like `store.hosts().acquire_permit`, after the collection's own
-    /// longer delay. `delay_ms` is the delay that applies to every collection. Call
-    /// `store.hosts().finish_own_request` after `finish_request`.
+    /// longer delay. `delay_ms` is the delay that applies to every collection. When the request has
+    /// ended, call first `finish_request` and then `finish_own_request`.
     ///
     /// # Errors
     /// Fails with the errors of the database. The collection's permit then expires after a minute.

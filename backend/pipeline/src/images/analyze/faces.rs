@@ -409,8 +409,8 @@ impl Analyzer {
         })
     }
 
-    /// Corrects the roll of faces whose landmarks are upright although the faces are not. Only
-    /// faces that could be used otherwise and are not certainly upright are compared.
+    /// Corrects the roll of faces whose landmarks are upright although the faces are not. A face is
+    /// compared only if it has no other fault, and if it may not be upright.
     pub(super) async fn correct_rolls(
         &self,
         source: &Source,

@@ -256,8 +256,8 @@ pub(super) enum Nearness {
         /// The smaller versions that the image replaces or is stored beside.
         versions: Versions,
     },
-    /// The relation depends on faces whose embeddings are missing in the [`ShownFaces`]. The
-    /// images that are near were stored in the meantime.
+    /// Another transaction stored a near image in the meantime. The [`ShownFaces`] lack embeddings
+    /// that the comparison with it needs.
     Unknown,
 }
 
