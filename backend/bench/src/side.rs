@@ -46,7 +46,7 @@ impl BenchTarget {
         }
     }
 
-    /// Returns what is counted: `picture`, or `face` if the inputs are chips.
+    /// Returns what is counted: `image`, or `face` if the inputs are chips.
     pub fn unit(self) -> &'static str {
         if self == Self::Operation(Operation::FaceEmbedding) { "face" } else { "picture" }
     }

@@ -48,7 +48,7 @@ pub struct SideReport {
     pub stdev_time_ms: Option<f64>,
     /// Time from call to result, per image.
     pub latency_ms: Option<Spread>,
-    /// What `images` counts: `picture`, or `face` for `face_embedding`.
+    /// What `images` counts: `image`, or `face` for `face_embedding`.
     pub unit: &'static str,
     /// Number of images that were measured without an error.
     pub images: usize,

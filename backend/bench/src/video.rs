@@ -126,7 +126,7 @@ pub struct VideoPlanReport {
     pub container: String,
     /// Name of the codec in ffmpeg.
     pub codec: String,
-    /// Width of the coded picture in pixels.
+    /// Width of the coded image in pixels.
     pub width: u32,
     pub height: u32,
     /// Duration in seconds, if the file reports one.

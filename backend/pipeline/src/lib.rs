@@ -32,7 +32,7 @@ pub use people::clusters::Clusters;
 pub use scan::Scan;
 pub use tracking::boxes::decode as decode_boxes;
 pub use videos::analyze::{
-    FrameFaces, Resume, ShotPictures, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoOptions, VideoPart,
+    FrameFaces, Resume, ShotImages, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoOptions, VideoPart,
     VideoParts, VideoProgress, VideoSummary, VideoTrack,
 };
 pub use videos::control::{Added, Upload, Videos};

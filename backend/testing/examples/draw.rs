@@ -22,14 +22,14 @@ enum Drawing {
     /// Writes the standard film, and its truth beside it as JSON (OUT.mp4.json)
     ///
     /// Needs the ffmpeg of ./scripts/video or of the variable FFMPEG.
-    Film(Picture),
+    Film(Still),
 }
 
 fn main() -> anyhow::Result<()> {
     match Drawing::parse() {
         Drawing::Portraits { folder, people, views } => portraits(&folder, people, views),
         Drawing::People => paint_people(),
-        Drawing::Film(picture) => picture.write(),
+        Drawing::Film(image) => image.write(),
     }
 }
 
@@ -75,7 +75,7 @@ fn paint_people() -> anyhow::Result<()> {
 }
 
 #[derive(Args)]
-struct Picture {
+struct Still {
     /// The file, with the extension mp4, mkv, webm, ts or avi
     out: PathBuf,
     /// h264, hevc, vp8, vp9, av1, mpeg4, mpeg2 or mjpeg
@@ -106,7 +106,7 @@ const CODECS: [(&str, Codec); 8] = [
     ("mjpeg", Codec::Mjpeg),
 ];
 
-impl Picture {
+impl Still {
     fn write(&self) -> anyhow::Result<()> {
         let extension = self.out.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let containers = [Container::Mp4, Container::Mkv, Container::WebM, Container::Ts, Container::Avi];

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
 /// The image type on which [`draw_face`] draws.
-pub type Picture = RgbImage;
+pub type Canvas = RgbImage;
 
 /// Side of the white cell in pixels. The position of the cell is a multiple of this number.
 pub const CELL: u32 = 32;
@@ -155,19 +155,19 @@ fn quality() -> Vec<u8> {
 /// Draws a face whose white cell is in column `column` and row `row` of the 32-pixel grid. Both
 /// must be at least 1, so that the 64x64 box is inside. Equal `identity` numbers produce equal
 /// faces, and different numbers produce different faces. Panics if the box is not inside the image.
-pub fn draw_face(picture: &mut RgbImage, column: u32, row: u32, identity: u32) {
-    assert!(column > 0 && row > 0, "the box would reach outside the picture");
+pub fn draw_face(image: &mut RgbImage, column: u32, row: u32, identity: u32) {
+    assert!(column > 0 && row > 0, "the box would reach outside the image");
     let (left, top) = (column * CELL, row * CELL);
     assert!(
-        left + CELL + CELL / 2 <= picture.width() && top + CELL + CELL / 2 <= picture.height(),
-        "the box would reach outside the picture"
+        left + CELL + CELL / 2 <= image.width() && top + CELL + CELL / 2 <= image.height(),
+        "the box would reach outside the image"
     );
     for y in 0..2 * CELL {
         for x in 0..2 * CELL {
             let block = (y / 16) * 4 + x / 16;
             let centre = (CELL / 2..CELL / 2 + CELL).contains(&x) && (CELL / 2..CELL / 2 + CELL).contains(&y);
             let colour = if centre { Rgb([255, 255, 255]) } else { colour(identity, block) };
-            picture.put_pixel(left - CELL / 2 + x, top - CELL / 2 + y, colour);
+            image.put_pixel(left - CELL / 2 + x, top - CELL / 2 + y, colour);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Provides drawn images with fixed contents, by name, and large images with small faces made of
 //! them. Tests use them as photographs; [`crate::people`] draws them.
-use crate::people::{Head, jpeg, picture as draw};
+use crate::people::{Head, draw, jpeg};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use vision::{Frame, crop};
@@ -60,7 +60,7 @@ const PORTRAITS: [Portrait; 17] = [
 
 /// Returns the file of a drawn image. The same name always returns the same bytes. Panics if no
 /// image has this name.
-pub fn picture(name: &str) -> Vec<u8> {
+pub fn drawing(name: &str) -> Vec<u8> {
     static FILES: Mutex<Option<HashMap<String, Vec<u8>>>> = Mutex::new(None);
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     files.get_or_insert_default().entry(name.to_owned()).or_insert_with(|| file(name)).clone()

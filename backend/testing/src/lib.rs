@@ -27,7 +27,7 @@ pub use film::{FakeGpu, ffmpeg_with_gpu};
 pub use fixture_models::{
     FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,
 };
-pub use gallery::picture;
+pub use gallery::drawing;
 pub use testing_macros::{needs, test};
 
 /// Time after which a wait of a test fails. Slow machines need up to ten times as long as fast

@@ -54,7 +54,7 @@ impl Head {
 }
 
 /// Returns the RGB bytes of an image with these people in front of wall number `wall`.
-pub fn picture(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
+pub fn draw(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
     let people: Vec<(&Head, Traits)> = heads.iter().map(|head| (head, Traits::of(head.person))).collect();
     let mut data = Vec::with_capacity(width as usize * height as usize * 3);
     let mut noise = 0x2545_f491_u32 ^ wall.wrapping_mul(0x9e37_79b9);
@@ -74,7 +74,7 @@ pub fn picture(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
 }
 
 /// Paints these people over the RGB bytes of an image that is `width` pixels wide. Pixels that no
-/// person covers keep their values; all others get the same grain as those of [`picture`]. Panics
+/// person covers keep their values; all others get the same grain as those of [`draw`]. Panics
 /// if the bytes are not whole rows of `width` pixels.
 pub fn paint_over(pixels: &mut [u8], width: u32, heads: &[Head]) {
     let row_bytes = width as usize * 3;
@@ -127,7 +127,7 @@ pub fn portrait(person: u32, view: u32) -> Vec<u8> {
     let (nearer, turn) = (view as f32, view as f32 * 0.5 - 0.5);
     let (x, y) = (200.0 + 30.0 * nearer, 200.0 + 12.0 * nearer);
     let head = Head { person, x, y, height: 220.0 + 50.0 * nearer, turn };
-    jpeg(480, 560, picture(480, 560, person * 3 + view, &[head]))
+    jpeg(480, 560, draw(480, 560, person * 3 + view, &[head]))
 }
 
 /// Size of a badge in pixels: width, height.
@@ -143,7 +143,7 @@ pub fn badge(people: &[u32]) -> Vec<u8> {
     let head = |person: &u32| Head { person: *person, x: 100.0, y: 140.0, height: 175.0, turn: 0.0 };
     let portrait = |place: usize| {
         let heads: Vec<Head> = people.get(place).map(head).into_iter().collect();
-        picture(width, height, 2, &heads)
+        draw(width, height, 2, &heads)
     };
     let portraits = [(80, portrait(0)), (740, portrait(1))];
     let pixel = |x: u32, y: u32| {
@@ -173,8 +173,8 @@ pub fn badge_file(people: &[u32]) -> Vec<u8> {
 /// Encodes RGB bytes as a JPEG. Panics if the number of bytes does not match the size.
 pub fn jpeg(width: u32, height: u32, pixels: Vec<u8>) -> Vec<u8> {
     let mut file = Cursor::new(Vec::new());
-    let picture = RgbImage::from_raw(width, height, pixels).expect("three bytes for each pixel");
-    picture.write_to(&mut file, ImageFormat::Jpeg).expect("memory can be written to");
+    let image = RgbImage::from_raw(width, height, pixels).expect("three bytes for each pixel");
+    image.write_to(&mut file, ImageFormat::Jpeg).expect("memory can be written to");
     file.into_inner()
 }
 

@@ -1,5 +1,5 @@
 //! Image files for tests of the formats that ffmpeg decodes: JPEG XL and JPEG 2000 by the encoders
-//! of ffmpeg, TIFF by hand, and AVIF and HEIC as containers around pictures that ffmpeg encodes.
+//! of ffmpeg, TIFF by hand, and AVIF and HEIC as containers around images that ffmpeg encodes.
 
 use crate::assets::ffmpeg;
 use std::path::Path;
@@ -11,7 +11,7 @@ pub type Draw<'a> = &'a dyn Fn(u32, u32) -> [u8; 4];
 /// An AVIF or HEIC file.
 #[derive(Clone, Debug)]
 pub struct Heif {
-    /// Whether the pictures are AV1 (AVIF) instead of HEVC (HEIC).
+    /// Whether the images are AV1 (AVIF) instead of HEVC (HEIC).
     pub av1: bool,
     /// Width and height of the image before it is turned, in pixels.
     pub size: (u32, u32),
@@ -26,12 +26,12 @@ pub struct Heif {
 }
 
 impl Heif {
-    /// Returns an opaque image of one picture that is shown as it is.
+    /// Returns an opaque image of one image that is shown as it is.
     pub fn new(av1: bool, size: (u32, u32)) -> Self {
         Self { av1, size, tile: None, alpha: false, properties: Vec::new(), filters: "null" }
     }
 
-    /// Writes the file. Panics if ffmpeg cannot encode the pictures.
+    /// Writes the file. Panics if ffmpeg cannot encode the images.
     pub fn write(&self, draw: Draw<'_>) -> Vec<u8> {
         let mut file = File::default();
         let own: Vec<Vec<u8>> = self.properties.iter().map(|(kind, body)| boxed(kind, body)).collect();
@@ -72,7 +72,7 @@ impl Heif {
         grid
     }
 
-    /// Encodes a picture. Returns the box with the configuration of the decoder, and the data.
+    /// Encodes an image. Returns the box with the configuration of the decoder, and the data.
     fn encode(&self, is_alpha: bool, size: (u32, u32), draw: Draw<'_>) -> (Vec<u8>, Vec<u8>) {
         let layout = if is_alpha { "gray" } else { "yuv420p" };
         let (codec, format): (&[&str], _) = match self.av1 {

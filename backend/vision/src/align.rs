@@ -204,12 +204,12 @@ mod tests {
 
     #[test]
     fn landmarks_on_template_keep_pixels_unchanged() {
-        let picture = image(112, 112);
-        assert_eq!(norm_crop(&picture, &ARCFACE_TEMPLATE, 112).unwrap(), picture);
+        let upright = image(112, 112);
+        assert_eq!(norm_crop(&upright, &ARCFACE_TEMPLATE, 112).unwrap(), upright);
         let whole_pixels = ARCFACE_TEMPLATE.map(|p| Point { x: p.x + 8.0, y: p.y - 3.0 });
-        let chip = norm_crop(&picture, &whole_pixels, 112).unwrap();
-        assert_eq!(chip.pixel(0, 3), picture.pixel(8, 0));
-        assert_eq!(chip.pixel(50, 60), picture.pixel(58, 57));
+        let chip = norm_crop(&upright, &whole_pixels, 112).unwrap();
+        assert_eq!(chip.pixel(0, 3), upright.pixel(8, 0));
+        assert_eq!(chip.pixel(50, 60), upright.pixel(58, 57));
         // Black outside the image: above and to the right.
         assert_eq!((chip.pixel(0, 2), chip.pixel(104, 60)), ([0; 3], [0; 3]));
     }
@@ -233,12 +233,12 @@ mod tests {
     /// functions. The results must be equal.
     #[test]
     fn inner_and_border_sampling_agree() {
-        let picture = image(150, 130);
+        let upright = image(150, 130);
         let mut inner = 0;
         for x in (-2 * ONE..152 * ONE).step_by(777) {
             for y in (-2 * ONE..132 * ONE).step_by(993) {
-                if is_inside(&picture, (x, y)) {
-                    assert_eq!(inner_sample(&picture, (x, y)), sample(&picture, (x, y)), "{x} {y}");
+                if is_inside(&upright, (x, y)) {
+                    assert_eq!(inner_sample(&upright, (x, y)), sample(&upright, (x, y)), "{x} {y}");
                     inner += 1;
                 }
             }
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn degenerate_landmarks_give_no_chip() {
-        let picture = image(20, 20);
+        let upright = image(20, 20);
         let same = [Point { x: 5.0, y: 5.0 }; 5];
         assert_eq!(Similarity::estimate(&same, &ARCFACE_TEMPLATE), None);
         let mut odd = ARCFACE_TEMPLATE;
@@ -260,19 +260,19 @@ mod tests {
         let mut far = ARCFACE_TEMPLATE;
         far[0].x = f32::INFINITY;
         for landmarks in [same, odd, far] {
-            assert!(norm_crop(&picture, &landmarks, 112).is_none());
+            assert!(norm_crop(&upright, &landmarks, 112).is_none());
         }
-        assert!(norm_crop(&picture, &ARCFACE_TEMPLATE, 0).is_none());
+        assert!(norm_crop(&upright, &ARCFACE_TEMPLATE, 0).is_none());
         // A face far outside the image is not an error: the chip is black.
         let outside = ARCFACE_TEMPLATE.map(|p| Point { x: p.x + 1e7, y: p.y - 1e7 });
-        assert_eq!(norm_crop(&picture, &outside, 8).unwrap(), Frame::filled(8, 8, [0; 3]));
+        assert_eq!(norm_crop(&upright, &outside, 8).unwrap(), Frame::filled(8, 8, [0; 3]));
     }
 
     #[test]
     fn chip_size_scales_template() {
-        let picture = image(112, 112);
-        let chip = norm_crop(&picture, &ARCFACE_TEMPLATE, 56).unwrap();
-        assert_eq!(chip.pixel(20, 30), picture.pixel(40, 60));
+        let upright = image(112, 112);
+        let chip = norm_crop(&upright, &ARCFACE_TEMPLATE, 56).unwrap();
+        assert_eq!(chip.pixel(20, 30), upright.pixel(40, 60));
     }
 
     /// Returns a white image with a red box.

@@ -16,7 +16,7 @@ const SIZE: (u32, u32) = (1600, 1200);
 /// Memory that a decoder needs regardless of the image size, and its buffers of a few rows.
 const BESIDE: u64 = 2 << 20;
 
-fn pictures() -> Vec<(String, Vec<u8>)> {
+fn files() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/large");
     let mut all: Vec<(String, Vec<u8>)> = std::fs::read_dir(folder)
         .unwrap()
@@ -52,7 +52,7 @@ fn pictures() -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn decoding_memory_stays_within_probe_estimate() {
-    let all = pictures();
+    let all = files();
     assert!(all.len() >= 20, "{}", all.len());
     for (name, bytes) in all {
         let head = probe(&bytes, &Limits::default()).unwrap();

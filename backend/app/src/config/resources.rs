@@ -138,7 +138,7 @@ impl Settings {
             limit("pages", "`PAGE_WORKERS` (four per core) x 24 MiB", pages * PAGE),
             limit("a large sitemap, and rules of robots.txt files", "66 MiB and 64 MiB", SITEMAP + ROBOTS),
             limit("processes that decode videos", "`VIDEO_MEMORY_MB`", self.video.memory_mb * MIB),
-            limit("pictures of faces of the video that is read", "256 MiB", FACE_IMAGES),
+            limit("face images of the video that is read", "256 MiB", FACE_IMAGES),
             limit("playlists", "40 x 2 MiB and 128 MiB", PLAYLISTS),
             limit(
                 "work on parts of an image (tiles, buffers of decoders)",

@@ -214,7 +214,7 @@ fn request_attacks(world: &World) -> Vec<RequestAttack> {
     // A caller with the scope `erase` tries to erase all data, all people, and data of other
     // tenants.
     let erase = ("erase", 1);
-    add(erase, "erase everybody", "POST /erasures?threshold=-1", jpeg(testing::picture("ada.jpg")), REFUSED);
+    add(erase, "erase everybody", "POST /erasures?threshold=-1", jpeg(testing::drawing("ada.jpg")), REFUSED);
     add(erase, "erase a stranger", "POST /erasures", of_face(), REFUSED);
     add(
         erase,
@@ -304,7 +304,7 @@ fn socket_attacks(world: &World) -> Vec<SocketAttack> {
     let plain =
         SocketAttack { name: "", at_once: 1, head: Vec::new(), drip: Vec::new(), read_size: 0, allowed: &[] };
     let json = format!("{}content-type: application/json\r\ncontent-length: 40000000\r\n", bearer("analyze"));
-    let picture = testing::picture("throng.jpg");
+    let picture = testing::drawing("throng.jpg");
     let image =
         format!("{}content-type: image/jpeg\r\ncontent-length: {}\r\n", bearer("analyze"), picture.len());
     let long = format!("{}x-filler: {}\r\n", bearer("read"), "f".repeat(400 << 10));

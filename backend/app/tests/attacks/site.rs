@@ -13,13 +13,13 @@ use std::sync::LazyLock;
 
 /// Starts a site with three drawn portraits on one page.
 pub(crate) async fn good() -> String {
-    let picture = |name: &'static str| get(move || async move { testing::picture(name) });
+    let image = |name: &'static str| get(move || async move { testing::drawing(name) });
     serve(
         Router::new()
             .route("/", get(|| async { Html("<img src=/ada.jpg><img src=/ben.jpg><img src=/cora.jpg>") }))
-            .route("/ada.jpg", picture("ada.jpg"))
-            .route("/ben.jpg", picture("ben.jpg"))
-            .route("/cora.jpg", picture("cora.jpg")),
+            .route("/ada.jpg", image("ada.jpg"))
+            .route("/ben.jpg", image("ben.jpg"))
+            .route("/cora.jpg", image("cora.jpg")),
     )
     .await
 }
@@ -73,7 +73,7 @@ const INDEX: &str = "<a href=/long>1</a><a href=/loop/0>2</a><a href=/drip>3</a>
 /// duplicate pages, long headers, and rules in robots.txt that are expensive to evaluate.
 pub(crate) async fn hostile() -> String {
     let bomb = gzip(&vec![b' '; 8 << 20]).repeat(64);
-    let picture = testing::picture("eve.jpg");
+    let image = testing::drawing("eve.jpg");
     let router = hostile_routes(bomb)
         .route("/", get(|| async { Html(INDEX) }))
         .route("/robots.txt", get(|| async { robots() }))
@@ -84,7 +84,7 @@ pub(crate) async fn hostile() -> String {
         )
         .route("/farm/{page}", get(|Path(page): Path<u64>| async move { farm(page) }))
         .route("/copies", get(|| async { copies() }))
-        .route("/copy/{name}", get(|| async move { picture }))
+        .route("/copy/{name}", get(|| async move { image }))
         .route("/base", get(|| async { long_base() }))
         .route("/headers", get(|| async { long_headers() }))
         .route("/grey.jpg", get(|| async { grey() }))
@@ -108,8 +108,8 @@ pub(crate) fn grey() -> Vec<u8> {
 
 /// Returns an image without its second half.
 pub(crate) fn truncated() -> Vec<u8> {
-    let picture = testing::picture("ada.jpg");
-    picture[..picture.len() / 2].to_vec()
+    let image = testing::drawing("ada.jpg");
+    image[..image.len() / 2].to_vec()
 }
 
 /// Returns JSON with millions of small values and a NUL at the end, which no text column accepts.

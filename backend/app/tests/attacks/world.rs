@@ -143,7 +143,7 @@ pub(crate) struct Load {
     client: Client,
     base: String,
     key: String,
-    picture: Vec<u8>,
+    image: Vec<u8>,
     face: String,
 }
 
@@ -161,7 +161,7 @@ impl Load {
             client: client(),
             base: world.service.base.clone(),
             key: world.normal.clone(),
-            picture: testing::picture("ada.jpg"),
+            image: testing::drawing("ada.jpg"),
             face: world.faces[0].clone(),
         }
     }
@@ -173,8 +173,8 @@ impl Load {
             0 => ("live", self.client.get(at("/health/live"))),
             1 => ("faces", self.client.get(at("/faces?limit=20"))),
             2 => {
-                let picture = self.client.post(at("/faces/detect")).body(self.picture.clone());
-                ("detect", picture.header("content-type", "image/jpeg"))
+                let image = self.client.post(at("/faces/detect")).body(self.image.clone());
+                ("detect", image.header("content-type", "image/jpeg"))
             }
             3 => ("search", self.client.post(at("/faces/search")).json(&json!({"face_id": self.face}))),
             _ => ("face", self.client.get(at(&format!("/faces/{}", self.face)))),

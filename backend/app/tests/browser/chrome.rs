@@ -232,8 +232,8 @@ impl Browser {
     }
 
     pub async fn screenshot(&self, file: &Path) {
-        let picture = self.ask(Method::GET, "/screenshot", None).await.unwrap();
-        let bytes = BASE64_STANDARD.decode(picture.as_str().unwrap()).unwrap();
+        let image = self.ask(Method::GET, "/screenshot", None).await.unwrap();
+        let bytes = BASE64_STANDARD.decode(image.as_str().unwrap()).unwrap();
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, bytes).unwrap();
     }

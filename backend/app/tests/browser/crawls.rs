@@ -2,7 +2,7 @@
 use crate::stage::{Stage, site_with_last, start_site};
 
 /// True if the lazily loaded images of a list are displayed.
-const PICTURES: &str = "document.querySelector('.tile img[src], .match img[src]')";
+const LOADED_IMAGE: &str = "document.querySelector('.tile img[src], .match img[src]')";
 
 #[testing::needs(browser, slow)]
 #[testing::test(flavor = "multi_thread")]
@@ -10,7 +10,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     // The last face fails its quality profile.
-    let site = site_with_last(testing::picture("blur.jpg")).await;
+    let site = site_with_last(testing::drawing("blur.jpg")).await;
     stage.open("/crawls", "Crawls").await;
     browser.click_text("Start the first crawl").await;
     browser.until_text("h1", "New crawl").await;
@@ -42,7 +42,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     browser.until_text(".reasons", "The server responded with HTTP 404").await;
     browser.click("details.unprocessed summary").await;
     browser.until_text("details.unprocessed li", ": The server responded with HTTP 404").await;
-    browser.until(PICTURES).await;
+    browser.until(LOADED_IMAGE).await;
     browser.until("document.querySelector('a[download][href*=\"/export?format=csv\"]')").await;
     stage.check_view("crawl").await;
 
@@ -62,7 +62,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     browser.click("#all-faces").await;
     browser.until("location.hash === '#/faces?all=true'").await;
     browser.until("document.querySelectorAll('.tile').length === 15").await;
-    browser.until(PICTURES).await;
+    browser.until(LOADED_IMAGE).await;
     stage.check_view("faces").await;
     browser.run("const q = document.getElementById('min-quality'); q.value = 1; q.dispatchEvent(new Event('input')); q.dispatchEvent(new Event('change'))").await;
     browser.until_text(".empty", "No face passes these filters").await;
@@ -98,7 +98,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     // Other faces of the same person are listed first, and the slider filters immediately.
     browser.click_text("Search this face").await;
     browser.until_text("h1", "Search").await;
-    browser.until(PICTURES).await;
+    browser.until(LOADED_IMAGE).await;
     let shown = "document.querySelectorAll('.match:not([hidden])').length";
     let set = |threshold: f64| {
         format!(

@@ -11,7 +11,7 @@ async fn marks_detected_faces_for_mouse_and_keyboard() {
     let browser = &stage.browser;
     stage.open("/detect", "Detect").await;
     stage.check_view("detect-empty").await;
-    browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::picture("group.jpg"))).await;
+    browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::drawing("group.jpg"))).await;
     browser.until("document.querySelectorAll('.facerow').length === 10").await;
     browser.until("document.querySelectorAll('.mark').length === 10").await;
     browser.until_text("h2", "10 faces in").await;
@@ -65,7 +65,7 @@ async fn accepts_images_by_drop_paste_and_camera() {
     stage.expect_empty_console().await;
 
     // The service's error is shown with its code and the request's id.
-    browser.type_into("input[type=file]", &stage.file("text.jpg", b"no picture at all")).await;
+    browser.type_into("input[type=file]", &stage.file("text.jpg", b"not an image")).await;
     browser.until_text(".problem", "Code not_an_image").await;
     browser.until("document.querySelector('.problem code').textContent.length === 36").await;
     stage.expect_only_status(415).await;
@@ -184,7 +184,7 @@ async fn erased_face_person_and_url_stay_suppressed() {
     // that would include all people.
     browser.click_text("New erasure").await;
     browser.until_text("h1", "New erasure").await;
-    browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::picture("group.jpg"))).await;
+    browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::drawing("group.jpg"))).await;
     browser.until("document.querySelectorAll('.facerow').length === 10").await;
     // The fifth face of the group is one of the people of the site; the first is not.
     browser.run("document.querySelectorAll('.facerow')[4].click()").await;

@@ -168,7 +168,7 @@ async fn serve_site(last: Option<Vec<u8>>) -> FileServer {
         ("/team.html".to_owned(), tags(0..9).into_bytes()),
         ("/archive.html".to_owned(), archive.into_bytes()),
         ("/robots.txt".to_owned(), b"User-agent: *\nDisallow: /private/\n".to_vec()),
-        ("/damaged.jpg".to_owned(), b"no picture at all".to_vec()),
+        ("/damaged.jpg".to_owned(), b"not an image".to_vec()),
     ];
     files.extend(portraits.iter().enumerate().map(|(number, file)| (format!("/{number}.jpg"), file.clone())));
     if let (Some(image), Some((_, file))) = (last, files.last_mut()) {

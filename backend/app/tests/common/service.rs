@@ -72,7 +72,7 @@ impl TestFolder {
     /// Writes an image that shows faces at these points, each with an identity, for the small
     /// models.
     pub fn put_drawing(&self, name: &str, faces: &[(u32, u32, u32)]) -> PathBuf {
-        let mut drawing = testing::fixture_models::Picture::new(640, 480);
+        let mut drawing = testing::fixture_models::Canvas::new(640, 480);
         faces.iter().for_each(|(x, y, identity)| testing::draw_face(&mut drawing, *x, *y, *identity));
         self.put(name, vision::encode::png(&vision::Frame::new(640, 480, drawing.into_raw()).unwrap()))
     }
@@ -243,9 +243,9 @@ fn next_line(lines: &mpsc::Receiver<String>, deadline: Instant) -> Option<String
     }
 }
 
-/// Returns a body that shows an image of [`testing::picture`].
+/// Returns a body that shows an image of [`testing::drawing`].
 pub fn showing(file: &str) -> Value {
-    json!({ "image_base64": BASE64_STANDARD.encode(testing::picture(file)) })
+    json!({ "image_base64": BASE64_STANDARD.encode(testing::drawing(file)) })
 }
 
 /// Requires that a text contains all parts.

@@ -72,10 +72,10 @@ fn trace_is_nested(trace: &Value) {
             .map(|e| e["ts"].as_f64().unwrap())
             .collect::<Vec<_>>()
     };
-    let pictures: Vec<&Value> =
+    let images: Vec<&Value> =
         of("b").filter(|event| event["name"] == "analyze").map(|event| &event["id"]).collect();
-    assert!(pictures.len() >= 4, "four images and the warm-up");
-    for id in pictures {
+    assert!(images.len() >= 4, "four images and the warm-up");
+    for id in images {
         let (begun, ended) = (time("b", "analyze", id), time("e", "analyze", id));
         for stage in ["decode", "detect", "align", "embed"] {
             let (from, to) = (time("b", stage, id), time("e", stage, id));

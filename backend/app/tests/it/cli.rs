@@ -111,7 +111,7 @@ fn custom_pack_works_like_builtin_pack() {
     );
     let refused = run(&["models", "samples", "--images", "pictures", "--to", "shown"]).expect(2);
     assert_says(&refused.stderr, &["not empty"]);
-    place.put("pictures/two.png", "no picture");
+    place.put("pictures/two.png", "not an image");
     run(&["models", "samples", "--images", "pictures", "--to", "again"]).expect(3);
 
     place.put("models/fixture_embedder.onnx", "bit rot");
@@ -167,7 +167,7 @@ fn fetches_restricted_pack_after_license_acceptance() {
 fn detect_processes_more_files_than_fit_in_memory() {
     let place = TestFolder::new();
     let files: Vec<String> = (0..6).map(|number| format!("{number}.jpg")).collect();
-    files.iter().for_each(|file| drop(place.put(file, testing::picture("ada.jpg"))));
+    files.iter().for_each(|file| drop(place.put(file, testing::drawing("ada.jpg"))));
     // The memory suffices for one of these images at a time.
     let room = ["-s", "MAX_IMAGE_MEGAPIXELS=2", "-s", "MAX_DECODED_MEGAPIXELS=2"];
     let args = ["detect", "--json"].into_iter().chain(room).chain(files.iter().map(String::as_str));
@@ -179,10 +179,10 @@ fn detect_processes_more_files_than_fit_in_memory() {
 
 #[test]
 fn detect_returns_api_fields_and_reports_failed_files() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let place = TestFolder::new();
     place.put("ada.jpg", &ada);
-    place.put("view.jpg", testing::picture("view.jpg"));
+    place.put("view.jpg", testing::drawing("view.jpg"));
     place.put("truncated.jpg", &ada[..2000]);
     place.put("notes.jpg", "no image");
     let found = place.run(&["detect", "--json", "ada.jpg", "view.jpg"]).expect(0).json();
@@ -210,7 +210,7 @@ fn detect_returns_api_fields_and_reports_failed_files() {
 
 #[test]
 fn detect_prints_table_and_draws_faces() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let place = TestFolder::new();
     place.put("ada.jpg", &ada);
     let table = place.run(&["detect", "ada.jpg", "--draw", "faces.png"]).expect(0);

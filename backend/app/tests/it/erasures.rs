@@ -108,7 +108,7 @@ async fn site() -> String {
     let page = move || std::future::ready(([("etag", "\"page\"")], Html(html.clone())));
     let picture = |UrlPath(name): UrlPath<String>| async move {
         let (_, file) = NAMES.iter().find(|(known, _)| *known == name).unwrap();
-        ([("etag", format!("\"{name}\""))], testing::picture(file)).into_response()
+        ([("etag", format!("\"{name}\""))], testing::drawing(file)).into_response()
     };
     let router = Router::new().route("/", get(page)).route("/i/{name}", get(picture));
     serve(router).await
@@ -122,7 +122,7 @@ async fn erasure_removes_all_personal_data_from_files() {
     let cluster = Cluster::start(&embedded_postgres::Config::new(programs(), &data)).await.unwrap();
     let url = cluster.default_url();
     for file in ["cora.jpg", "cora_2.jpg", "ada.jpg", "ben.jpg", "two_people.jpg"] {
-        place.put(&format!("album/{}", file.replace("cora", "Quaxphoto")), testing::picture(file));
+        place.put(&format!("album/{}", file.replace("cora", "Quaxphoto")), testing::drawing(file));
     }
     let facecrawl = |args: &[&str]| {
         let mut command = place.facecrawl(args);
@@ -155,23 +155,23 @@ async fn erasure_removes_all_personal_data_from_files() {
     caller.ask(200, Method::POST, &path, Some(&enrol)).await;
 
     let mut wanted: Vec<(String, Vec<u8>)> = Vec::new();
-    let mut pictures = Vec::new();
+    let mut images = Vec::new();
     let mut runs = Vec::new();
     for face in &faces {
         let forms = Forms::of(&url, face);
         wanted.extend(forms.0.into_iter().map(|(form, bytes)| (format!("{face} as {form}"), bytes)));
         for kind in ["chip", "crop"] {
-            let picture = caller.bytes(&format!("/faces/{face}/crop?kind={kind}")).await;
-            runs.push((format!("pixels of the {kind} of {face}"), run_of_pixels(&picture)));
-            pictures.push((format!("{kind} of {face}"), picture));
+            let image = caller.bytes(&format!("/faces/{face}/crop?kind={kind}")).await;
+            runs.push((format!("pixels of the {kind} of {face}"), run_of_pixels(&image)));
+            images.push((format!("{kind} of {face}"), image));
         }
     }
     let words = ["Quaxthorpe", "quaxthorpe-17", "quaxville", "Quaxphoto", "Quaxsmile", "Quaxtitle"];
     let words = words.into_iter().chain(["Vexborough", "vexborough-4", "vexville"]);
     wanted.extend(words.map(|word| (word.to_owned(), word.as_bytes().to_vec())));
-    for (name, picture) in &pictures {
-        let middle = picture.len() / 2;
-        wanted.push((name.clone(), picture[middle..middle + PIECE].to_vec()));
+    for (name, image) in &images {
+        let middle = image.len() / 2;
+        wanted.push((name.clone(), image[middle..middle + PIECE].to_vec()));
     }
     // The planner's samples are searched too, and the checkpoint writes everything to the files.
     psql(&url, "vacuum analyze");
@@ -184,7 +184,7 @@ async fn erasure_removes_all_personal_data_from_files() {
         assert!(!files.holding(word.as_bytes()).is_empty(), "{word}");
     }
     let stored = Files::below(&blobs);
-    assert_eq!(stored.holding(&pictures[0].1).len(), 1, "the search finds an existing image");
+    assert_eq!(stored.holding(&images[0].1).len(), 1, "the search finds an existing image");
     assert_eq!(stored.decoded().holding(&runs[0].1).len(), 1, "the search finds existing pixels");
 
     let erase = json!({"subject_id": subject, "suppress_person": true});

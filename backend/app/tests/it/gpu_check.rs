@@ -23,12 +23,12 @@ fn check(folder: &Path, binary: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> 
 
 /// Creates a folder with one image. Returns it with the arguments for a check with the default
 /// models, followed by `more`.
-fn workplace(picture: &str, more: &[&str]) -> (tempfile::TempDir, Vec<String>) {
-    let (models, picture) = (testing::models_dir(), testing::picture(picture));
+fn workplace(image: &str, more: &[&str]) -> (tempfile::TempDir, Vec<String>) {
+    let (models, image) = (testing::models_dir(), testing::drawing(image));
     let folder = tempfile::tempdir().unwrap();
     let images = folder.path().join("images");
     std::fs::create_dir(&images).unwrap();
-    std::fs::write(images.join("ada.jpg"), picture).unwrap();
+    std::fs::write(images.join("ada.jpg"), image).unwrap();
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let named =
         [("--models", text(&models)), ("--library", text(&testing::library())), ("--images", text(&images))];

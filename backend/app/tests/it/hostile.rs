@@ -58,7 +58,7 @@ async fn site(good: Vec<u8>) -> String {
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn hostile_site_crawl_ends_within_limits() {
-    let good = testing::picture("ada.jpg");
+    let good = testing::drawing("ada.jpg");
     let seed = site(good).await;
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let service = Service::up(&place, &database);

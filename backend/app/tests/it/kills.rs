@@ -51,7 +51,7 @@ async fn image(State(site): State<Arc<Site>>, Path(name): Path<String>) -> impl 
 #[testing::test(flavor = "multi_thread")]
 async fn killed_crawl_resumes_without_loss_or_duplicates() {
     let images: BTreeMap<String, Vec<u8>> =
-        (testing::gallery::names().take(24)).map(|name| (name.to_owned(), testing::picture(name))).collect();
+        (testing::gallery::names().take(24)).map(|name| (name.to_owned(), testing::drawing(name))).collect();
     let total = images.len() as i64;
     let site = Arc::new(Site { images, asked: AtomicUsize::new(0), open: watch::Sender::new(false) });
     let router =
@@ -90,7 +90,7 @@ async fn killed_crawl_resumes_without_loss_or_duplicates() {
 #[testing::test(flavor = "multi_thread")]
 async fn collection_deletion_completes_after_kill() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    place.put("album/ada.jpg", testing::drawing("ada.jpg"));
     place.run_on(&database, &["scan", "album", "--collection", "press"]).expect(0);
     let blobs = place.path().join("data/blobs");
     assert!(!files_below(&blobs).is_empty());
@@ -133,7 +133,7 @@ async fn default_collection(store: &Store) -> Uuid {
 #[testing::test(flavor = "multi_thread")]
 async fn reembed_resumes_after_kill_without_repeating_faces() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    place.put("album/ada.jpg", testing::drawing("ada.jpg"));
     place.run_on(&database, &["scan", "album"]).expect(0);
     let store = database.store();
     let collection = default_collection(&store).await;
@@ -307,7 +307,7 @@ async fn retention_resumes_after_kill_and_deletes_all_blobs() {
 #[testing::test(flavor = "multi_thread")]
 async fn sweep_reports_orphans_and_missing_blobs() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    place.put("album/ada.jpg", testing::drawing("ada.jpg"));
     place.run_on(&database, &["scan", "album"]).expect(0);
     let folder = place.path().join("data/blobs");
     let blobs = Blobs::open(folder.to_str().unwrap()).unwrap();

@@ -159,7 +159,7 @@ const OF_PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
 
 #[testing::test(flavor = "multi_thread")]
 async fn alerts_and_dashboard_use_existing_metrics_and_labels() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut service = Service::start(&mut place.on(&database, &["--port", "0"]));
     let detect = client().post(format!("{}/faces/detect", service.base)).header("content-type", "image/jpeg");
@@ -276,7 +276,7 @@ fn spans(line: &Value) -> Vec<&Value> {
 
 #[testing::test(flavor = "multi_thread")]
 async fn json_log_lines_contain_request_and_job_ids() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut command = place.on(&database, &["up", "--port", "0", "--log-format", "json"]);
     command.env("LOG_LEVEL", "info,server=debug,pipeline=debug");
@@ -335,7 +335,7 @@ async fn collector() -> (String, Sent) {
 
 #[testing::test(flavor = "multi_thread")]
 async fn collector_receives_spans_but_no_log_lines() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let database = TestDatabase::create().await;
     let (endpoint, sent) = collector().await;
     let place = TestFolder::new();

@@ -73,7 +73,7 @@ struct Site {
 impl Site {
     /// Returns an image that differs from all others: a photograph with extra bytes after the end
     /// of the JPEG, or 32x32 pixels.
-    fn picture(&self, number: usize) -> Vec<u8> {
+    fn image(&self, number: usize) -> Vec<u8> {
         if number.is_multiple_of(PORTRAIT) {
             return [&self.portrait[..], format!("\n{number}").as_bytes()].concat();
         }
@@ -107,7 +107,7 @@ async fn image(
         site.waiting.send_modify(|waiting| waiting.push(agent));
         let _ = gate.wait_for(|open| *open).await;
     }
-    site.picture(number)
+    site.image(number)
 }
 
 /// Repeats `ask` until it returns a value. If the database is unavailable, `ask` returns `None`.
@@ -151,7 +151,7 @@ async fn every(base: &str, list: &str) -> Vec<Value> {
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn failures_leave_every_image_stored_exactly_once() {
-    let portrait = testing::picture("cora.jpg");
+    let portrait = testing::drawing("cora.jpg");
     let site = Arc::new(Site { portrait, gate: watch::Sender::new(true), waiting: watch::Sender::default() });
     let router = Router::new()
         .route("/", route(index))
@@ -261,7 +261,7 @@ async fn failures_leave_every_image_stored_exactly_once() {
     let images = every(&workers[0].base, "images").await;
     let stored: BTreeSet<String> =
         images.iter().map(|image| image["sha256"].as_str().unwrap().to_owned()).collect();
-    let drawn: BTreeSet<String> = (0..IMAGES).map(|number| sha256(&site.picture(number))).collect();
+    let drawn: BTreeSet<String> = (0..IMAGES).map(|number| sha256(&site.image(number))).collect();
     assert_eq!((images.len(), stored == drawn), (IMAGES, true), "each image is stored once, and no others");
     let faces = every(&workers[0].base, "faces").await;
     let pictures: HashSet<&str> = faces.iter().map(|face| face["image_id"].as_str().unwrap()).collect();

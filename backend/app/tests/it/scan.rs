@@ -25,11 +25,11 @@ fn outcome<'a>(document: &'a Value, name: &str) -> &'a Value {
 
 #[testing::test(flavor = "multi_thread")]
 async fn scan_accounts_for_every_file_of_folder() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("photos/ada.jpg", &ada);
     place.put("photos/again/copy.jpg", &ada);
-    place.put("photos/two", testing::picture("two_people.jpg"));
+    place.put("photos/two", testing::drawing("two_people.jpg"));
     place.put("photos/truncated.jpg", &ada[..2000]);
     place.put("photos/fake.png", "no image");
     place.put("photos/notes.txt", "text");
@@ -80,7 +80,7 @@ async fn scan_without_usable_image_fails() {
 #[testing::test(flavor = "multi_thread")]
 async fn scan_prints_only_summary_table_on_stdout() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("ada.jpg", testing::picture("ada.jpg"));
+    place.put("ada.jpg", testing::drawing("ada.jpg"));
     let finished = place.run_on(&database, &["scan", "ada.jpg"]).expect(0);
     assert!(finished.stdout.contains("Images/s") && finished.stdout.contains("Faces"), "{}", finished.stdout);
     assert!(!finished.stdout.contains("INFO"), "{}", finished.stdout);
@@ -88,14 +88,14 @@ async fn scan_prints_only_summary_table_on_stdout() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn scan_crawls_url_to_completion() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let page = r#"<html><img src="/ada.jpg"><img src="/gone.jpg"><a href="/next">next</a></html>"#;
     let server = FileServer::start([
         ("/", page.into()),
         ("/next", r#"<html><img src="two.jpg"></html>"#.into()),
         ("/ada.jpg", ada),
-        ("/two.jpg", testing::picture("two_people.jpg")),
+        ("/two.jpg", testing::drawing("two_people.jpg")),
     ])
     .await;
     let summary = scan(&place, &database, &[&server.url("/"), "--max-pages", "10"]).expect(3).json();
@@ -112,7 +112,7 @@ async fn scan_crawls_url_to_completion() {
 #[testing::test(flavor = "multi_thread")]
 async fn interrupted_scan_reports_progress() {
     use rustix::process::{Pid, Signal, kill_process};
-    let crowd = testing::picture("crowd.jpg");
+    let crowd = testing::drawing("crowd.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     for i in 0..400u32 {
         // Trailing bytes make each file different without changing its image.
@@ -166,7 +166,7 @@ fn scan_videos(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Fi
 
 /// Writes a folder with an image and the standard film several times in a row.
 fn media_folder(place: &TestFolder, times: u32) {
-    place.put("media/ada.jpg", testing::picture("ada.jpg"));
+    place.put("media/ada.jpg", testing::drawing("ada.jpg"));
     let (once, film) = (place.path().join("once.mkv"), place.path().join("media/film"));
     let encoding = Encoding::new(Codec::H264, Container::Mkv);
     Film::standard().encode(&encoding, &once).unwrap();
@@ -304,7 +304,7 @@ async fn interrupted_video_resumes_with_same_tracks() {
 #[testing::test(flavor = "multi_thread")]
 async fn scan_without_ffmpeg_skips_videos_with_reason() {
     let (database, place) = (TestDatabase::create().await, TestFolder::new());
-    place.put("media/ada.jpg", testing::picture("ada.jpg"));
+    place.put("media/ada.jpg", testing::drawing("ada.jpg"));
     place.put("media/film.mp4", b"\0\0\0\x10ftypisom\0\0\0\0");
     let without = |path: &str| {
         let mut command = place.on(&database, &["scan", "--json", path]);
@@ -328,8 +328,8 @@ async fn scan_of_site_includes_videos_only_on_request() {
     let (database, place) = (TestDatabase::create().await, TestFolder::new());
     let film = place.put_film("film.mp4", &Film::short());
     let page = "<video src=/film.mp4></video><img src=/ada.jpg>".as_bytes().to_vec();
-    let (film, picture) = (std::fs::read(film).unwrap(), testing::picture("ada.jpg"));
-    let site = FileServer::start([("/index.html", page), ("/film.mp4", film), ("/ada.jpg", picture)]).await;
+    let (film, image) = (std::fs::read(film).unwrap(), testing::drawing("ada.jpg"));
+    let site = FileServer::start([("/index.html", page), ("/film.mp4", film), ("/ada.jpg", image)]).await;
     let crawl = |url: String, options: &[&str]| {
         let mut command = place.facecrawl(&["scan", "--json", url.as_str(), "--delay-ms", "0"]);
         command.env("DATABASE_URL", database.url()).env("FFMPEG", testing::ffmpeg());
@@ -371,7 +371,7 @@ async fn scan_of_site_videos_requires_ffmpeg() {
 const FORMATS: [&str; 6] = ["ada.jpg", "ada.avif", "ada.heic", "ada.jxl", "ada.tiff", "ada.jp2"];
 
 fn portraits() -> Vec<(String, Vec<u8>)> {
-    let jpeg = testing::picture("ada.jpg");
+    let jpeg = testing::drawing("ada.jpg");
     let frame = vision::decode(&jpeg, &vision::Limits::default()).unwrap().frame;
     let others = testing::still::of_each_format(&frame);
     let others = others.into_iter().map(|(format, file)| (format!("ada.{format}"), file));

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 #[testing::test(flavor = "multi_thread")]
 async fn up_becomes_ready_serves_requests_and_stops_on_signal() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut service = Service::start(&mut place.on(&database, &["--port", "0"]));
     let (status, body) = get(&format!("{}/health/ready", service.base)).await;
@@ -72,7 +72,7 @@ async fn up_starts_and_stops_private_database() {
     assert!(second.stderr.contains("in use by another facecrawl"), "{}", second.stderr);
 
     // A scan that runs alongside the service stores into the same database.
-    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    place.put("album/ada.jpg", testing::drawing("ada.jpg"));
     let mut scan = place.facecrawl(&["scan", "album", "--json"]);
     Finished::of(scan.env("POSTGRES_BIN_DIR", &bin)).expect(0);
     let (_, faces) = get(&format!("{}/faces", service.base)).await;
@@ -151,7 +151,7 @@ fn half_a_request(base: &str, body: &[u8]) -> TcpStream {
 
 #[testing::test(flavor = "multi_thread")]
 async fn accepted_request_is_answered_after_term_signal() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut service =
         Service::start(&mut place.on(&database, &["serve", "--port", "0", "-s", "DRAIN_SECONDS=60"]));
@@ -168,7 +168,7 @@ async fn accepted_request_is_answered_after_term_signal() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn second_signal_stops_service_immediately() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut service =
         Service::start(&mut place.on(&database, &["serve", "--port", "0", "-s", "DRAIN_SECONDS=600"]));
@@ -218,10 +218,10 @@ struct Seen {
 /// Sends detection requests on `CONNECTIONS` keep-alive connections until `over` is set or the port
 /// is closed. Any response other than 200 fails the test, and so does any request that is neither
 /// answered nor refused.
-fn load(base: &str, picture: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
+fn load(base: &str, image: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
     let mut callers = JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let (url, picture, seen) = (format!("{base}/faces/detect"), picture.to_vec(), Arc::clone(seen));
+        let (url, image, seen) = (format!("{base}/faces/detect"), image.to_vec(), Arc::clone(seen));
         callers.spawn(async move {
             // The client does not retry, so that every failure is visible.
             let client = reqwest::Client::builder()
@@ -231,7 +231,7 @@ fn load(base: &str, picture: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
                 .build()
                 .unwrap();
             while !seen.over.load(Ordering::SeqCst) {
-                let request = client.post(&url).header("content-type", "image/jpeg").body(picture.clone());
+                let request = client.post(&url).header("content-type", "image/jpeg").body(image.clone());
                 match request.send().await {
                     Ok(answer) => {
                         let status = answer.status().as_u16();
@@ -263,13 +263,13 @@ async fn answered(seen: &Seen, callers: &mut JoinSet<()>, count: usize) {
 
 #[testing::test(flavor = "multi_thread")]
 async fn stop_under_load_answers_every_accepted_request() {
-    let picture = testing::picture("ada.jpg");
+    let image = testing::drawing("ada.jpg");
     let _already = rustls::crypto::ring::default_provider().install_default();
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut command = place.facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=120"]);
     let mut service = Service::start(command.env("DATABASE_URL", database.url()));
     let seen = Arc::new(Seen::default());
-    let mut callers = load(&service.base, &picture, &seen);
+    let mut callers = load(&service.base, &image, &seen);
     answered(&seen, &mut callers, BEFORE).await;
     service.signal(Signal::TERM);
     while let Some(ended) = callers.join_next().await {
@@ -298,7 +298,7 @@ fn start_on(place: &TestFolder, socket: &std::net::TcpListener, database: &TestD
 
 #[testing::test(flavor = "multi_thread")]
 async fn restart_on_inherited_socket_fails_no_request() {
-    let picture = testing::picture("ada.jpg");
+    let image = testing::drawing("ada.jpg");
     let _already = rustls::crypto::ring::default_provider().install_default();
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -307,7 +307,7 @@ async fn restart_on_inherited_socket_fails_no_request() {
     assert_eq!(service.base, format!("http://{address}"), "the socket goes before HOST and PORT");
 
     let seen = Arc::new(Seen::default());
-    let mut callers = load(&service.base, &picture, &seen);
+    let mut callers = load(&service.base, &image, &seen);
     for round in 1..=2 {
         answered(&seen, &mut callers, round * BEFORE).await;
         tokio::task::spawn_blocking(move || service.stop()).await.unwrap();

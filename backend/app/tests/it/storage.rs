@@ -37,13 +37,13 @@ fn on(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
 
 /// Serves a page with one image. The image is sent when the gate opens. The `Notify` fires when the
 /// image is requested.
-async fn gated_site(picture: Vec<u8>) -> (String, Arc<Notify>, watch::Sender<bool>) {
+async fn gated_site(image: Vec<u8>) -> (String, Arc<Notify>, watch::Sender<bool>) {
     let (asked, gate) = (Arc::new(Notify::new()), watch::Sender::new(false));
     let (ask, open) = (asked.clone(), gate.clone());
     let held = move || async move {
         ask.notify_one();
         let _ = open.subscribe().wait_for(|open| *open).await;
-        picture
+        image
     };
     let router =
         Router::new().route("/", route(async || Html("<img src=/held.jpg>"))).route("/held.jpg", route(held));
@@ -81,9 +81,9 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
     let (old_place, database) = (TestFolder::new(), TestDatabase::create().await);
     let facecrawl = |args: &[&str]| on(&old_place, &database, args);
     for file in ["ben.jpg", "cora.jpg", "cora_2.jpg", "dan.jpg"] {
-        old_place.put(&format!("album/{file}"), testing::picture(file));
+        old_place.put(&format!("album/{file}"), testing::drawing(file));
     }
-    old_place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    old_place.put("album/ada.jpg", testing::drawing("ada.jpg"));
     Finished::of(&mut facecrawl(&["scan", "album"])).expect(0);
     Finished::of(&mut facecrawl(&["scan", "album/ben.jpg", "--collection", "closed"])).expect(0);
     let key = |name: &str| {
@@ -101,7 +101,7 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
     let enrol = json!({"face_ids": [his[0].0], "force": true});
     let faces_of = format!("/subjects/{}/faces", subject["id"].as_str().unwrap());
     caller.ask(200, Method::POST, &faces_of, Some(&enrol)).await;
-    let (site, asked, gate) = gated_site(testing::picture("ada_3.jpg")).await;
+    let (site, asked, gate) = gated_site(testing::drawing("ada_3.jpg")).await;
     let path = caller.crawl(&json!({"seeds": [site], "delay_ms": 0})).await;
     asked.notified().await;
 
@@ -180,7 +180,7 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
     assert!(plan.contains("faces_embedding_hnsw_1"), "{plan}");
 
     // A scan does not restore the erased person either.
-    place.put("new/cora.jpg", testing::picture("cora_2.jpg"));
+    place.put("new/cora.jpg", testing::drawing("cora_2.jpg"));
     let scanned = Finished::of(&mut facecrawl(&["scan", "new", "--json"])).expect(0).json();
     assert_eq!(scanned["images"]["suppressed"], 1, "{scanned}");
     let swept = Finished::of(&mut facecrawl(&["sweep", "--json"])).expect(0).json();
@@ -190,7 +190,7 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
 #[testing::test(flavor = "multi_thread")]
 async fn restores_private_database_and_reports_damaged_blob() {
     let place = TestFolder::new();
-    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    place.put("album/ada.jpg", testing::drawing("ada.jpg"));
     let facecrawl = |args: &[&str]| {
         let mut command = place.facecrawl(args);
         Finished::of(command.env("POSTGRES_BIN_DIR", programs()))
@@ -225,7 +225,7 @@ fn open_to_others(folder: &Path) -> Vec<PathBuf> {
 #[testing::test(flavor = "multi_thread")]
 async fn backup_is_readable_only_by_owner() {
     let place = TestFolder::new();
-    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    place.put("album/ada.jpg", testing::drawing("ada.jpg"));
     let facecrawl = |args: &[&str]| {
         // Without a mask, a file is readable by everybody unless the program says otherwise.
         let mut command = through_shell("umask 0; exec \"$0\" \"$@\"", &place.facecrawl(args));
@@ -266,11 +266,11 @@ async fn objects(bucket: &Bucket) -> Vec<String> {
 #[testing::needs(s3)]
 #[testing::test(flavor = "multi_thread")]
 async fn bucket_stores_blobs_and_deletes_erased_ones() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let bucket = Bucket::start().await;
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("album/ada.jpg", &ada);
-    place.put("album/ben.jpg", testing::picture("ben.jpg"));
+    place.put("album/ben.jpg", testing::drawing("ben.jpg"));
     Finished::of(&mut with_bucket(&place, &database, &bucket, &["scan", "album"])).expect(0);
     assert_eq!(objects(&bucket).await.len(), 6, "a thumbnail, a crop and a chip per image");
     assert!(!place.path().join("data/blobs").exists());
@@ -355,7 +355,7 @@ async fn unusable_blob_store_is_reported_at_start() {
 #[testing::needs(s3)]
 #[testing::test(flavor = "multi_thread")]
 async fn jobs_wait_during_bucket_outage_without_missing_blobs() {
-    let ada = testing::picture("ada.jpg");
+    let ada = testing::drawing("ada.jpg");
     let mut bucket = Bucket::start().await;
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let service = Service::start(&mut with_bucket(&place, &database, &bucket, &["up", "--port", "0"]));

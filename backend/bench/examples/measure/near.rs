@@ -74,7 +74,7 @@ fn edited(frame: &Frame, edit: &Edit) -> Result<Frame> {
 pub(crate) fn measure(arguments: &Arguments) -> Result<Value> {
     let files: Box<dyn Iterator<Item = std::io::Result<Vec<u8>>>> = match &arguments.folder {
         Some(folder) => Box::new(common::files(folder).into_iter().map(std::fs::read)),
-        None => Box::new(testing::gallery::names().map(|name| Ok(testing::picture(name)))),
+        None => Box::new(testing::gallery::names().map(|name| Ok(testing::drawing(name)))),
     };
     let (mut originals, mut counts) = (Vec::new(), [[0_u32; 3]; COPIES.len()]);
     for file in files {

@@ -37,9 +37,9 @@ fn process() -> Process {
 }
 
 /// Returns a PNG with `faces` faces that the fixture's detector finds.
-fn picture(faces: u32) -> Vec<u8> {
+fn drawing(faces: u32) -> Vec<u8> {
     let mut frame = Frame::filled(640, 480, [70, 80, 60]);
-    let mut drawing = testing::fixture_models::Picture::from_raw(640, 480, frame.data().to_vec()).unwrap();
+    let mut drawing = testing::fixture_models::Canvas::from_raw(640, 480, frame.data().to_vec()).unwrap();
     for number in 0..faces {
         draw_face(&mut drawing, 2 + 4 * number, 3, number);
     }
@@ -58,7 +58,7 @@ fn images(files: &[&[u8]]) -> BenchImages {
 #[testing::test(flavor = "multi_thread")]
 async fn measures_every_operation_under_documented_name() {
     let side = side();
-    let files = [picture(2), picture(1)];
+    let files = [drawing(2), drawing(1)];
     let images = images(&[&files[0], &files[1]]);
     let mut measured = Vec::new();
     let results =
@@ -95,7 +95,7 @@ async fn measures_every_operation_under_documented_name() {
 #[testing::test(flavor = "multi_thread")]
 async fn failed_images_lower_success_rate_with_reason() {
     let side = side();
-    let good = picture(1);
+    let good = drawing(1);
     let mixed = images(&[&good, b"no image", &good, &good]);
     let operations = [BenchTarget::Pipeline, BenchTarget::Operation(Operation::QualityChecks)];
     let sides = std::slice::from_ref(&side);
@@ -114,7 +114,7 @@ async fn failed_images_lower_success_rate_with_reason() {
 #[testing::test(flavor = "multi_thread")]
 async fn batch_search_stops_at_first_failed_batch() {
     let side = side();
-    let file = picture(1);
+    let file = drawing(1);
     let (plan, images, process) =
         (plan(&[BenchTarget::Operation(Operation::QualityChecks)]), images(&[&file]), process());
     let search = BatchSearch {

@@ -50,7 +50,7 @@ pub fn photograph(name: &str) -> Frame {
 
 /// Returns a synthetic image of the gallery.
 pub fn drawing(name: &str) -> Frame {
-    vision::decode(&testing::picture(name), &vision::Limits::default()).unwrap().frame
+    vision::decode(&testing::drawing(name), &vision::Limits::default()).unwrap().frame
 }
 
 /// Returns the image, padded with black to the right and below to the next multiple of 32.

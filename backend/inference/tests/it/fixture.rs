@@ -11,7 +11,7 @@ use vision::Frame;
 
 fn frame(width: u32, height: u32, faces: &[(u32, u32, u32)]) -> Arc<Frame> {
     let mut frame = Frame::filled(width, height, [70, 80, 60]);
-    let mut image = testing::fixture_models::Picture::from_raw(width, height, frame.data().to_vec()).unwrap();
+    let mut image = testing::fixture_models::Canvas::from_raw(width, height, frame.data().to_vec()).unwrap();
     for (column, row, identity) in faces {
         draw_face(&mut image, *column, *row, *identity);
     }

@@ -14,7 +14,7 @@ use domain::Reason;
 use inference::{EmbedderInfo, Embedding};
 use queue::{Claim, Queue};
 use std::collections::HashSet;
-use store::erasures::suppressions::{Sketch, SuppressedPicture as SuppressedImage, Suppression};
+use store::erasures::suppressions::{Sketch, SuppressedImage, Suppression};
 use store::erasures::{EmbeddedFace, Plan};
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
@@ -208,10 +208,10 @@ impl Suppressor {
             }
         }
         let is_bound = |known: &&Suppression| match known {
-            Suppression::Picture { sha256, .. } => bound.contains(sha256),
+            Suppression::Image { sha256, .. } => bound.contains(sha256),
             _ => false,
         };
-        others.extend(plan.pictures.iter().filter(|known| !is_bound(known)).cloned());
+        others.extend(plan.suppressions.iter().filter(|known| !is_bound(known)).cloned());
         Ok(count + store.suppressions().suppress(tx.conn(), collection, erasure, &others).await?)
     }
 
@@ -306,5 +306,5 @@ fn image_face(sketcher: &Sketcher, face: EmbeddedFace, whole_image: bool) -> Opt
     let EmbeddedFace { model_id, embedding, region, sha256, hashes, .. } = face;
     let [phash, dhash, ahash] = hashes?;
     let sketch = sketcher.masked(&sketcher.sketch(model_id, &embedding), &sha256, region);
-    Some(Suppression::PictureFace { sha256, phash, dhash, ahash, region, sketch, whole_image })
+    Some(Suppression::ImageFace { sha256, phash, dhash, ahash, region, sketch, whole_image })
 }

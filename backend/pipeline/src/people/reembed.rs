@@ -94,7 +94,7 @@ impl Ingest {
             Err(error) => return Err(error.into()),
         };
         let chip = match analyzer.decode(bytes, Priority::Background).await {
-            Ok(picture) => picture.frame,
+            Ok(image) => image.frame,
             Err(AnalyzeError::Decode(_) | AnalyzeError::Panicked) => return Ok(Err("chip_unreadable")),
             Err(error) => return Err(error.into()),
         };

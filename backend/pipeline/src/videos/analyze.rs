@@ -26,9 +26,9 @@ use vision::{Detection, Frame, Profile, Rect, cover_in_chip};
 pub const MAX_FRAMES: u64 = 100_000;
 /// Maximum number of faces of one frame; the best ones are kept.
 const MAX_FRAME_FACES: usize = 500;
-/// Default of [`VideoOptions::max_picture_bytes`]. Candidates for the best shots of 500 faces of 64
+/// Default of [`VideoOptions::max_image_bytes`]. Candidates for the best shots of 500 faces of 64
 /// pixels take 200 MB.
-const MAX_PICTURE_BYTES: u64 = 256 << 20;
+const MAX_IMAGE_BYTES: u64 = 256 << 20;
 /// Longest time between two frames for which faces are tracked by position. Between frames that are
 /// farther apart, faces are recognised by their embeddings.
 const DENSE_GAP_US: i64 = 250_000;
@@ -45,15 +45,15 @@ pub struct VideoOptions {
     /// Minimum `det_score` of a face that starts a track; `None` means the detector's default.
     pub min_score: Option<f32>,
     pub passes: Passes,
-    /// Whether the best shots have pictures that can be stored.
-    pub pictures: bool,
+    /// Whether the best shots have images that can be stored.
+    pub images: bool,
     /// The quality profile that faces must meet; `None` means that of the service.
     pub quality_profile: Option<Profile>,
     /// Whether to search frames for faces that are not upright. Each frame is decided separately.
     pub rotate: Rotate,
-    /// Memory for the pictures of faces that may become best shots, in bytes. A part that needs
+    /// Memory for the images of faces that may become best shots, in bytes. A part that needs
     /// more ends early.
-    pub max_picture_bytes: u64,
+    pub max_image_bytes: u64,
 }
 
 impl Default for VideoOptions {
@@ -65,10 +65,10 @@ impl Default for VideoOptions {
             match_threshold: None,
             min_score: None,
             passes: Passes::Single,
-            pictures: false,
+            images: false,
             quality_profile: None,
             rotate: Rotate::Off,
-            max_picture_bytes: MAX_PICTURE_BYTES,
+            max_image_bytes: MAX_IMAGE_BYTES,
         }
     }
 }
@@ -101,7 +101,7 @@ impl VideoOptions {
             max_faces: Some(MAX_FRAME_FACES),
             embeddings: !dense,
             passed_only: true,
-            chips: dense || self.pictures,
+            chips: dense || self.images,
             quality_profile: self.quality_profile,
             rotate: self.rotate,
             passes: Some(self.passes),
@@ -255,8 +255,8 @@ impl Analyzer {
         Ok(VideoSummary { index, frames: count, last_us, damage, indexing, total: started.elapsed() })
     }
 
-    /// Cuts the pictures of the faces that may become best shots, if they are to be stored.
-    async fn cut_pictures(
+    /// Cuts the images of the faces that may become best shots, if they are to be stored.
+    async fn cut_chips(
         &self,
         frame: &Arc<Frame>,
         (faces, rotation): (Vec<AnalyzedFace>, u32),
@@ -465,13 +465,13 @@ pub struct TrackFace {
     /// embedding if it meets the quality profile.
     pub face: AnalyzedFace,
     /// What is stored of the face, if it was requested.
-    pub pictures: Option<ShotPictures>,
+    pub images: Option<ShotImages>,
 }
 
-/// The pictures of a best shot. Other faces in them are covered, so that the erasure of one person
-/// does not concern the pictures of another.
+/// The images of a best shot. Other faces in them are covered, so that the erasure of one person
+/// does not concern the images of another.
 #[derive(Clone, Debug)]
-pub struct ShotPictures {
+pub struct ShotImages {
     /// The aligned face, 112x112 pixels.
     pub chip: Arc<Frame>,
     /// The face with a margin. The longer side has at most 256 pixels.
@@ -522,10 +522,10 @@ impl Cut {
         self.crop.data().len() + self.others.len() * size_of::<Rect>()
     }
 
-    /// Returns the pictures to store. `chip` is the aligned face.
-    fn into_pictures(self, chip: &Frame, face: &Detection) -> ShotPictures {
+    /// Returns the images to store. `chip` is the aligned face.
+    fn into_images(self, chip: &Frame, face: &Detection) -> ShotImages {
         let mut chip = chip.clone();
         cover_in_chip(&mut chip, &face.landmarks, &face.bbox, &self.others, COVER_MARGIN);
-        ShotPictures { chip: Arc::new(chip), crop: self.crop }
+        ShotImages { chip: Arc::new(chip), crop: self.crop }
     }
 }

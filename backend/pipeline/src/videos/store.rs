@@ -227,7 +227,7 @@ impl Ingest {
         let options = VideoOptions {
             match_threshold: collection.match_threshold,
             quality_profile: profile_of(&collection),
-            pictures: true,
+            images: true,
             ..VideoOptions::from(request)
         };
         let mut stored = StoredVideo {
@@ -358,7 +358,7 @@ impl Ingest {
             let mut keep = suppressed.iter().map(|suppressed| !suppressed);
             candidates.retain(|_| keep.next().unwrap_or(true));
             let shots = candidates.iter().flat_map(|candidate| &candidate.shots);
-            let images = shots.filter_map(|shot| shot.pictures.as_ref());
+            let images = shots.filter_map(|shot| shot.images.as_ref());
             let images = images.map(|images| (images.crop.clone(), images.chip.clone())).collect();
             let blobs = self.write_faces(images).await?;
             let checkpoint = Checkpoint {
@@ -470,7 +470,7 @@ impl TrackCandidate {
     /// Returns `None` for a track without a shot that can be recognised.
     fn of(mut track: VideoTrack) -> Option<Self> {
         let mut shots = std::mem::take(&mut track.faces);
-        shots.retain(|shot| shot.face.embedding.is_some() && shot.pictures.is_some());
+        shots.retain(|shot| shot.face.embedding.is_some() && shot.images.is_some());
         (!shots.is_empty()).then_some(Self { track, shots })
     }
 }

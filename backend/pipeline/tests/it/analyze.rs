@@ -6,11 +6,11 @@ use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Passes
 use sha2::Digest;
 use std::sync::Arc;
 use std::time::Instant;
-use testing::picture;
+use testing::drawing;
 use vision::{DecodeError, Frame, Letterbox, Limits, Rect, crop, encode};
 
 async fn analyze(analyzer: &Analyzer, name: &str, options: &AnalyzeOptions) -> Analysis {
-    look(analyzer, picture(name), options).await
+    look(analyzer, drawing(name), options).await
 }
 
 async fn look(analyzer: &Analyzer, bytes: Vec<u8>, options: &AnalyzeOptions) -> Analysis {
@@ -26,7 +26,7 @@ fn iou(a: &Rect, b: &Rect) -> f32 {
 
 #[testing::test]
 async fn finds_portrait_face_in_image_coordinates() {
-    one_face(picture("ada.jpg"), (720, 900), testing::gallery::face("ada.jpg")).await;
+    one_face(drawing("ada.jpg"), (720, 900), testing::gallery::face("ada.jpg")).await;
 }
 
 #[testing::needs(shared)]
@@ -53,7 +53,7 @@ async fn finds_face_in_formats_decoded_by_ffmpeg() {
     let with = Analyzer::new(without.engine().clone(), config);
     let [x, y, width, height] = testing::gallery::face("ada.jpg");
     let wanted = Rect { x, y, width, height };
-    let portrait = pixels(&picture("ada.jpg"));
+    let portrait = pixels(&drawing("ada.jpg"));
     for (format, file) in testing::still::of_each_format(&portrait) {
         let found = look(&with, file.clone(), &AnalyzeOptions::default()).await;
         assert_eq!((found.format.name(), found.faces.len()), (format, 1));
@@ -71,10 +71,10 @@ async fn finds_face_in_formats_decoded_by_ffmpeg() {
 }
 
 /// Checks the analysis of an image of `size` with one face at `wanted` (x, y, width, height).
-async fn one_face(picture: Vec<u8>, size: (u32, u32), wanted: [f32; 4]) {
+async fn one_face(image: Vec<u8>, size: (u32, u32), wanted: [f32; 4]) {
     let analyzer = analyzer().await;
-    let sha256: [u8; 32] = sha2::Sha256::digest(&picture).into();
-    let found = look(&analyzer, picture, &AnalyzeOptions { chips: true, ..AnalyzeOptions::default() }).await;
+    let sha256: [u8; 32] = sha2::Sha256::digest(&image).into();
+    let found = look(&analyzer, image, &AnalyzeOptions { chips: true, ..AnalyzeOptions::default() }).await;
     assert_eq!((found.frame.width(), found.frame.height()), size);
     assert_eq!(found.sha256, sha256);
     assert_eq!((found.faces.len(), found.rotation), (1, 0));
@@ -133,17 +133,17 @@ async fn same_person_scores_higher_than_other_people() {
 
 #[testing::test]
 async fn rotated_image_gives_same_face_as_upright() {
-    turned(&analyzer().await, |degrees| picture(&format!("turned_{degrees}.jpg"))).await;
+    turned(&analyzer().await, |degrees| drawing(&format!("turned_{degrees}.jpg"))).await;
 }
 
-async fn turned(analyzer: &Analyzer, picture: impl Fn(u32) -> Vec<u8>) {
+async fn turned(analyzer: &Analyzer, image: impl Fn(u32) -> Vec<u8>) {
     let options = AnalyzeOptions { rotate: Rotate::Auto, ..AnalyzeOptions::default() };
-    let upright = look(analyzer, picture(0), &options).await;
+    let upright = look(analyzer, image(0), &options).await;
     assert_eq!((upright.faces.len(), upright.rotation), (1, 0));
     let mut rotations = Vec::new();
     let mut all: Vec<Analysis> = Vec::new();
     for name in [90, 180, 270] {
-        let turned = look(analyzer, picture(name), &options).await;
+        let turned = look(analyzer, image(name), &options).await;
         assert_eq!(turned.faces.len(), 1, "{name}");
         for other in all.iter().chain([&upright]) {
             assert!(similarity(other, &turned) >= 0.95, "{name}: {}", similarity(other, &turned));
@@ -220,7 +220,7 @@ async fn out_of_range_options_name_allowed_values() {
         (AnalyzeOptions { det_size: Some(32), ..ok() }, "multiple of 32 from 64 to 2048"),
         (AnalyzeOptions { det_size: Some(4096), ..ok() }, "multiple of 32 from 64 to 2048"),
     ] {
-        let answer = analyzer.analyze(picture("view.jpg").into(), &options, Priority::Interactive).await;
+        let answer = analyzer.analyze(drawing("view.jpg").into(), &options, Priority::Interactive).await;
         let Err(AnalyzeError::Option(reason)) = answer else { panic!("{options:?}: {answer:?}") };
         assert!(reason.contains(allowed), "{reason}");
     }
@@ -234,7 +234,7 @@ async fn undecodable_image_is_rejected_with_reason() {
     };
     let error = analyze(b"<html></html>".to_vec()).await;
     assert!(matches!(error, AnalyzeError::Decode(DecodeError::NotAnImage)), "{error:?}");
-    let mut cut = picture("view.jpg");
+    let mut cut = drawing("view.jpg");
     cut.truncate(200);
     let error = analyze(cut).await;
     assert_eq!(error.reason().code(), "corrupt_image", "{error:?}");
@@ -288,7 +288,7 @@ async fn image_processing_fails_after_deadline() {
     let late = analyzer.before(Instant::now());
     let answer = late.pixels().statistics(frame, Priority::Interactive).await;
     assert_eq!(answer.unwrap_err().reason().code(), "deadline_exceeded");
-    let answer = late.digest(picture("ada.jpg").into()).await;
+    let answer = late.digest(drawing("ada.jpg").into()).await;
     assert_eq!(answer.unwrap_err().reason().code(), "deadline_exceeded");
 }
 
@@ -300,7 +300,7 @@ async fn enhanced(analyzer: &Analyzer, frame: &Frame, enhance: Enhance) -> Analy
 /// Returns `ada_wide.jpg`, scaled down until its face is 48 pixels high and with its contrast
 /// multiplied by `contrast`.
 fn faint(contrast: f32) -> Frame {
-    let frame = pixels(&picture("ada_wide.jpg"));
+    let frame = pixels(&drawing("ada_wide.jpg"));
     let mut small = crop::thumbnail(&frame, 295);
     for value in small.data_mut() {
         *value = (f32::from(*value) * contrast + 90.0 * (1.0 - contrast)) as u8;
@@ -327,7 +327,7 @@ async fn enhancement_finds_and_recognises_faint_face() {
     assert!(apart < 4.0, "{bbox:?} is not in coordinates of the image; expected {wanted:?}");
 
     let options = AnalyzeOptions::default();
-    let large = analyzer.analyze(picture("ada.jpg").into(), &options, Priority::Interactive).await.unwrap();
+    let large = analyzer.analyze(drawing("ada.jpg").into(), &options, Priority::Interactive).await.unwrap();
     let alike = similarity(&found, &large);
     assert!(alike >= analyzer.engine().embedder().match_threshold, "{alike}");
 }
@@ -335,7 +335,7 @@ async fn enhancement_finds_and_recognises_faint_face() {
 #[testing::test]
 async fn large_image_is_never_enhanced() {
     let analyzer = analyzer().await;
-    let frame = pixels(&picture("view.jpg"));
+    let frame = pixels(&drawing("view.jpg"));
     let found = enhanced(&analyzer, &frame, Enhance::Auto).await;
     assert_eq!((found.faces.len(), found.enhancement_scale), (0, None));
 }
@@ -363,7 +363,7 @@ async fn analyzer_on_device(stand_in: StandIn, force_gpu_only: bool) -> Analyzer
 }
 
 fn portrait() -> Arc<Frame> {
-    Arc::new(pixels(&picture("ada_small.jpg")))
+    Arc::new(pixels(&drawing("ada_small.jpg")))
 }
 
 #[testing::test]
@@ -397,7 +397,7 @@ async fn device_operations_find_same_faces_as_cpu() {
         AnalyzeOptions { rotate: Rotate::Auto, enhance: Enhance::Auto, ..AnalyzeOptions::default() };
     for name in ["ada.jpg", "turned_90.jpg", "small_pair.jpg", "view.jpg"] {
         let [a, b] = [&device, &cpu].map(|analyzer_on_device| {
-            let bytes = picture(name).into();
+            let bytes = drawing(name).into();
             analyzer_on_device.analyze(bytes, &options, Priority::Interactive)
         });
         let (a, b) = (a.await.unwrap(), b.await.unwrap());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::StoreError;
 use store::crawls::pages::{Admitted, NewPage, PageResult};
-use testing::picture;
+use testing::drawing;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
@@ -73,7 +73,7 @@ async fn gated_site(gate: &Arc<Semaphore>) -> Site {
     let mut index = String::new();
     for i in 0..8 {
         index.push_str(&format!("<img src=i{i}.jpg>"));
-        site.set(&format!("/i{i}.jpg"), Answer::jpeg(picture("cora.jpg")).gated(gate));
+        site.set(&format!("/i{i}.jpg"), Answer::jpeg(drawing("cora.jpg")).gated(gate));
     }
     site.set("/", Answer::html(&index));
     site
@@ -126,7 +126,7 @@ async fn paused_crawl_starts_nothing_until_resumed() {
 async fn crawl_cancellation_aborts_running_fetch() {
     let (world, site) = World::with_site().await;
     let never = Arc::new(Semaphore::new(0));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&never));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).gated(&never));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
     let running = world.run(job);
@@ -144,7 +144,7 @@ async fn paused_crawl_completes_after_last_job() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let site = Site::start().await;
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&gate));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).gated(&gate));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let worker = world.worker("one");
     images_asked(&site, 1).await;
@@ -246,7 +246,7 @@ async fn unclosed_job_of_cancelled_crawl_stores_nothing() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let site = Site::start().await;
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&gate));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).gated(&gate));
     world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
     let running = world.run(job);
@@ -267,7 +267,7 @@ async fn retried_job_of_live_crawl_records_result() {
     let gate = Arc::new(Semaphore::new(0));
     site.set("/", Answer::html("<img src=down.jpg><img src=slow.jpg>"));
     site.set("/down.jpg", Answer::status(500));
-    site.set("/slow.jpg", Answer::jpeg(picture("cora_2.jpg")).gated(&gate));
+    site.set("/slow.jpg", Answer::jpeg(drawing("cora_2.jpg")).gated(&gate));
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
     let worker = world.worker("one");
     let discarded = async || {
@@ -278,7 +278,7 @@ async fn retried_job_of_live_crawl_records_result() {
     let job = wait_for(discarded).await.expect("the job is discarded");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("failed", 1), ("queued", 1)].into());
 
-    site.set("/down.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/down.jpg", Answer::jpeg(drawing("cora.jpg")));
     assert_eq!(world.crawls.retry(job).await.unwrap().id, job);
     gate.add_permits(1);
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
@@ -395,8 +395,8 @@ async fn reconcile_ends_crawl_after_crash_at_last_row() {
 async fn image_failing_every_attempt_keeps_discarded_job() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set("/", Answer::html("<img src=cora.jpg><img src=flaky.jpg><img src=down.jpg>"));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
-    let flaky = Answer::jpeg(picture("cora_2.jpg"));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
+    let flaky = Answer::jpeg(drawing("cora_2.jpg"));
     site.set_series("/flaky.jpg", vec![Answer::status(500), Answer::status(502), flaky]);
     site.set("/down.jpg", Answer::status(500));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
@@ -416,7 +416,7 @@ async fn crawl_waits_while_disk_is_full() {
     let with_space = world.fill_disk().await;
     let site = Site::start().await;
     site.set("/", Answer::html("<img src=a.jpg>"));
-    site.set("/a.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/a.jpg", Answer::jpeg(drawing("cora.jpg")));
     let crawl = world.create(&[site.url("/")], fast()).await;
     let worker = world.worker("one");
     world.postponed(JobKind::ScanPage).await;

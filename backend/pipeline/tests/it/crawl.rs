@@ -6,7 +6,7 @@ use pipeline::CrawlOptions;
 use std::collections::{BTreeMap, HashSet};
 use store::crawls::OverLimit;
 use store::images::ImageFilter;
-use testing::picture;
+use testing::drawing;
 
 fn map<const N: usize>(pairs: [(&'static str, i64); N]) -> BTreeMap<&'static str, i64> {
     pairs.into()
@@ -29,14 +29,14 @@ fn build(site: &Site) {
     site.set("/third.html", Answer::html("<img src=too-deep.jpg>"));
     site.set("/noai.html", Answer::html("<img src=never.jpg>").header("x-robots-tag", "noai"));
     site.set("/notes", Answer::new("text/plain", "no page"));
-    site.set("/picture", Answer::jpeg(picture("cora.jpg")));
-    site.set("/ada.jpg", Answer::jpeg(picture("ada.jpg")));
-    site.set("/ben.jpg", Answer::jpeg(picture("ben.jpg")));
-    site.set("/text.jpg", Answer::jpeg("this is no picture"));
-    let mut broken = picture("view.jpg");
+    site.set("/picture", Answer::jpeg(drawing("cora.jpg")));
+    site.set("/ada.jpg", Answer::jpeg(drawing("ada.jpg")));
+    site.set("/ben.jpg", Answer::jpeg(drawing("ben.jpg")));
+    site.set("/text.jpg", Answer::jpeg("this is not an image"));
+    let mut broken = drawing("view.jpg");
     broken.truncate(200);
     site.set("/broken.jpg", Answer::jpeg(broken));
-    site.set("/tagged.jpg", Answer::jpeg(picture("ada_2.jpg")).header("x-robots-tag", "noimageindex"));
+    site.set("/tagged.jpg", Answer::jpeg(drawing("ada_2.jpg")).header("x-robots-tag", "noimageindex"));
 }
 
 #[testing::test]
@@ -49,7 +49,7 @@ async fn crawl_accounts_for_every_page_and_image() {
     assert_eq!((crawl.state, crawl.error), (CrawlState::Completed, None));
     assert!(crawl.finished_at.is_some());
     // The pages `/`, `second` and `noai` are fetched. The pages `private/page`, `notes` and
-    // `picture` are skipped. The page `gone` fails.
+    // `image` are skipped. The page `gone` fails.
     assert_eq!(counts(&progress.pages), map([("fetched", 3), ("skipped", 3), ("failed", 1)]));
     // The images `ada` and `ben`, and the image that was linked as a page, are processed. The
     // images `text`, `private` and `tagged` are skipped. The images `missing` and `broken` fail.
@@ -80,14 +80,14 @@ async fn crawl_accounts_for_every_page_and_image() {
 async fn uses_received_part_of_broken_transfer() {
     let (world, site) = World::with_site().await;
     let cut = |name| {
-        let mut bytes = picture(name);
+        let mut bytes = drawing(name);
         bytes.truncate(bytes.len() * 9 / 10);
         Answer::jpeg(bytes).breaking_off()
     };
     site.set("/", Answer::html("<img src=ada.jpg><img src=ben.jpg>").breaking_off());
     site.set("/ada.jpg", cut("ada.jpg"));
     // The connection breaks by chance, so the second attempt gets the whole file.
-    site.set_series("/ben.jpg", vec![cut("ben.jpg"), Answer::jpeg(picture("ben.jpg"))]);
+    site.set_series("/ben.jpg", vec![cut("ben.jpg"), Answer::jpeg(drawing("ben.jpg"))]);
     let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
 
     assert_eq!(crawl.state, CrawlState::Completed);
@@ -102,7 +102,7 @@ async fn uses_received_part_of_broken_transfer() {
 async fn refetches_unreadable_partial_transfer() {
     let (world, site) = World::with_site().await;
     let part = |bytes: &[u8]| Answer::jpeg(bytes).breaking_off();
-    let ada = picture("ada.jpg");
+    let ada = drawing("ada.jpg");
     let page = Answer::new("application/xml", "<?xm").breaking_off();
     site.set("/", Answer::html("<img src=ada.jpg><img src=ben.jpg><a href=page>1</a><a href=short>2</a>"));
     let parts = vec![part(&ada[..200]), part(&ada[..200]), part(&ada[..2]), Answer::jpeg(ada.clone())];
@@ -225,7 +225,7 @@ async fn endless_directory_does_not_starve_other_pages() {
 #[testing::test]
 async fn image_file_seed_is_fetched_as_image() {
     let (world, site) = World::with_site().await;
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
     let (crawl, progress) = world.crawl(&[site.url("/cora.jpg")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.pages), map([]));
@@ -239,7 +239,7 @@ async fn seed_redirect_within_domain_is_followed() {
     old.set("/", Answer::status(301).header("location", &new.url("/home")));
     new.set("/home", Answer::html("<a href=more.html>x</a>"));
     new.set("/more.html", Answer::html("<img src=cora.jpg>"));
-    new.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    new.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
     let (_, progress) = world.crawl(&[old.url("/")], fast()).await;
     assert_eq!(counts(&progress.pages), map([("fetched", 2)]));
     assert_eq!(counts(&progress.images), map([("processed", 1)]));
@@ -278,7 +278,7 @@ async fn two_workers_fetch_each_url_once() {
         site.set(&format!("/p{page}.html"), Answer::html(&format!("{images}<img src={name}>")));
     }
     for name in names {
-        site.set(&format!("/{name}"), Answer::jpeg(picture(name)));
+        site.set(&format!("/{name}"), Answer::jpeg(drawing(name)));
     }
     site.set("/", Answer::html(&index));
     let workers = [world.worker("one"), world.worker("two")];
@@ -310,7 +310,7 @@ async fn skips_only_images_with_invalid_host_names() {
     let links = format!("<a href=more.html>x</a><a href=http://{longer}/>y</a>");
     site.set("/", Answer::html(&format!("{broken}<img src=cora.jpg>{links}")));
     site.set("/more.html", Answer::html("nothing"));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
     let options = CrawlOptions { max_depth: 1, ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(crawl.state, CrawlState::Completed);
@@ -330,7 +330,7 @@ async fn skips_page_with_too_long_redirect_url() {
         site.set(from, to(&path(bytes)));
         site.set(&path(bytes), Answer::html("<img src=/cora.jpg>"));
     }
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
     let options = CrawlOptions { max_depth: 1, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(counts(&progress.pages), map([("fetched", 2), ("skipped", 1)]));

@@ -8,12 +8,12 @@ use store::crawls::CrawlProgress;
 use store::erasures::Target;
 use store::erasures::suppressions::Suppression;
 use store::faces::search::SearchQuery;
-use testing::{people, picture};
+use testing::{drawing, people};
 use uuid::Uuid;
 use vision::{Frame, PerceptualHashes, crop, encode};
 
 fn decode(name: &str) -> Frame {
-    pixels(&picture(name))
+    pixels(&drawing(name))
 }
 
 /// Crawls a site with an image, a copy of the file, a version re-encoded at a smaller size, and a
@@ -21,11 +21,11 @@ fn decode(name: &str) -> Frame {
 async fn crawl(world: &World, dedupe: Dedupe) -> CrawlProgress {
     let site = Site::start().await;
     site.set("/", Answer::html("<img src=a.jpg><img src=copy.jpg><img src=smaller.jpg><img src=other.jpg>"));
-    site.set("/a.jpg", Answer::jpeg(picture("ada_small.jpg")));
-    site.set("/copy.jpg", Answer::jpeg(picture("ada_small.jpg")));
+    site.set("/a.jpg", Answer::jpeg(drawing("ada_small.jpg")));
+    site.set("/copy.jpg", Answer::jpeg(drawing("ada_small.jpg")));
     let smaller = crop::thumbnail(&decode("ada_small.jpg"), 240);
     site.set("/smaller.jpg", Answer::jpeg(encode::jpeg(&smaller, 85)));
-    site.set("/other.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/other.jpg", Answer::jpeg(drawing("cora.jpg")));
     let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { dedupe, ..fast() }).await;
     assert_eq!(crawl.state, CrawlState::Completed);
     progress
@@ -306,7 +306,7 @@ async fn image_with_one_different_person_is_stored() {
 async fn images_without_faces_are_compared_by_hashes() {
     let view = decode("view.jpg");
     let files =
-        [picture("view.jpg"), encode::jpeg(&crop::thumbnail(&view, 800), 80), encode::jpeg(&view, 50)];
+        [drawing("view.jpg"), encode::jpeg(&crop::thumbnail(&view, 800), 80), encode::jpeg(&view, 50)];
     assert_near(&files);
     let (world, site) = World::with_site().await;
     let all = crawl_files(&world, &site, &files).await;
@@ -333,7 +333,7 @@ end $$";
 async fn near_duplicate_is_suppressed_if_url_is_erased_meanwhile() {
     let (world, site) = World::with_site().await;
     site.set("/", Answer::html("<img src=a.jpg>"));
-    site.set("/a.jpg", Answer::jpeg(picture("ada_small.jpg")));
+    site.set("/a.jpg", Answer::jpeg(drawing("ada_small.jpg")));
     world.crawl(&[site.url("/")], fast()).await;
     site.set("/copy", Answer::html("<img src=smaller.jpg>"));
     let smaller = crop::thumbnail(&decode("ada_small.jpg"), 240);

@@ -8,7 +8,7 @@ use queue::{ClaimedJob, NewJob, Outcome};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
-use testing::picture;
+use testing::drawing;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -34,7 +34,7 @@ fn short_leases() -> queue::Config {
 #[testing::test]
 async fn stale_claim_cannot_store_image() {
     let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let (old, new) = two_holders(&world, JobKind::ScanImage).await;
     let outcome = world.run(old).await;
@@ -108,7 +108,7 @@ async fn stale_claim_cannot_record_failure() {
 async fn stopping_worker_snoozes_its_job() {
     let (world, site) = World::with_site().await;
     let never = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&never));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).gated(&never));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
     let cancel = CancellationToken::new();
@@ -155,7 +155,7 @@ async fn small_site() -> Site {
     site.set("/", Answer::html("<a href=/deep>x</a>"));
     site.set("/deep", Answer::html("<a href=/deeper>x</a>"));
     site.set("/deeper", Answer::html("<img src=/cora.jpg>"));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
     site
 }
 

@@ -10,14 +10,14 @@ use std::time::{Duration, SystemTime};
 use store::Blobs;
 use store::blobs::{Disk, LocalDisk};
 use store::crawls::hosts::PermitOutcome;
-use testing::{TestDatabase, picture};
+use testing::{TestDatabase, drawing};
 use tokio::sync::Notify;
 
 async fn scan(world: &World, names: &[&str]) {
     let scan = world.scan(Dedupe::Near, AnalyzeOptions::default()).await;
     for name in names {
         let rows = scan.add(&[format!("/nowhere/{name}")]).await.unwrap();
-        scan.ingest(rows[0].id, Bytes::from(testing::picture(name))).await.unwrap();
+        scan.ingest(rows[0].id, Bytes::from(testing::drawing(name))).await.unwrap();
     }
     scan.finish(false).await.unwrap();
 }
@@ -165,7 +165,7 @@ async fn image_is_stored_after_its_blobs_are_durable() {
     world.ingest = Ingest::new(analyzer().await, store, world.blobs.clone(), queue).await.unwrap();
     let site = Site::start().await;
     site.set("/", Answer::html("<img src=ada.jpg>"));
-    site.set("/ada.jpg", Answer::jpeg(testing::picture("ada_small.jpg")));
+    site.set("/ada.jpg", Answer::jpeg(testing::drawing("ada_small.jpg")));
     let crawl = world.create(&[site.url("/")], fast()).await;
     let worker = world.worker("worker");
     disk.reached.notified().await;
@@ -223,7 +223,7 @@ async fn crawl_with_delay_completes_despite_clock_shift() {
         let site = Site::start().await;
         site.set("/", Answer::html("<img src=a.jpg><img src=b.jpg><img src=c.jpg>"));
         for name in ["/a.jpg", "/b.jpg", "/c.jpg"] {
-            site.set(name, Answer::jpeg(picture("cora.jpg")));
+            site.set(name, Answer::jpeg(drawing("cora.jpg")));
         }
         let options = CrawlOptions { delay_ms: Some(100), ..CrawlOptions::default() };
         let (crawl, progress) = world.crawl(&[site.url("/")], options).await;

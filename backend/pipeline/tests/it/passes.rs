@@ -4,7 +4,7 @@ use inference::Priority;
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
 use std::sync::Arc;
 use testing::people::Head;
-use testing::{gallery, image, picture};
+use testing::{drawing, gallery, image};
 use vision::{Detection, Frame, Letterbox, Rect, crop, encode};
 
 const LEAN: AnalyzeOptions = AnalyzeOptions {
@@ -88,17 +88,17 @@ async fn trimmed_canvas_border_does_not_change_faces() {
 async fn finds_face_filling_frame() {
     let analyzer = analyzer().await;
     for name in ["ada.jpg", "ben.jpg", "cora.jpg", "dan.jpg"] {
-        fills(&analyzer, name, picture(name), false).await;
+        fills(&analyzer, name, drawing(name), false).await;
     }
 }
 
 async fn fills(analyzer: &Analyzer, name: &str, portrait: Vec<u8>, blind: bool) {
-    let (picture, face) = filling(analyzer, portrait, 0.9).await;
-    let single = look(analyzer, picture.clone(), Passes::Single).await;
+    let (image, face) = filling(analyzer, portrait, 0.9).await;
+    let single = look(analyzer, image.clone(), Passes::Single).await;
     // The reason for the small view: on a canvas of 640 pixels, SCRFD does not find such a face.
     assert!(!blind || single.faces.is_empty(), "{name}");
     for passes in [Passes::Auto, Passes::Thorough] {
-        let found = boxes(&look(analyzer, picture.clone(), passes).await);
+        let found = boxes(&look(analyzer, image.clone(), passes).await);
         assert_eq!(found.len(), 1, "{name} {passes:?}: {found:?}");
         assert!(found[0].iou(&face) > 0.7, "{name} {passes:?}: {found:?}, not {face:?}");
     }
@@ -132,14 +132,14 @@ fn known(boxes: &[Rect], faces: &[Rect]) -> usize {
 
 #[testing::test]
 async fn tiles_find_each_crowd_face_once() {
-    crowd(&analyzer().await, "drawn", picture("throng.jpg"), &drawn(&gallery::throng()), 1.8).await;
+    crowd(&analyzer().await, "drawn", drawing("throng.jpg"), &drawn(&gallery::throng()), 1.8).await;
 }
 
 /// Asserts that tiles find `more` times as many faces as a single view, almost all of `faces`, and
 /// almost no face twice.
-async fn crowd(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect], more: f64) {
-    let single = boxes(&look(analyzer, picture.clone(), Passes::Single).await);
-    let found = boxes(&look(analyzer, picture, Passes::Thorough).await);
+async fn crowd(analyzer: &Analyzer, name: &str, image: Vec<u8>, faces: &[Rect], more: f64) {
+    let single = boxes(&look(analyzer, image.clone(), Passes::Single).await);
+    let found = boxes(&look(analyzer, image, Passes::Thorough).await);
     assert!(found.len() as f64 >= single.len() as f64 * more, "{name}: {} {}", single.len(), found.len());
     let (before, after, all) = (known(&single, faces), known(&found, faces), faces.len());
     assert!(after >= before && after * 100 >= all * 95, "{name}: {before}, {after} of {all}");
@@ -149,8 +149,8 @@ async fn crowd(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect]
 #[testing::test]
 async fn auto_uses_tiles_for_tiny_faces() {
     let analyzer = analyzer().await;
-    let auto = look(&analyzer, picture("crowd.jpg"), Passes::Auto).await;
-    let thorough = look(&analyzer, picture("crowd.jpg"), Passes::Thorough).await;
+    let auto = look(&analyzer, drawing("crowd.jpg"), Passes::Auto).await;
+    let thorough = look(&analyzer, drawing("crowd.jpg"), Passes::Thorough).await;
     assert_eq!((auto.views, boxes(&auto)), (thorough.views, boxes(&thorough)));
     assert!(auto.views > 6, "{}", auto.views);
 }
@@ -159,41 +159,41 @@ async fn auto_uses_tiles_for_tiny_faces() {
 async fn auto_uses_one_more_view_than_single() {
     let analyzer = analyzer().await;
     for name in ["ada.jpg", "ada_3.jpg", "two_people.jpg", "group.jpg"] {
-        one_view_more(&analyzer, name, picture(name)).await;
+        one_view_more(&analyzer, name, drawing(name)).await;
     }
 }
 
 #[testing::test]
 async fn auto_skips_search_of_image_without_face_signs() {
     let analyzer = analyzer().await;
-    for (name, picture) in [
-        ("view", picture("view.jpg")),
+    for (name, image) in [
+        ("view", drawing("view.jpg")),
         ("grey", encode::png(&Frame::filled(900, 600, [128; 3]))),
         ("large", encode::png(&Frame::filled(2000, 1500, [200, 30, 90]))),
     ] {
-        let auto = look(&analyzer, picture, Passes::Auto).await;
+        let auto = look(&analyzer, image, Passes::Auto).await;
         // One look, and a second one at the image's own scale if the image is large.
         let looks = if auto.frame.width() > 960 { 2 } else { 1 };
         assert_eq!((auto.faces.len(), auto.views), (0, looks), "{name}");
     }
 }
 
-/// Draws a portrait, with a face of `height` pixels, into a picture that is scaled to `width`.
+/// Draws a portrait, with a face of `height` pixels, into an image that is scaled to `width`.
 async fn small_face(analyzer: &Analyzer, view: &[u8], portrait: Vec<u8>, width: u32, height: f32) -> Vec<u8> {
     let face = boxes(&look(analyzer, portrait.clone(), Passes::Single).await)[0];
     let portrait = pixels(&portrait);
     let longer = portrait.width().max(portrait.height()) as f32;
     let portrait = crop::thumbnail(&portrait, (longer * height / face.height) as u32);
     let view = pixels(view);
-    let mut picture = Letterbox::fit((view.width(), view.height()), (width, width)).trimmed(1).draw(&view);
-    let (left, top) = (picture.width() / 3, picture.height() / 5);
-    for y in 0..portrait.height().min(picture.height() - top) {
-        for x in 0..portrait.width().min(picture.width() - left) {
-            let at = (((top + y) * picture.width() + left + x) * 3) as usize;
-            picture.data_mut()[at..at + 3].copy_from_slice(&portrait.pixel(x, y));
+    let mut image = Letterbox::fit((view.width(), view.height()), (width, width)).trimmed(1).draw(&view);
+    let (left, top) = (image.width() / 3, image.height() / 5);
+    for y in 0..portrait.height().min(image.height() - top) {
+        for x in 0..portrait.width().min(image.width() - left) {
+            let at = (((top + y) * image.width() + left + x) * 3) as usize;
+            image.data_mut()[at..at + 3].copy_from_slice(&portrait.pixel(x, y));
         }
     }
-    encode::png(&picture)
+    encode::png(&image)
 }
 
 /// The looks that save the search overlook no face that the quality profile `standard` accepts,
@@ -239,9 +239,9 @@ async fn cheap_first_look_finds_same_faces_as_slow_detector() {
     assert_eq!((nothing.faces.len(), nothing.views), (0, 1));
 }
 
-async fn one_view_more(analyzer: &Analyzer, name: &str, picture: Vec<u8>) {
-    let single = look(analyzer, picture.clone(), Passes::Single).await;
-    let auto = look(analyzer, picture, Passes::Auto).await;
+async fn one_view_more(analyzer: &Analyzer, name: &str, image: Vec<u8>) {
+    let single = look(analyzer, image.clone(), Passes::Single).await;
+    let auto = look(analyzer, image, Passes::Auto).await;
     assert_eq!((single.views, auto.views), (1, 2), "{name}");
     assert_eq!(single.faces.len(), auto.faces.len(), "{name}");
 }
@@ -261,14 +261,14 @@ fn lost_group(view: &[u8], group: &[u8], faces: &[Rect], scale: f64) -> (Vec<u8>
 async fn auto_finds_group_too_small_for_first_look() {
     let faces = drawn(&gallery::group());
     let scale = 40.0 / f64::from(faces[0].height);
-    let (picture, faces) = lost_group(&picture("view.jpg"), &picture("group.jpg"), &faces, scale);
-    too_coarse(&analyzer().await, "drawn", picture, &faces).await;
+    let (image, faces) = lost_group(&drawing("view.jpg"), &drawing("group.jpg"), &faces, scale);
+    too_coarse(&analyzer().await, "drawn", image, &faces).await;
 }
 
-async fn too_coarse(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect]) {
-    let single = look(analyzer, picture.clone(), Passes::Single).await;
+async fn too_coarse(analyzer: &Analyzer, name: &str, image: Vec<u8>, faces: &[Rect]) {
+    let single = look(analyzer, image.clone(), Passes::Single).await;
     assert_eq!((single.faces.len(), single.views), (0, 1), "{name}: too small for a single view");
-    let found = boxes(&look(analyzer, picture, Passes::Auto).await);
+    let found = boxes(&look(analyzer, image, Passes::Auto).await);
     let true_ones = known(&found, faces);
     assert!(true_ones + 1 >= faces.len(), "{name}: {true_ones} of {}: {found:?}", faces.len());
     assert!(found.len() <= true_ones + 1, "{name}: {found:?}");
@@ -277,7 +277,7 @@ async fn too_coarse(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[
 #[testing::test]
 async fn large_image_without_faces_uses_bounded_number_of_views() {
     let analyzer = analyzer().await;
-    let view = pixels(&picture("view.jpg"));
+    let view = pixels(&drawing("view.jpg"));
     let empty = testing::gallery::scene(&view, &view, 0.5, (6000, 4000));
     let auto = look(&analyzer, encode::jpeg(&empty.frame, 92), Passes::Auto).await;
     // The small view, the whole image, and the level at which usable faces are visible: 5 x 3.
@@ -288,8 +288,8 @@ async fn large_image_without_faces_uses_bounded_number_of_views() {
 /// levels below it are searched instead.
 #[testing::test]
 async fn very_large_image_is_searched_at_affordable_levels() {
-    let picture = encode::png(&Frame::filled(8064, 6048, [120, 130, 90]));
-    let auto = look(&analyzer().await, picture, Passes::Auto).await;
+    let image = encode::png(&Frame::filled(8064, 6048, [120, 130, 90]));
+    let auto = look(&analyzer().await, image, Passes::Auto).await;
     assert_eq!((auto.faces.len(), auto.views), (0, 2 + 6 + 20));
 }
 
@@ -306,7 +306,7 @@ async fn first_look_scales_with_requested_canvas() {
 
 #[testing::test]
 async fn face_on_tile_border_is_found_whole() {
-    border(&analyzer().await, "drawn", &picture("ada.jpg")).await;
+    border(&analyzer().await, "drawn", &drawing("ada.jpg")).await;
 }
 
 /// Asserts that a face on the borders of tiles is found once and completely, at several positions.
@@ -316,14 +316,14 @@ async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
     let mut off = Vec::new();
     for step in 0..12 {
         let (left, top) = (200 + 40 * step, 40 + 20 * step);
-        let mut picture = Frame::filled(1152, 800, [90, 110, 130]);
+        let mut image = Frame::filled(1152, 800, [90, 110, 130]);
         for y in 0..portrait.height() {
             let at = (((top + y) * 1152 + left) * 3) as usize;
             let row =
                 &portrait.data()[(y * portrait.width() * 3) as usize..][..portrait.width() as usize * 3];
-            picture.data_mut()[at..at + row.len()].copy_from_slice(row);
+            image.data_mut()[at..at + row.len()].copy_from_slice(row);
         }
-        let found = look(analyzer, encode::png(&picture), Passes::Thorough).await;
+        let found = look(analyzer, encode::png(&image), Passes::Thorough).await;
         assert!(found.views > 6, "the image is searched in tiles");
         let wanted = Rect { x: alone.x + left as f32, y: alone.y + top as f32, ..alone };
         let found = boxes(&found);

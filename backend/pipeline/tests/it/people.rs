@@ -6,7 +6,7 @@ use pipeline::{AnalyzeOptions, Clusters, Dedupe};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use store::people::SubjectFilter;
 use store::people::clusters::ClusterScope;
-use testing::picture;
+use testing::drawing;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -89,14 +89,10 @@ async fn cluster(world: &World, threshold: f32) -> store::people::clusters::Clus
 
 /// Returns B-cubed precision and recall (Bagga and Baldwin 1998) of the known faces. A face without
 /// a subject counts as a separate cluster.
-async fn b_cubed(
-    world: &World,
-    pictures: &[(&str, &str)],
-    faces: &HashMap<&'static str, Uuid>,
-) -> (f64, f64) {
+async fn b_cubed(world: &World, images: &[(&str, &str)], faces: &HashMap<&'static str, Uuid>) -> (f64, f64) {
     let ids: Vec<Uuid> = faces.values().copied().collect();
     let shown = world.store.people().of_faces(&ids).await.unwrap();
-    let known: Vec<(Uuid, &str)> = (pictures.iter().filter(|(file, _)| faces.contains_key(file)))
+    let known: Vec<(Uuid, &str)> = (images.iter().filter(|(file, _)| faces.contains_key(file)))
         .map(|(file, person)| {
             let face = faces[file];
             (shown.get(&face).map_or(face, |shown| shown.subject_id), *person)
@@ -115,7 +111,7 @@ async fn b_cubed(
 
 #[testing::test]
 async fn drawn_images_of_one_person_form_one_cluster() {
-    cluster_of_each(DRAWN, ["group.jpg", "small_pair.jpg"], picture).await;
+    cluster_of_each(DRAWN, ["group.jpg", "small_pair.jpg"], drawing).await;
 }
 
 #[testing::needs(shared)]
@@ -180,7 +176,7 @@ async fn subjects(world: &World) -> BTreeMap<Uuid, BTreeSet<Uuid>> {
 #[testing::test]
 async fn reembedding_computes_embeddings_from_chips() {
     let world = World::new().await;
-    let faces = store_all(&world, picture, &["ada.jpg", "ben.jpg", "group.jpg"]).await;
+    let faces = store_all(&world, drawing, &["ada.jpg", "ben.jpg", "group.jpg"]).await;
     let count = world.faces().await.len() as i64;
     let collection = world.store.collections().get("default").await.unwrap().id;
     let mut wanted = HashMap::new();
@@ -226,7 +222,7 @@ async fn reembedding_computes_embeddings_from_chips() {
 #[testing::test]
 async fn clustering_step_resets_job_crashes() {
     let world = World::new().await;
-    store_all(&world, picture, &["ada.jpg", "ada_2.jpg", "ben.jpg"]).await;
+    store_all(&world, drawing, &["ada.jpg", "ada_2.jpg", "ben.jpg"]).await;
     // Records the jobs that become trusted again during a run.
     for statement in [
         "create table trusted (kind text)",

@@ -6,7 +6,7 @@ use pipeline::{CrawlOptions, crawls};
 use std::sync::Arc;
 use std::time::Duration;
 use store::crawls::hosts::PermitOutcome;
-use testing::picture;
+use testing::drawing;
 use tokio::sync::Semaphore;
 
 #[testing::test]
@@ -14,7 +14,7 @@ async fn host_is_fetched_after_robots_txt_recovers() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set_series("/robots.txt", vec![Answer::status(500), Answer::status(502), Answer::status(404)]);
     site.set("/", Answer::html("<img src=cora.jpg>"));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.images), [("processed", 1)].into());
@@ -38,7 +38,7 @@ async fn robots_txt_with_false_encoding_is_read_or_rejected() {
     let rules = Answer::new("text/plain", "user-agent: *\ndisallow: /closed");
     site.set("/robots.txt", rules.header("content-encoding", "gzip"));
     site.set("/", Answer::html("<img src=cora.jpg><img src=/closed/ada.jpg>"));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.images), [("processed", 1), ("skipped", 1)].into());
@@ -99,8 +99,8 @@ async fn robots_txt_of_image_host_applies() {
     let (open, closed) = (images.url("/open/cora.jpg"), images.url("/closed/cora.jpg"));
     site.set("/", Answer::html(&format!("<img src={open}><img src={closed}>")));
     images.set("/robots.txt", Answer::new("text/plain", "user-agent: facecrawl\ndisallow: /closed"));
-    images.set("/open/cora.jpg", Answer::jpeg(picture("cora.jpg")));
-    images.set("/closed/cora.jpg", Answer::jpeg(picture("cora_2.jpg")));
+    images.set("/open/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
+    images.set("/closed/cora.jpg", Answer::jpeg(drawing("cora_2.jpg")));
     let (_, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(counts(&progress.images), [("processed", 1), ("skipped", 1)].into());
     assert_eq!(images.asked("/closed/cora.jpg"), 0);
@@ -111,7 +111,7 @@ async fn crawl_option_disables_robots_rules() {
     let (world, site) = World::with_site().await;
     site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\ndisallow: /"));
     site.set("/", Answer::html("<img src=cora.jpg>").header("x-robots-tag", "noai, nofollow"));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).header("x-robots-tag", "noindex"));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).header("x-robots-tag", "noindex"));
     let options = CrawlOptions { respect_robots: false, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(counts(&progress.images), [("processed", 1)].into());
@@ -139,8 +139,8 @@ async fn image_requests_follow_referrer_policy() {
     site.set("/page", Answer::html(&page));
     let closed = Answer::html("<img src=/closed.jpg><img src=/open.jpg referrerpolicy=same-origin>");
     site.set("/closed", closed.header("referrer-policy", "no-referrer"));
-    site.set_default(Answer::jpeg(picture("cora.jpg")));
-    images.set_default(Answer::jpeg(picture("cora_2.jpg")));
+    site.set_default(Answer::jpeg(drawing("cora.jpg")));
+    images.set_default(Answer::jpeg(drawing("cora_2.jpg")));
     let (crawl, _) = world.crawl(&[site.url("/page")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(site.referer("/page"), None);
@@ -155,7 +155,7 @@ async fn busy_host_is_retried_after_requested_delay() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     let busy = Answer::status(503).header("retry-after", "1");
     site.set_series("/", vec![busy, Answer::html("<img src=cora.jpg>")]);
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
     let (_, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(counts(&progress.pages), [("fetched", 1)].into());
     assert_eq!(site.asked("/"), 2);
@@ -212,7 +212,7 @@ async fn crawl_delay_applies_only_to_its_collection() {
         .await;
     let site = Site::start().await;
     site.set("/slow", Answer::html("nothing")).set("/", Answer::html("<img src=cora.jpg>"));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
     let slow = CrawlOptions { delay_ms: Some(300_000), max_depth: 0, ..CrawlOptions::default() };
     let ours = world.create(&[site.url("/slow")], slow).await;
     let worker = world.worker("one");
@@ -233,8 +233,8 @@ async fn cancelled_fetch_releases_host_permit() {
     let times = queue::Config { lease: Duration::from_secs(1), ..quick_retries() };
     let (world, site) = (World::with(times, fast_politeness()).await, Site::start().await);
     let gate = Arc::new(Semaphore::new(0));
-    site.set("/hangs.jpg", Answer::jpeg(picture("cora.jpg")).gated(&gate));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    site.set("/hangs.jpg", Answer::jpeg(drawing("cora.jpg")).gated(&gate));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
     let options = CrawlOptions { delay_ms: Some(1), ..CrawlOptions::default() };
     let hanging = world.create(&[site.url("/hangs.jpg")], options.clone()).await;
     let worker = world.worker("one");

@@ -4,8 +4,8 @@ use crate::support::{Answer, World, analyzer, analyzer_on, fast, pixels};
 use inference::{Engine, Manifest, Priority, ResolvedPack};
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Dedupe, Ingested, Passes, Rotate};
 use store::images::ImageFilter;
-use testing::fixture_models::Picture;
-use testing::{draw_face, fixture_pack, fixture_quality, fixture_score, picture};
+use testing::fixture_models::Canvas;
+use testing::{draw_face, drawing, fixture_pack, fixture_quality, fixture_score};
 use vision::quality::Measure;
 use vision::{Frame, Profile, crop, encode};
 
@@ -29,11 +29,11 @@ fn start_with(learned: bool, queue_capacity: usize) -> Analyzer {
 
 /// Analyses an image of three faces that have three different learned scores.
 async fn analyze_three(analyzer: &Analyzer, quality: bool) -> Analysis {
-    let mut picture = Picture::from_raw(640, 480, [70, 80, 60].repeat(640 * 480)).unwrap();
+    let mut image = Canvas::from_raw(640, 480, [70, 80, 60].repeat(640 * 480)).unwrap();
     for (column, row, identity) in [(3, 2, 7), (12, 9, 8), (8, 4, 9)] {
-        draw_face(&mut picture, column, row, identity);
+        draw_face(&mut image, column, row, identity);
     }
-    let frame = Frame::new(640, 480, picture.into_raw()).unwrap();
+    let frame = Frame::new(640, 480, image.into_raw()).unwrap();
     let options = AnalyzeOptions { quality, chips: true, ..AnalyzeOptions::default() };
     analyzer.analyze(encode::png(&frame).into(), &options, Priority::Interactive).await.unwrap()
 }
@@ -77,11 +77,11 @@ async fn learned_quality_score_comes_from_own_chip() {
 #[testing::test]
 async fn crowd_faces_keep_their_own_results() {
     let analyzer = tokio::task::spawn_blocking(|| start(true)).await.unwrap();
-    let mut picture = Picture::from_raw(640, 640, [70, 80, 60].repeat(640 * 640)).unwrap();
+    let mut image = Canvas::from_raw(640, 640, [70, 80, 60].repeat(640 * 640)).unwrap();
     for number in 0..81 {
-        draw_face(&mut picture, 1 + 2 * (number % 9), 1 + 2 * (number / 9), number);
+        draw_face(&mut image, 1 + 2 * (number % 9), 1 + 2 * (number / 9), number);
     }
-    let crowd = bytes::Bytes::from(encode::png(&Frame::new(640, 640, picture.into_raw()).unwrap()));
+    let crowd = bytes::Bytes::from(encode::png(&Frame::new(640, 640, image.into_raw()).unwrap()));
     let options = AnalyzeOptions { chips: true, ..AnalyzeOptions::default() };
     let found = analyzer.analyze(crowd.clone(), &options, Priority::Interactive).await.unwrap();
     assert_eq!(found.faces.len(), 81);
@@ -101,14 +101,14 @@ async fn crowd_faces_keep_their_own_results() {
 #[testing::test]
 async fn concurrent_crowds_are_all_analysed() {
     let analyzer = tokio::task::spawn_blocking(|| start_with(true, 4)).await.unwrap();
-    let mut picture = Picture::from_raw(640, 480, [70, 80, 60].repeat(640 * 480)).unwrap();
+    let mut image = Canvas::from_raw(640, 480, [70, 80, 60].repeat(640 * 480)).unwrap();
     for number in 0..12 {
-        draw_face(&mut picture, 1 + 3 * (number % 6), 2 + 5 * (number / 6), number);
+        draw_face(&mut image, 1 + 3 * (number % 6), 2 + 5 * (number / 6), number);
     }
-    let crowd = bytes::Bytes::from(encode::png(&Frame::new(640, 480, picture.into_raw()).unwrap()));
+    let crowd = bytes::Bytes::from(encode::png(&Frame::new(640, 480, image.into_raw()).unwrap()));
     let options = AnalyzeOptions::default();
-    let pictures = (0..4).map(|_| analyzer.analyze(crowd.clone(), &options, Priority::Interactive));
-    for found in futures::future::join_all(pictures).await {
+    let images = (0..4).map(|_| analyzer.analyze(crowd.clone(), &options, Priority::Interactive));
+    for found in futures::future::join_all(images).await {
         let found = found.unwrap();
         assert_eq!(found.faces.len(), 12);
         assert!(found.faces.iter().all(|face| face.embedding.is_some()));
@@ -219,7 +219,7 @@ async fn rotation_search_adds_at_most_three_views() {
     for name in ["view.jpg", "ada.jpg", "two_people.jpg", "crowd.jpg"] {
         // A crawl has this priority.
         let look = async |options: AnalyzeOptions| {
-            analyzer.analyze(picture(name).into(), &options, Priority::Background).await.unwrap()
+            analyzer.analyze(drawing(name).into(), &options, Priority::Background).await.unwrap()
         };
         let (plain, rotating) = (look(AnalyzeOptions::default()).await, look(rotating()).await);
         assert_eq!(rotating.rotation, 0, "{name}");

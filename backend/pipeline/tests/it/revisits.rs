@@ -5,7 +5,7 @@ use domain::{CrawlState, ImageState, JobKind, Reason};
 use pipeline::CrawlOptions;
 use std::collections::BTreeSet;
 use store::images::ImageFilter;
-use testing::picture;
+use testing::drawing;
 use tokio_util::sync::CancellationToken;
 
 /// Returns a site with two pages and two images that have validators, and one page and one image
@@ -21,10 +21,10 @@ async fn site() -> Site {
         Answer::html("<img src=ada.jpg alt=portrait>").modified("Sat, 01 Aug 2026 10:00:00 GMT"),
     );
     site.set("/third", Answer::html("<img src=plain.jpg>"));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).etag("W/\"cora\""));
-    let ada = Answer::jpeg(picture("ada_small.jpg"));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).etag("W/\"cora\""));
+    let ada = Answer::jpeg(drawing("ada_small.jpg"));
     site.set("/ada.jpg", ada.modified("Sat, 01 Aug 2026 11:00:00 GMT"));
-    site.set("/plain.jpg", Answer::jpeg(picture("ben.jpg")));
+    site.set("/plain.jpg", Answer::jpeg(drawing("ben.jpg")));
     site
 }
 
@@ -43,7 +43,7 @@ async fn unchanged_pages_and_images_are_reused() {
     assert_eq!(crawl.state, CrawlState::Completed);
     let (unchanged, rest) = site.take_answers();
     assert_eq!(unchanged, CONDITIONAL);
-    let alone = picture("ben.jpg").len();
+    let alone = drawing("ben.jpg").len();
     assert!(rest < alone + 100 && bytes > rest, "{bytes} bytes at first, then {rest}");
     assert_eq!(counts(&second.pages), [("fetched", 3)].into());
     assert_eq!(counts(&second.images), [("duplicate", 3)].into());
@@ -84,7 +84,7 @@ async fn unchanged_pages_and_images_are_reused() {
 async fn unchanged_page_uses_latest_referrer_policy() {
     let (world, site) = World::with_site().await;
     let page = || Answer::html("<img src=plain.jpg>").etag("\"page\"");
-    site.set("/plain.jpg", Answer::jpeg(picture("ben.jpg")));
+    site.set("/plain.jpg", Answer::jpeg(drawing("ben.jpg")));
     for (header, expected) in [
         (Some("origin"), Some(site.url("/"))),
         (None, Some(site.url("/"))),
@@ -105,8 +105,8 @@ async fn changed_pages_and_images_are_read_again() {
     world.crawl(&[site.url("/")], fast()).await;
     site.take_answers();
     site.set("/second", Answer::html("<img src=new.jpg><img src=cora.jpg>").etag("\"second\""));
-    site.set("/new.jpg", Answer::jpeg(picture("cora_2.jpg")).etag("\"new\""));
-    site.set("/cora.jpg", Answer::jpeg(picture("small_pair.jpg")).etag("\"other\""));
+    site.set("/new.jpg", Answer::jpeg(drawing("cora_2.jpg")).etag("\"new\""));
+    site.set("/cora.jpg", Answer::jpeg(drawing("small_pair.jpg")).etag("\"other\""));
     let (_, second) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(site.take_answers().0, ["/"]);
     assert_eq!(
@@ -128,7 +128,7 @@ async fn validators_are_dropped_with_image_or_model() {
     let world = World::new().await;
     let site = site().await;
     world.crawl(&[site.url("/")], fast()).await;
-    let cora = picture("cora.jpg");
+    let cora = drawing("cora.jpg");
     let images = world.images().await;
     let image = images.iter().find(|image| image.bytes == cora.len() as i64).unwrap();
     world.commit(async |tx| world.store.images().delete(tx.conn(), image.id).await).await;

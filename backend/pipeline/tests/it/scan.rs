@@ -9,16 +9,16 @@ use pipeline::{
     Thumbnails,
 };
 use store::StoreError;
-use testing::picture;
+use testing::drawing;
 
 #[testing::test]
 async fn scan_records_every_file_in_ledger() {
     let world = World::new().await;
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    std::fs::write(path("a b.jpg"), picture("cora.jpg")).unwrap();
-    std::fs::write(path("copy.jpg"), picture("cora.jpg")).unwrap();
-    std::fs::write(path("notes.jpg"), "no picture").unwrap();
+    std::fs::write(path("a b.jpg"), drawing("cora.jpg")).unwrap();
+    std::fs::write(path("copy.jpg"), drawing("cora.jpg")).unwrap();
+    std::fs::write(path("notes.jpg"), "not an image").unwrap();
     let files = ["a b.jpg", "copy.jpg", "notes.jpg", "huge.jpg", "locked.jpg", "left.jpg"].map(path);
 
     let seeds = [folder.path().display().to_string()];
@@ -63,7 +63,7 @@ async fn stores_only_passed_faces_if_configured() {
     let config = pipeline::Config { stored_faces: StoredFaces::Passed, ..pipeline::Config::default() };
     let scan = world.scan(Dedupe::Near, config.storing_options()).await;
     let rows = scan.add(&["/x/crowd.jpg"]).await.unwrap();
-    let crowd = bytes::Bytes::from(picture("crowd.jpg"));
+    let crowd = bytes::Bytes::from(drawing("crowd.jpg"));
     let options = AnalyzeOptions::default();
     let found = world.ingest.analyzer().analyze(crowd.clone(), &options, Priority::Background).await;
     let found = found.unwrap().faces;
@@ -134,7 +134,7 @@ async fn thumbnail_setting_selects_images() {
         for (name, faces, wanted) in [("ada.jpg", 1, of_a_portrait), ("view.jpg", 0, of_a_view)] {
             let before = world.files();
             let row = scan.add(&[&format!("/x/{name}")]).await.unwrap()[0].id;
-            let stored = scan.ingest(row, bytes::Bytes::from(picture(name))).await.unwrap();
+            let stored = scan.ingest(row, bytes::Bytes::from(drawing(name))).await.unwrap();
             let Ingested::Stored { image, faces: found } = stored else { panic!("{name}: {stored:?}") };
             let key = world.store.images().get(image).await.unwrap().thumbnail_key;
             assert_eq!((found, key.is_some()), (faces, wanted), "{name} {thumbnails:?}");

@@ -5,7 +5,7 @@ use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, Sitemaps};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use testing::picture;
+use testing::drawing;
 use tokio::sync::Semaphore;
 
 fn urlset(entries: &str) -> Answer {
@@ -117,8 +117,8 @@ async fn sitemap_cannot_attribute_images_to_foreign_pages() {
     let own = site.url("/own.html");
     let foreign = "http://elsewhere.invalid/victim.html";
     site.set("/map.xml", urlset(&(entry(&own, "/cora.jpg") + &entry(foreign, "/ben.jpg"))));
-    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
-    site.set("/ben.jpg", Answer::jpeg(picture("ben.jpg")));
+    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
+    site.set("/ben.jpg", Answer::jpeg(drawing("ben.jpg")));
     let (_, progress) = world.crawl(&[site.url("/map.xml")], fast()).await;
     assert_eq!(counts(&progress.images), [("processed", 2)].into());
     let mut found = BTreeSet::new();

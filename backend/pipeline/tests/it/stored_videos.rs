@@ -275,7 +275,7 @@ pub(crate) async fn erase(world: &World, target: Target, more: &[Suppression]) -
     let erasure = erasure(collection);
     world.store.erasures().record(tx.conn(), &erasure).await.unwrap();
     let done = world.store.erasures().carry_out(tx.conn(), &plan).await.unwrap();
-    let suppressions = [plan.pictures.as_slice(), more].concat();
+    let suppressions = [plan.suppressions.as_slice(), more].concat();
     let suppressed =
         world.store.suppressions().suppress(tx.conn(), collection, erasure.id, &suppressions).await.unwrap();
     tx.commit().await.unwrap();

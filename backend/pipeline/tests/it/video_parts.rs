@@ -96,8 +96,8 @@ async fn video_analysis_resumes_after_each_part() {
     }
 }
 
-const PICTURES: u64 = 3 << 19;
-/// Memory for the pictures of one frame: at most eight faces with a crop and a chip.
+const IMAGES_LIMIT: u64 = 3 << 19;
+/// Memory for the images of one frame: at most eight faces with a crop and a chip.
 const OF_FRAME: usize = 8 * (256 * 256 + 112 * 112) * 3;
 
 async fn parts(
@@ -106,9 +106,8 @@ async fn parts(
     bytes: Option<u64>,
     resume: Option<Resume>,
 ) -> Vec<VideoPart> {
-    let mut options =
-        VideoOptions { sampling: Sampling::Fps(5.0), pictures: true, ..VideoOptions::default() };
-    options.max_picture_bytes = bytes.unwrap_or(options.max_picture_bytes);
+    let mut options = VideoOptions { sampling: Sampling::Fps(5.0), images: true, ..VideoOptions::default() };
+    options.max_image_bytes = bytes.unwrap_or(options.max_image_bytes);
     analyze(analyzer, film, &options, resume).await.parts
 }
 
@@ -138,23 +137,23 @@ async fn video_part_ends_early_at_image_memory_limit() {
     let whole = parts(&analyzer, &path, None, None).await;
     assert_eq!((whole.len(), whole[0].frames), (1, 126));
 
-    let bounded = parts(&analyzer, &path, Some(PICTURES), None).await;
+    let bounded = parts(&analyzer, &path, Some(IMAGES_LIMIT), None).await;
     assert!(bounded.len() > 2, "{}", bounded.len());
     assert_eq!(bounded.last().unwrap().frames, 126);
     // Nothing is lost except a few faces that only continue a track.
     assert!(samples(&bounded) * 100 >= samples(&whole) * 90, "{} {}", samples(&bounded), samples(&whole));
     for part in &bounded {
         let shots = part.tracks.iter().flat_map(|track| &track.faces);
-        let pictures = shots.filter_map(|shot| shot.pictures.as_ref());
-        let bytes: usize = pictures.map(|pair| pair.chip.data().len() + pair.crop.data().len()).sum();
-        assert!(bytes <= PICTURES as usize + OF_FRAME, "{bytes}");
+        let images = shots.filter_map(|shot| shot.images.as_ref());
+        let bytes: usize = images.map(|pair| pair.chip.data().len() + pair.crop.data().len()).sum();
+        assert!(bytes <= IMAGES_LIMIT as usize + OF_FRAME, "{bytes}");
     }
 
     // An analysis that continues after a part finds the same parts.
     for (at, part) in bounded.iter().enumerate().take(2) {
         let tracks = bounded[..=at].iter().map(|part| part.tracks.len() as u32).sum();
         let resume = Resume { after_us: part.until_us, frames: part.frames, tracks };
-        let rest = parts(&analyzer, &path, Some(PICTURES), Some(resume)).await;
+        let rest = parts(&analyzer, &path, Some(IMAGES_LIMIT), Some(resume)).await;
         assert_eq!(summaries(&rest), summaries(&bounded[at + 1..]));
     }
 }

@@ -251,7 +251,7 @@ async fn refine_finds_track_times_within_quarter_second() {
 #[testing::test]
 async fn refine_adds_no_frames_without_faces() {
     let mut film = Film::standard();
-    // Nobody is in the picture from 20 s to 40 s.
+    // Nobody is in the image from 20 s to 40 s.
     film.shots[5].frames = 500;
     let encoding = Encoding { keyframe_interval: 50, ..Encoding::new(Codec::H264, Container::Mp4) };
     let (auto, sparse, _) = analyze(&film, &encoding, Sampling::Auto).await;

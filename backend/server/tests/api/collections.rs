@@ -82,7 +82,7 @@ async fn deleted_collection_is_hidden_at_once_and_fully_erased() {
     let kept = app.crawl_as("", None, &site.page()).await;
     let faces = app.get_ok("/faces?collection=press").await;
     assert!(!faces.list("faces").is_empty(), "{faces}");
-    let pictures = app.blobs();
+    let images = app.blobs();
 
     // A running crawl is cancelled by the deletion.
     let body = json!({"seeds": [site.page()], "collection": "press", "delay_ms": 300_000, "every": "24h"});
@@ -102,7 +102,7 @@ async fn deleted_collection_is_hidden_at_once_and_fully_erased() {
     problem(app.get(&format!("/faces/{face}")).await, 404, "not_found").await;
     assert_eq!(app.get_ok("/faces?collection=press").await["faces"], json!([]));
     // The other collection has the same images with the same content, so all blobs remain.
-    assert_eq!(app.blobs(), pictures);
+    assert_eq!(app.blobs(), images);
     assert_eq!(app.get_ok(&format!("/crawls/{}", kept.text("id"))).await, kept);
 
     // `default` is emptied, but not deleted.
@@ -158,7 +158,7 @@ async fn collection_settings_apply_to_detection_and_matching() {
         let faces = faces.list("faces").iter();
         faces.map(|face| json!([face["quality"]["passed"], face["quality"]["reasons"]])).collect()
     };
-    let pair = images::picture("small_pair.jpg");
+    let pair = images::drawing("small_pair.jpg");
     let detect = async |query: &str| {
         let path = format!("/faces/detect?embeddings=false&{query}");
         judged(&ok(app.post_raw(&path, "image/jpeg", pair.clone()).await).await)

@@ -1,5 +1,5 @@
 //! Tests the API while its database connections are terminated.
-use crate::support::images::picture;
+use crate::support::images::drawing;
 use crate::support::{App, Json, Models, Options, guarded, problem};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -173,7 +173,7 @@ impl Deadlocks {
 
     async fn enrol(&self, subject: &Value, file: &str) -> Value {
         let path = format!("/subjects/{}/faces?force=true", subject.text("id"));
-        let request = self.app.client.post(format!("{}{path}", self.app.url)).body(picture(file));
+        let request = self.app.client.post(format!("{}{path}", self.app.url)).body(drawing(file));
         self.send(&path, request.header("content-type", "image/jpeg")).await["faces"][0].clone()
     }
 }

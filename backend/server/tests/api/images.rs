@@ -1,5 +1,5 @@
 //! Tests the operations on stored images, the quality report and the enhancement of images.
-use crate::support::images::{drawn, enormous, picture};
+use crate::support::images::{drawing, drawn, enormous};
 use crate::support::{ABSENT, App, Json, Models, Options, field, ok, problem};
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ async fn stored_images_are_listed_shown_and_deleted() {
     let shown = app.get_ok(&format!("/images/{id}")).await;
     assert_eq!((&shown["face_count"], &shown["format"]), (&json!(1), &json!("jpeg")));
     assert_eq!(shown["faces"][0]["image_id"], id);
-    assert_eq!(shown["sources"][0]["image_url"], site.picture("ada_small.jpg"));
+    assert_eq!(shown["sources"][0]["image_url"], site.image("ada_small.jpg"));
     assert_eq!(shown.text("sha256").len(), 64);
     assert_eq!(shown.text("phash").len(), 16);
 
@@ -172,7 +172,7 @@ async fn quality_profile_determines_passed_faces() {
     let app = App::spawn().await;
     let of = async |profile: &str| {
         let path = format!("/images/quality?quality_profile={profile}");
-        ok(app.post_parts(&path, &[("image", picture("blur.jpg"))]).await).await["faces"][0]["quality"]
+        ok(app.post_parts(&path, &[("image", drawing("blur.jpg"))]).await).await["faces"][0]["quality"]
             .clone()
     };
     let (off, strict) = (of("off").await, of("strict").await);
@@ -195,7 +195,7 @@ async fn image_without_faces_has_statistics() {
 #[testing::test]
 async fn installed_quality_model_adds_score_and_name() {
     let mut files = Vec::new();
-    let mut picture = testing::fixture_models::Picture::from_raw(640, 480, vec![90; 640 * 480 * 3]).unwrap();
+    let mut picture = testing::fixture_models::Canvas::from_raw(640, 480, vec![90; 640 * 480 * 3]).unwrap();
     testing::draw_face(&mut picture, 5, 5, 3);
     picture.write_to(&mut std::io::Cursor::new(&mut files), image::ImageFormat::Png).unwrap();
     let face = image::imageops::crop_imm(&picture, 5 * 32 - 16, 5 * 32 - 16, 64, 64).to_image();
@@ -235,15 +235,15 @@ async fn enhanced(response: Response) -> (f32, String, image::RgbImage) {
 async fn small_image_is_enlarged_with_reported_scale() {
     let app = App::spawn().await;
     let answer = app.post_raw("/images/enhance", "image/png", drawn(100, 80)).await;
-    let (scale, media, picture) = enhanced(answer).await;
-    assert_eq!((scale, media.as_str(), picture.dimensions()), (4.0, "image/png", (400, 320)));
+    let (scale, media, image) = enhanced(answer).await;
+    assert_eq!((scale, media.as_str(), image.dimensions()), (4.0, "image/png", (400, 320)));
 
     // The other ways to pass an image give the same result.
     let parts = enhanced(app.post_parts("/images/enhance", &[("image", drawn(100, 80))]).await).await;
-    assert_eq!(parts.2, picture);
+    assert_eq!(parts.2, image);
     use base64::Engine as _;
     let body = json!({"image_base64": base64::engine::general_purpose::STANDARD.encode(drawn(100, 80))});
-    assert_eq!(enhanced(app.post_json("/images/enhance", &body).await).await.2, picture);
+    assert_eq!(enhanced(app.post_json("/images/enhance", &body).await).await.2, image);
 
     let request = app.client.post(format!("{}/images/enhance", app.url)).header("accept", "image/jpeg");
     let answer = request.header("content-type", "image/png").body(drawn(100, 80)).send().await.unwrap();
@@ -254,9 +254,9 @@ async fn small_image_is_enlarged_with_reported_scale() {
 #[testing::test]
 async fn large_image_keeps_size_when_enhanced() {
     let app = App::spawn().await;
-    let (scale, _, picture) =
-        enhanced(app.post_raw("/images/enhance", "image/jpeg", picture("ada.jpg")).await).await;
-    assert_eq!((scale, picture.dimensions()), (1.0, (720, 900)));
+    let (scale, _, image) =
+        enhanced(app.post_raw("/images/enhance", "image/jpeg", drawing("ada.jpg")).await).await;
+    assert_eq!((scale, image.dimensions()), (1.0, (720, 900)));
 }
 
 #[testing::test]

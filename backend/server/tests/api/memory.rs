@@ -17,12 +17,12 @@ use tokio::net::{TcpSocket, TcpStream};
 /// Side of the test images in pixels.
 const SIDE: u32 = 640;
 /// Size of one decoded test image, in bytes.
-const PICTURE: u64 = 640 * 640 * 3;
+const IMAGE_BYTES: u64 = 640 * 640 * 3;
 
-/// Starts a service with room for `pictures` decoded images and with its own gauges.
-async fn spawn(pictures: u64, config: Config, worker: bool) -> App {
-    let limits = vision::Limits { max_pixels: PICTURE / 3, ..vision::Limits::default() };
-    let decoded_bytes = pictures * PICTURE;
+/// Starts a service with room for `images` decoded images and with its own gauges.
+async fn spawn(images: u64, config: Config, worker: bool) -> App {
+    let limits = vision::Limits { max_pixels: IMAGE_BYTES / 3, ..vision::Limits::default() };
+    let decoded_bytes = images * IMAGE_BYTES;
     let pipeline = pipeline::Config { limits, decoded_bytes, ..pipeline::Config::default() };
     let options =
         Options { config, pipeline, worker, models: Models::Fixture, own_gauges: true, ..Options::default() };
@@ -210,13 +210,13 @@ async fn chunked_body_is_counted_by_received_bytes() {
     let mut stream = announce(&app, "127.0.0.1", "image/png", "transfer-encoding: chunked").await;
     // The decoder ignores the padding after the image. It makes the body large enough to be
     // counted.
-    let mut picture = drawn(640, 640);
-    picture.resize(picture.len().max(UNCOUNTED + 1), 0);
-    stream.write_all(format!("{:x}\r\n", picture.len()).as_bytes()).await.unwrap();
-    stream.write_all(&picture).await.unwrap();
+    let mut image = drawn(640, 640);
+    image.resize(image.len().max(UNCOUNTED + 1), 0);
+    stream.write_all(format!("{:x}\r\n", image.len()).as_bytes()).await.unwrap();
+    stream.write_all(&image).await.unwrap();
     stream.write_all(b"\r\n0\r\n\r\n").await.unwrap();
     // The body has been read and now waits for memory for its pixels.
-    until(&app, "bytes", BODIES, (picture.len() as u64).next_multiple_of(1024)).await;
+    until(&app, "bytes", BODIES, (image.len() as u64).next_multiple_of(1024)).await;
     drop(all);
     assert!(answer(stream).await.starts_with("HTTP/1.1 200"));
     until(&app, "bytes", BODIES, 0).await;
@@ -247,35 +247,35 @@ async fn fetched_images_have_separate_budget() {
 
 const PIXELS: &str = "decoded_pictures";
 
-/// Returns a file that needs [`PICTURE`] bytes when it is decoded.
-fn picture() -> Vec<u8> {
+/// Returns a file that needs [`IMAGE_BYTES`] bytes when it is decoded.
+fn drawing() -> Vec<u8> {
     drawn(SIDE, SIDE)
 }
 
 /// Returns a file of the same size with a face.
 fn portrait() -> Vec<u8> {
-    let mut picture = image::load_from_memory(&picture()).unwrap().into_rgb8();
+    let mut picture = image::load_from_memory(&drawing()).unwrap().into_rgb8();
     testing::draw_face(&mut picture, 5, 5, 3);
     let mut file = std::io::Cursor::new(Vec::new());
     picture.write_to(&mut file, image::ImageFormat::Png).unwrap();
     file.into_inner()
 }
 
-/// Acquires the memory of `pictures` images, with the priority of callers or of a crawl.
+/// Acquires the memory of `images` images, with the priority of callers or of a crawl.
 async fn hold(
     app: &App,
     pictures: usize,
     priority: Priority,
 ) -> Vec<pipeline::images::analyze::DecodedImage> {
     let analyzer = &app.state.services.analyzer;
-    let decoding = (0..pictures).map(|_| analyzer.decode(picture().into(), priority));
+    let decoding = (0..pictures).map(|_| analyzer.decode(drawing().into(), priority));
     join_all(decoding).await.into_iter().map(Result::unwrap).collect()
 }
 
 #[testing::test]
 async fn decoded_images_never_exceed_memory_budget() {
     let app = spawn(2, Config::default(), false).await;
-    assert_eq!(gauge(&app, "limit_bytes", PIXELS).await, 2 * PICTURE);
+    assert_eq!(gauge(&app, "limit_bytes", PIXELS).await, 2 * IMAGE_BYTES);
     let path = "/faces/detect?passes=thorough&det_size=320";
     let calls = join_all((0..24).map(|_| app.post_raw(path, "image/png", portrait())));
     let mut calls = pin!(calls);
@@ -292,7 +292,7 @@ async fn decoded_images_never_exceed_memory_budget() {
     for answer in answers {
         assert_eq!(ok(answer).await.list("faces").len(), 1);
     }
-    assert!((PICTURE..=2 * PICTURE).contains(&most), "{most}");
+    assert!((IMAGE_BYTES..=2 * IMAGE_BYTES).contains(&most), "{most}");
     until(&app, "bytes", PIXELS, 0).await;
 }
 
@@ -308,7 +308,7 @@ async fn multi_image_requests_need_memory_for_one_image() {
         app.post_raw("/faces/search", "image/png", portrait()),
         app.post_raw("/images/enhance", "image/png", small.clone()),
         app.post_raw("/faces/detect?enhance=auto", "image/png", small),
-        app.post_raw("/images/quality", "image/png", picture()),
+        app.post_raw("/images/quality", "image/png", drawing()),
     );
     let batch = ok(batch).await;
     assert!(batch.list("results").iter().all(|result| result["faces"][0].is_object()));
@@ -349,7 +349,7 @@ async fn crawl_leaves_memory_for_callers_and_continues_later() {
     until(&app, "waiting", PIXELS, 1).await;
 
     for _ in 0..5 {
-        ok(app.post_raw("/faces/detect", "image/png", picture()).await).await;
+        ok(app.post_raw("/faces/detect", "image/png", drawing()).await).await;
     }
     assert_eq!(gauge(&app, "waiting", PIXELS).await, 1, "the second image of the crawl must still wait");
     drop(erasing);
@@ -365,7 +365,7 @@ async fn aborted_request_frees_place_in_memory_queue() {
     let ask = || {
         let request =
             app.client.post(format!("{}/faces/detect", app.url)).header("content-type", "image/png");
-        tokio::spawn(request.body(picture()).send())
+        tokio::spawn(request.body(drawing()).send())
     };
     let (first, second) = (ask(), ask());
     until(&app, "waiting", PIXELS, 2).await;
@@ -382,10 +382,10 @@ async fn request_without_memory_in_time_receives_retry_after() {
     let config = Config { request_timeout: Duration::from_secs(6), ..Config::default() };
     let app = spawn(1, config, false).await;
     let held = hold(&app, 1, Priority::Interactive).await;
-    let refused = app.post_raw("/faces/detect", "image/png", picture()).await;
+    let refused = app.post_raw("/faces/detect", "image/png", drawing()).await;
     assert_eq!(refused.headers()["retry-after"], "1");
     let problem = problem(refused, 429, "overloaded").await;
     assert!(problem.text("detail").contains(PIXELS), "{problem}");
     drop(held);
-    ok(app.post_raw("/faces/detect", "image/png", picture()).await).await;
+    ok(app.post_raw("/faces/detect", "image/png", drawing()).await).await;
 }

@@ -26,7 +26,7 @@ async fn change(app: &App, headers: &[(&str, &str)]) -> Response {
 #[testing::test]
 async fn cross_site_page_cannot_erase_faces() {
     let (app, _site, _) = App::with_crawl(&["ada.jpg", "cora.jpg"]).await;
-    let part = multipart::Part::bytes(images::picture("ada_2.jpg")).file_name("picture");
+    let part = multipart::Part::bytes(images::drawing("ada_2.jpg")).file_name("picture");
     let request = app.client.post(format!("{}/erasures?threshold=-1", app.url));
     let request = request.header("origin", "http://evil.example").header("sec-fetch-site", "cross-site");
     let answer = request.multipart(multipart::Form::new().part("image", part)).send().await.unwrap();
@@ -142,7 +142,7 @@ async fn request_with_key_may_have_any_origin() {
 #[testing::test]
 async fn body_without_supported_content_type_is_rejected() {
     let app = App::spawn_bare(Config::default()).await;
-    let picture = images::drawn(32, 32);
+    let image = images::drawn(32, 32);
     let send = async |path: &str, method: Method, body: Vec<u8>| {
         app.client.request(method, format!("{}{path}", app.url)).body(body).send().await.unwrap()
     };
@@ -155,7 +155,7 @@ async fn body_without_supported_content_type_is_rejected() {
         ("/erasures", "multipart/form-data"),
         ("/crawls", "application/json"),
     ] {
-        let answer = send(path, Method::POST, picture.clone()).await;
+        let answer = send(path, Method::POST, image.clone()).await;
         let refused = problem(answer, 415, "unsupported_media_type").await;
         let takes = refused.list("allowed");
         assert!(takes.contains(&json!(allowed)), "{path}: {refused}");
@@ -166,7 +166,7 @@ async fn body_without_supported_content_type_is_rejected() {
     let answer = send(NOWHERE, Method::POST, b"{}".to_vec()).await;
     assert_eq!(problem(answer, 415, "unsupported_media_type").await["allowed"], json!(["application/json"]));
     problem(send(NOWHERE, Method::POST, Vec::new()).await, 404, "not_found").await;
-    ok(app.post_raw("/faces/detect", "application/octet-stream", picture).await).await;
+    ok(app.post_raw("/faces/detect", "application/octet-stream", image).await).await;
 }
 
 async fn ask_host(app: &App, path: &str, host: &str) -> Response {

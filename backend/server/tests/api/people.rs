@@ -1,6 +1,6 @@
 //! Tests subjects: their fields, enrolment from images, crops and stored faces, search by subject,
 //! and clustering.
-use crate::support::images::picture;
+use crate::support::images::drawing;
 use crate::support::site::Site;
 use crate::support::{ABSENT, App, Json, Models, Options, erase, field, guarded, json_of, ok, problem};
 use reqwest::{Method, StatusCode};
@@ -169,7 +169,7 @@ async fn subject(app: &App, name: &str) -> String {
 
 async fn enrol(app: &App, subject: &str, file: &str, query: &str) -> Value {
     let path = format!("/subjects/{subject}/faces{query}");
-    ok(app.post_raw(&path, "image/jpeg", picture(file)).await).await
+    ok(app.post_raw(&path, "image/jpeg", drawing(file)).await).await
 }
 
 fn subjects(answer: &Value) -> Vec<&str> {
@@ -191,7 +191,7 @@ async fn enrolled_person_is_found_by_search() {
     assert_eq!(faces.list("faces").len(), 2);
     assert_eq!(faces["faces"][0]["sources"][0]["kind"], "enrolment");
 
-    let probe = picture("ada_3.jpg");
+    let probe = drawing("ada_3.jpg");
     let all = ok(app.post_raw("/faces/search?threshold=-1", "image/jpeg", probe.clone()).await).await;
     assert_eq!(subjects(&all), ["Ada", "Ada", "Ben"]);
     let path = "/faces/search?threshold=-1&group_by=subject";
@@ -213,7 +213,7 @@ async fn enrolled_person_is_found_by_search() {
     let found = app.post_ok("/faces/search", &by_chip).await;
     assert_eq!(found["matches"][0]["face_id"], first["faces"][0]["face_id"]);
     assert!(found["matches"][0]["similarity"].as_f64().unwrap() > 0.99, "{found}");
-    let wrong = app.post_raw(&path, "image/jpeg", picture("ada.jpg")).await;
+    let wrong = app.post_raw(&path, "image/jpeg", drawing("ada.jpg")).await;
     assert!(problem(wrong, 400, "bad_query").await.text("detail").contains("112x112"));
 
     // A face moves to another subject only on request. A merge moves all faces.
@@ -239,16 +239,16 @@ async fn image_is_enrolled_from_url_and_form() {
     let site = Site::with(&["ada.jpg", "ben.jpg"]).await;
     let someone = subject(&app, "Someone").await;
     let path = format!("/subjects/{someone}/faces");
-    let fetched = app.post_ok(&path, &json!({"url": site.picture("ada.jpg")})).await;
+    let fetched = app.post_ok(&path, &json!({"url": site.image("ada.jpg")})).await;
     assert_eq!((&fetched["subject"]["face_count"], &fetched["faces"][0]["unmet"]), (&json!(1), &json!([])));
     let face = fetched["faces"][0].text("face_id");
     let face = app.get_ok(&format!("/faces/{face}")).await;
-    assert_eq!(face["sources"][0]["image_url"], site.picture("ada.jpg"), "the source must be stored");
+    assert_eq!(face["sources"][0]["image_url"], site.image("ada.jpg"), "the source must be stored");
     // The same file in a form, with the options in the query, enrols the same face.
-    let form = [("image", picture("ada.jpg"))];
+    let form = [("image", drawing("ada.jpg"))];
     let sent = ok(app.post_parts(&format!("{path}?quality_profile=strict"), &form).await).await;
     assert_eq!(sent["faces"][0]["face_id"], fetched["faces"][0]["face_id"]);
-    let form = [("image", picture("ben.jpg"))];
+    let form = [("image", drawing("ben.jpg"))];
     let sent = ok(app.post_parts(&format!("{path}?force=true"), &form).await).await;
     assert_eq!(sent["subject"]["face_count"], 2, "{sent}");
 
@@ -260,14 +260,14 @@ async fn image_is_enrolled_from_url_and_form() {
         let refused = problem(app.post_json(&path, &json!({"url": url})).await, status, code).await;
         assert!(refused.text("detail").len() > 10, "{refused}");
     }
-    let form = [("picture", picture("ben.jpg"))];
+    let form = [("picture", drawing("ben.jpg"))];
     problem(app.post_parts(&path, &form).await, 400, "unknown_part").await;
-    let both = json!({"url": site.picture("ada.jpg"), "face_ids": [someone]});
+    let both = json!({"url": site.image("ada.jpg"), "face_ids": [someone]});
     problem(app.post_json(&path, &both).await, 422, "invalid_field").await;
 
     // A suppressed URL cannot be enrolled either, even if its image was never stored.
-    erase(&app, &json!({"url": site.picture("ben.jpg")})).await;
-    let again = json!({"url": format!("{}#part", site.picture("ben.jpg")), "force": true});
+    erase(&app, &json!({"url": site.image("ben.jpg")})).await;
+    let again = json!({"url": format!("{}#part", site.image("ben.jpg")), "force": true});
     let refused = problem(app.post_json(&path, &again).await, 409, "conflict").await;
     assert!(refused.text("detail").contains("address"), "{refused}");
 }
@@ -300,14 +300,14 @@ async fn low_quality_face_is_rejected_with_reasons_unless_forced() {
     let someone = subject(&app, "Someone").await;
     let path = format!("/subjects/{someone}/faces");
     let refused =
-        problem(app.post_raw(&path, "image/jpeg", picture("blur.jpg")).await, 422, "low_quality").await;
+        problem(app.post_raw(&path, "image/jpeg", drawing("blur.jpg")).await, 422, "low_quality").await;
     assert_eq!(field(&refused), "image");
     assert!(refused.list("errors").contains(&json!("too_blurry")), "{refused}");
     assert_eq!(app.get_ok("/images").await["images"], json!([]), "nothing is stored");
     let forced = enrol(&app, &someone, "blur.jpg", "?force=true").await;
     assert_eq!(forced["faces"][0]["unmet"], refused["errors"]);
-    problem(app.post_raw(&path, "image/jpeg", picture("view.jpg")).await, 422, "no_face").await;
-    let beyond = app.post_raw(&format!("{path}?face_index=3"), "image/jpeg", picture("ada.jpg")).await;
+    problem(app.post_raw(&path, "image/jpeg", drawing("view.jpg")).await, 422, "no_face").await;
+    let beyond = app.post_raw(&format!("{path}?face_index=3"), "image/jpeg", drawing("ada.jpg")).await;
     assert_eq!(problem(beyond, 422, "no_such_face").await["allowed"], json!(["0 to 0"]));
 
     // The image was only stored for the enrolment. It is deleted with the removed face, unless the
@@ -345,7 +345,7 @@ async fn named_cluster_receives_later_faces_of_person() {
 
     // The cluster that `ada_3.jpg` finds gets a name. From then on, the cluster is an enrolled
     // subject.
-    let probe = picture("ada_3.jpg");
+    let probe = drawing("ada_3.jpg");
     let found = ok(app.post_raw("/faces/search?group_by=subject", "image/jpeg", probe).await).await;
     let id = found["matches"][0].text("subject_id");
     let named = app.client.patch(format!("{}/subjects/{id}", app.url)).json(&json!({"name": "Ada"}));

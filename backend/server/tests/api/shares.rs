@@ -24,10 +24,10 @@ async fn spawn_idle(options: Options) -> App {
 
 /// Sends a batch of images by URL from a host that never responds. Returns after the service has
 /// connected, with the request and the host's side of the first connection.
-async fn fetch_slowly(app: &App, pictures: usize) -> (tokio::task::JoinHandle<u16>, TcpStream) {
+async fn fetch_slowly(app: &App, images: usize) -> (tokio::task::JoinHandle<u16>, TcpStream) {
     let host = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/a.jpg", host.local_addr().unwrap());
-    let body = json!({"images": vec![json!({"url": url}); pictures]});
+    let body = json!({"images": vec![json!({"url": url}); images]});
     let request = app.client.post(format!("{}/faces/detect/batch", app.url)).json(&body);
     let sent = tokio::spawn(async move { request.send().await.unwrap().status().as_u16() });
     let (connection, _) = host.accept().await.unwrap();
@@ -201,13 +201,13 @@ async fn ask_without_reading(app: &App) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 << 10).unwrap();
     let mut stream = socket.connect(address.parse().unwrap()).await.unwrap();
-    let picture = noise(SIDE, SIDE);
+    let image = noise(SIDE, SIDE);
     let head = format!(
         "POST /images/enhance HTTP/1.1\r\nhost: {address}\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
-        picture.len()
+        image.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    stream.write_all(&picture).await.unwrap();
+    stream.write_all(&image).await.unwrap();
     let mut status = [0; 12];
     stream.read_exact(&mut status).await.unwrap();
     assert_eq!(&status, b"HTTP/1.1 200");

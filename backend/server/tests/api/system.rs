@@ -1,5 +1,5 @@
 //! Tests health, devices, metrics, jobs and the audit log.
-use crate::support::images::{drawn, picture};
+use crate::support::images::{drawing, drawn};
 use crate::support::site::Site;
 use crate::support::{App, Json, Models, Options, field, ok, problem, tenant_scopes};
 use queue::NewJob;
@@ -61,7 +61,7 @@ async fn gpu_endpoint_reports_device_of_each_operation() {
             (&"cpu".into(), &"cpu".into(), &"fp32".into())
         );
     }
-    matches_are_told_alike(&app, [picture("ada.jpg"), picture("ada_2.jpg")]).await;
+    matches_are_told_alike(&app, [drawing("ada.jpg"), drawing("ada_2.jpg")]).await;
 
     // The response to a face detection contains the same devices. No video is decoded for it.
     let answer = ok(app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await).await;
@@ -84,9 +84,9 @@ async fn matches_are_told_alike(app: &App, pair: [Vec<u8>; 2]) {
 async fn measured_false_match_rate_is_reported_with_match() {
     let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await;
     assert_eq!(app.get_ok("/gpu").await["matching"]["fmr"], testing::fixture_models::MATCH_FMR);
-    let mut picture = testing::fixture_models::Picture::from_raw(640, 480, vec![90; 640 * 480 * 3]).unwrap();
-    testing::draw_face(&mut picture, 5, 5, 3);
-    let frame = vision::Frame::new(640, 480, picture.into_raw()).unwrap();
+    let mut image = testing::fixture_models::Canvas::from_raw(640, 480, vec![90; 640 * 480 * 3]).unwrap();
+    testing::draw_face(&mut image, 5, 5, 3);
+    let frame = vision::Frame::new(640, 480, image.into_raw()).unwrap();
     let file = vision::encode::png(&frame);
     matches_are_told_alike(&app, [file.clone(), file]).await;
 }

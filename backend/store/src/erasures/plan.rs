@@ -40,7 +40,7 @@ pub struct Plan {
     /// Number of faces of other embedding models, which could not be compared with the likeness.
     pub not_compared: i64,
     /// Suppressions of whole images and videos, and of single faces of other images.
-    pub pictures: Vec<Suppression>,
+    pub suppressions: Vec<Suppression>,
     /// People and clusters to erase: the requested one, and those that would have no faces.
     pub subjects: Vec<Uuid>,
     /// Videos that are erased completely: the requested one, those whose file is at the requested
@@ -96,7 +96,7 @@ impl ImageRow {
             let sha256 = self.video_sha256.clone()?;
             return Some(Suppression::VideoFace { sha256, at_us, region: region? });
         }
-        Some(Suppression::Picture {
+        Some(Suppression::Image {
             sha256: self.sha256.clone(),
             phash: self.phash?,
             dhash: self.dhash?,
@@ -261,13 +261,13 @@ impl Plan {
             let whole = is_named || here.iter().all(|face| requested.faces.contains_key(&face.id));
             if whole {
                 self.images.push(image.id);
-                self.pictures.extend(image.suppression(None));
+                self.suppressions.extend(image.suppression(None));
             }
             for face in here {
                 let similarity = requested.faces.get(&face.id).copied();
                 let is_single = !whole && similarity.is_some();
                 if is_single || (whole && image.at_us.is_some()) {
-                    self.pictures.extend(image.suppression(Some(face.bbox)));
+                    self.suppressions.extend(image.suppression(Some(face.bbox)));
                 }
                 if whole || similarity.is_some() {
                     let named = is_named || similarity.is_some();
@@ -451,17 +451,17 @@ impl Plan {
         .fetch_all(conn)
         .await?;
         let files: HashSet<Vec<u8>> = rows.iter().filter_map(|row| row.sha256.clone()).collect();
-        self.pictures.retain(|known| match known {
+        self.suppressions.retain(|known| match known {
             Suppression::VideoFace { sha256, .. } => !files.contains(sha256),
             _ => true,
         });
-        self.pictures.extend(files.into_iter().map(|sha256| Suppression::VideoFile { sha256 }));
+        self.suppressions.extend(files.into_iter().map(|sha256| Suppression::VideoFile { sha256 }));
         let is_unread = |row: &FileRow| row.sha256.is_none() && row.original_id.is_none();
         for row in rows.into_iter().filter(|row| addresses || is_unread(row)) {
             // The path of a local file may later belong to another file.
             let address = row.source_url.filter(|address| address.starts_with("http"));
-            self.pictures.extend(address.map(Suppression::Url));
-            self.pictures.extend(row.final_hash.map(Suppression::UrlHash));
+            self.suppressions.extend(address.map(Suppression::Url));
+            self.suppressions.extend(row.final_hash.map(Suppression::UrlHash));
         }
         Ok(())
     }

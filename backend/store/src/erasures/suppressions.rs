@@ -26,7 +26,7 @@ pub struct Sketch {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Suppression {
     /// A whole image, or one face in it.
-    Picture {
+    Image {
         /// SHA-256 of the file.
         sha256: Vec<u8>,
         phash: i64,
@@ -37,7 +37,7 @@ pub enum Suppression {
     },
     /// A face of an erased image or in an image that is kept. Only images that show the face at the
     /// same place match, and the file itself.
-    PictureFace {
+    ImageFace {
         /// SHA-256 of the file.
         sha256: Vec<u8>,
         phash: i64,
@@ -70,7 +70,7 @@ pub enum Suppression {
 
 /// The suppression that may match an incoming image.
 #[derive(Clone, Debug, PartialEq, FromRow)]
-pub struct SuppressedPicture {
+pub struct SuppressedImage {
     pub same_file: bool,
     pub phash: i64,
     pub dhash: i64,
@@ -86,15 +86,15 @@ pub struct SuppressedPicture {
     pub model_id: Option<i32>,
 }
 
-impl SuppressedPicture {
+impl SuppressedImage {
     /// Returns `true` if the whole image was erased, and not only a face of it.
     pub fn is_whole(&self) -> bool {
         self.whole_image || self.region.is_none()
     }
 }
 
-/// The columns of a [`SuppressedPicture`], except the first.
-macro_rules! picture_columns {
+/// The columns of a [`SuppressedImage`], except the first.
+macro_rules! image_columns {
     () => {
         "phash, dhash, ahash, region, whole_image, sha256, sketch::text as sketch, sketch_key, model_id"
     };
@@ -217,11 +217,11 @@ impl Suppressions<'_> {
         collection: Uuid,
         sha256: &[u8; 32],
         hashes: Option<(i64, i64)>,
-    ) -> Result<Vec<SuppressedPicture>, StoreError> {
+    ) -> Result<Vec<SuppressedImage>, StoreError> {
         let Some((phash, dhash)) = hashes else {
             return Ok(sqlx::query_as(concat!(
                 "select true as same_file, ",
-                picture_columns!(),
+                image_columns!(),
                 " from suppressions where phash is not null and collection_id = $1 and sha256 = $2",
             ))
             .bind(collection)
@@ -233,7 +233,7 @@ impl Suppressions<'_> {
             "select sha256 is not distinct from $15 as same_file, {}
              from suppressions where phash is not null and id in (
                  select id from suppressions where collection_id = $1 and sha256 = $15 union {})",
-            picture_columns!(),
+            image_columns!(),
             images::candidates("suppressions")
         );
         // Built at run time, because two tables share the query for candidates.
@@ -344,7 +344,7 @@ impl Suppressions<'_> {
 /// Identifies a suppression, to find repetitions.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'a> {
-    Picture(&'a [u8], Option<[u32; 4]>, Option<i64>),
+    Image(&'a [u8], Option<[u32; 4]>, Option<i64>),
     Video(&'a [u8]),
     Url(Uuid),
     Person(&'a str, &'a str, i32),
@@ -353,14 +353,14 @@ enum Identity<'a> {
 impl<'a> Identity<'a> {
     fn of(suppression: &'a Suppression) -> Self {
         match suppression {
-            Suppression::Picture { sha256, region, .. } => {
-                Self::Picture(sha256, region.map(|region| region.map(f32::to_bits)), None)
+            Suppression::Image { sha256, region, .. } => {
+                Self::Image(sha256, region.map(|region| region.map(f32::to_bits)), None)
             }
-            Suppression::PictureFace { sha256, region, .. } => {
-                Self::Picture(sha256, Some(region.map(f32::to_bits)), None)
+            Suppression::ImageFace { sha256, region, .. } => {
+                Self::Image(sha256, Some(region.map(f32::to_bits)), None)
             }
             Suppression::VideoFace { sha256, at_us, region } => {
-                Self::Picture(sha256, Some(region.map(f32::to_bits)), Some(*at_us))
+                Self::Image(sha256, Some(region.map(f32::to_bits)), Some(*at_us))
             }
             Suppression::VideoFile { sha256 } => Self::Video(sha256),
             Suppression::Url(url) => Self::Url(hash_of(url)),
@@ -400,11 +400,11 @@ impl<'a> Columns<'a> {
             let (mut file, mut hashes, mut region, mut time) = (None, [None; 3], None, None);
             let (mut address, mut face, mut whole) = (None, None, false);
             match suppression {
-                Suppression::Picture { sha256, phash, dhash, ahash, region: of } => {
+                Suppression::Image { sha256, phash, dhash, ahash, region: of } => {
                     (file, region) = (Some(sha256.as_slice()), *of);
                     hashes = [*phash, *dhash, *ahash].map(Some);
                 }
-                Suppression::PictureFace { sha256, phash, dhash, ahash, region: of, sketch, whole_image } => {
+                Suppression::ImageFace { sha256, phash, dhash, ahash, region: of, sketch, whole_image } => {
                     (file, region) = (Some(sha256.as_slice()), Some(*of));
                     hashes = [*phash, *dhash, *ahash].map(Some);
                     (face, whole) = (Some(sketch), *whole_image);

@@ -283,7 +283,7 @@ impl Tracks<'_> {
         Ok(())
     }
 
-    /// Returns when the faces were visible in videos. Faces of pictures are omitted.
+    /// Returns when the faces were visible in videos. Faces of images are omitted.
     pub async fn appearances(self, faces: &[Uuid]) -> Result<Vec<StoredAppearance>, StoreError> {
         Ok(sqlx::query_as(
             "select s.face_id, t.video_id, t.id as track_id, t.person, t.started_us, t.ended_us, s.at_us

@@ -174,12 +174,12 @@ async fn erasure_compares_every_face_of_large_collection() {
 }
 
 /// Number of images. Inserting their suppressions takes more than two statements.
-const PICTURES: i64 = 2_500;
+const IMAGES: i64 = 2_500;
 
 #[testing::test]
 async fn many_suppressions_are_stored_once_each() {
     let (db, store, collection, model) = fixture::with_model(4).await;
-    let picture = |number: i64, region| Suppression::Picture {
+    let image = |number: i64, region| Suppression::Image {
         sha256: [number.to_be_bytes(); 4].concat(),
         phash: number,
         dhash: number + 1,
@@ -188,14 +188,13 @@ async fn many_suppressions_are_stored_once_each() {
     };
     // Every second image has one face. The width of the face's box is the image's number.
     let region = |number: i64| (number % 2 == 1).then_some([0.25, 0.5, number as f32, 0.75]);
-    let mut kept_out: Vec<Suppression> =
-        (0..PICTURES).map(|number| picture(number, region(number))).collect();
+    let mut kept_out: Vec<Suppression> = (0..IMAGES).map(|number| image(number, region(number))).collect();
     let sketch = Sketch { bits: "01".repeat(128), key: "secret".into(), model_id: model.id };
     kept_out.extend([Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone())]);
     let distinct = kept_out.len() as u64;
     // Adds all of them again, in different batches, and another face of an image in the list.
     kept_out.extend(kept_out.clone());
-    kept_out.push(picture(1, Some([0.0, 0.0, 1.0, 1.0])));
+    kept_out.push(image(1, Some([0.0, 0.0, 1.0, 1.0])));
 
     let record = fixture::erasure_by_likeness(collection);
     let mut tx = store.begin().await.unwrap();
@@ -213,9 +212,9 @@ async fn many_suppressions_are_stored_once_each() {
          'select int8send(n) || int8send(n) || int8send(n) || int8send(n)'",
     )
     .await;
-    assert_eq!(count(whole).await, PICTURES / 2);
+    assert_eq!(count(whole).await, IMAGES / 2);
     let faces = "select count(*) from suppressions where region = array[0.25, 0.5, phash, 0.75]::real[]";
-    assert_eq!(count(faces).await, PICTURES / 2);
+    assert_eq!(count(faces).await, IMAGES / 2);
     let mut tx = store.begin().await.unwrap();
     let found = store.suppressions().suppressed_sketches(tx.conn(), collection, &[sketch], 0).await.unwrap();
     assert_eq!(found, [true]);

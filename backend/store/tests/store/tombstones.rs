@@ -1,7 +1,7 @@
 //! Tests that a restored database repeats the deletions that followed its backup.
 use crate::fixture::{self, Commit, admit_images, image_url};
 use store::erasures::deletion_log::Entry;
-use store::erasures::suppressions::{Sketch, SuppressedPicture, Suppression};
+use store::erasures::suppressions::{Sketch, SuppressedImage, Suppression};
 use store::erasures::{ErasureRecord, Target};
 use store::{Store, StoreError};
 use testing::TestDatabase;
@@ -103,7 +103,7 @@ async fn imported_suppressions_keep_model_of_sketch() {
     let record =
         ErasureRecord { threshold: Some(0.5), suppressions: 2, ..fixture::erasure_by_likeness(collection) };
     let sketch = Sketch { bits: "01".repeat(128), key: "secret".into(), model_id: model.id };
-    let face = Suppression::PictureFace {
+    let face = Suppression::ImageFace {
         sha256: vec![7; 32],
         phash: 1,
         dhash: 2,
@@ -130,7 +130,7 @@ async fn imported_suppressions_keep_model_of_sketch() {
     for (sha256, hashes, same_file) in [([7; 32], None, true), ([8; 32], Some((1, 2)), false)] {
         let found =
             copy.suppressions().suppressed_images(tx.conn(), collection, &sha256, hashes).await.unwrap();
-        let expected = SuppressedPicture {
+        let expected = SuppressedImage {
             same_file,
             phash: 1,
             dhash: 2,

@@ -37,11 +37,11 @@ async fn restored_backup_loses_deleted_and_erased_videos() {
     store.videos().delete(tx.conn(), deleted).await.unwrap();
     let plan = store.erasures().plan(tx.conn(), collection, &Target::Video(erased)).await.unwrap();
     assert_eq!((plan.faces.len(), plan.videos.as_slice()), (faces.len(), &[erased][..]));
-    assert_eq!(plan.pictures, [Suppression::VideoFile { sha256: vec![1; 32] }]);
+    assert_eq!(plan.suppressions, [Suppression::VideoFile { sha256: vec![1; 32] }]);
     let record = ErasureRecord { kind: "video".into(), ..fixture::erasure_by_likeness(collection) };
     store.erasures().record(tx.conn(), &record).await.unwrap();
     store.erasures().carry_out(tx.conn(), &plan).await.unwrap();
-    store.suppressions().suppress(tx.conn(), collection, record.id, &plan.pictures).await.unwrap();
+    store.suppressions().suppress(tx.conn(), collection, record.id, &plan.suppressions).await.unwrap();
     tx.commit().await.unwrap();
     let log = deletion_log(&store).await;
 
@@ -95,11 +95,19 @@ async fn erasing_video_erases_all_videos_of_its_file() {
         assert_eq!((plan.videos.len(), plan.faces.len()), (3, 1));
         assert!(!plan.videos.contains(&other));
         let address = Suppression::Url("http://site.test/copy.mp4".into());
-        assert!(plan.pictures.contains(&address) && plan.pictures.len() == 2, "{:?}", plan.pictures);
+        assert!(
+            plan.suppressions.contains(&address) && plan.suppressions.len() == 2,
+            "{:?}",
+            plan.suppressions
+        );
     }
     let mut tx = store.begin().await.unwrap();
     let plan = store.erasures().plan(tx.conn(), collection, &Target::Video(other)).await.unwrap();
-    assert_eq!(plan.pictures, [Suppression::VideoFile { sha256: vec![2; 32] }], "paths are not suppressed");
+    assert_eq!(
+        plan.suppressions,
+        [Suppression::VideoFile { sha256: vec![2; 32] }],
+        "paths are not suppressed"
+    );
     let elsewhere = store.collections().ensure("elsewhere").await.unwrap().id;
     let foreign = store.erasures().plan(tx.conn(), elsewhere, &Target::Video(other)).await;
     assert!(matches!(foreign, Err(StoreError::NotFound { .. })));

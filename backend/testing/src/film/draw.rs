@@ -5,7 +5,7 @@
 //! Each cell of the second row has the opposite colour of the cell above. A cell is a square of at
 //! least 8 pixels, so lossy codecs keep it readable.
 use super::script::{Film, Placed, Shot, View};
-use crate::people::{Expression, PATCHWORK, Sprite, picture, sprite};
+use crate::people::{Expression, PATCHWORK, Sprite, draw, sprite};
 use std::collections::HashMap;
 use vision::{Frame, Rect};
 
@@ -60,15 +60,15 @@ impl Frames<'_> {
         if self.wall.as_ref().is_none_or(|(of, ..)| *of != first) {
             self.wall = Some(wall(self.film, shot, first));
         }
-        let (_, picture, covered) = self.wall.as_ref().expect("the wall was just drawn");
-        let scale = picture.height() as f32 / covered.height;
+        let (_, image, covered) = self.wall.as_ref().expect("the wall was just drawn");
+        let scale = image.height() as f32 / covered.height;
         let part = Rect {
             x: (seen.x - covered.x) * scale,
             y: (seen.y - covered.y) * scale,
             width: seen.width * scale,
             height: seen.height * scale,
         };
-        view(picture, &part, self.film.width, self.film.height)
+        view(image, &part, self.film.width, self.film.height)
     }
 
     fn person(&mut self, frame: &mut Frame, placed: &Placed) {
@@ -105,7 +105,7 @@ fn wall(film: &Film, shot: &Shot, first: u32) -> (u32, Frame, Rect) {
     let scale = film.height as f32 * shot.camera[0].zoom.min(shot.camera[1].zoom);
     let side = |length: f32| (length * scale).round().max(1.0) as u32;
     let (across, down) = (side(width), side(height));
-    let pixels = picture(across, down, PATCHWORK + shot.wall, &[]);
+    let pixels = draw(across, down, PATCHWORK + shot.wall, &[]);
     let frame = Frame::new(across, down, pixels).expect("three bytes for each pixel");
     (first, frame, Rect { x, y, width: across as f32 / scale, height: down as f32 / scale })
 }
@@ -186,15 +186,15 @@ impl Pyramid {
     }
 }
 
-/// Returns a part of `picture` in the size `width` x `height`. `part` is in pixels of the picture.
-/// Outside the picture, its edge is repeated.
-pub(super) fn view(picture: &Frame, part: &Rect, width: u32, height: u32) -> Frame {
-    // The area of the whole picture, in pixels of the result.
+/// Returns a part of `image` in the size `width` x `height`. `part` is in pixels of the image.
+/// Outside the image, its edge is repeated.
+pub(super) fn view(image: &Frame, part: &Rect, width: u32, height: u32) -> Frame {
+    // The area of the whole image, in pixels of the result.
     let (across, down) = (width as f32 / part.width, height as f32 / part.height);
     let whole = |start: f32, scale: f32, side: u32| (-start * scale, side as f32 * scale);
-    let columns = edge_taps(whole(part.x, across, picture.width()), width, picture.width() as usize);
-    let rows = edge_taps(whole(part.y, down, picture.height()), height, picture.height() as usize);
-    let (stride, data) = (picture.width() as usize * 3, picture.data());
+    let columns = edge_taps(whole(part.x, across, image.width()), width, image.width() as usize);
+    let rows = edge_taps(whole(part.y, down, image.height()), height, image.height() as usize);
+    let (stride, data) = (image.width() as usize * 3, image.data());
     let mut pixels = Vec::with_capacity(width as usize * height as usize * 3);
     for row in &rows {
         let [above, below] = [row.first, row.second].map(|y| &data[y * stride..][..stride]);

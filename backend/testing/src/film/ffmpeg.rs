@@ -203,7 +203,7 @@ pub enum MovieIndex {
     End,
     /// Before the frames ("faststart").
     Start,
-    /// In fragments of one group of pictures each.
+    /// In fragments of one group of images each.
     Fragments,
 }
 

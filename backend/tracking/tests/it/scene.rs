@@ -35,7 +35,7 @@ type Path = Box<dyn Fn(f64) -> (f64, f64, f64)>;
 pub(crate) struct Person {
     pub(crate) identity: u64,
     pub(crate) path: Path,
-    /// The times in seconds between which the face is in the picture.
+    /// The times in seconds between which the face is in the image.
     pub(crate) shown: (f64, f64),
     /// Periods (start, end) in seconds in which something hides the face.
     pub(crate) hidden: Vec<(f64, f64)>,

@@ -347,7 +347,7 @@ fn recognises_ffmpeg_formats_and_names_setup_script() {
     // The minor version is not a brand, and a video is not an image.
     assert_eq!(Format::sniff(b"\0\0\0\x14ftypisom\0\0\x02\0mp42"), None);
     assert_eq!(Format::sniff(b"\0\0\0\x14ftypisomavifmp42"), None);
-    let listed = read(b"no picture").unwrap_err().to_string();
+    let listed = read(b"not an image").unwrap_err().to_string();
     assert!(listed.contains("jpeg, png, webp, gif, bmp"), "{listed}");
     assert!(listed.contains("avif, heic, jxl, tiff, jp2"), "{listed}");
 }

@@ -8,8 +8,8 @@ fn fixtures() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let named = entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.path()));
-    let pictures = named.filter(|(name, _)| !name.ends_with(".py"));
-    pictures.map(|(name, path)| (name, std::fs::read(path).unwrap())).collect()
+    let images = named.filter(|(name, _)| !name.ends_with(".py"));
+    images.map(|(name, path)| (name, std::fs::read(path).unwrap())).collect()
 }
 
 #[test]

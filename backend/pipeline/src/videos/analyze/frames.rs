@@ -283,7 +283,7 @@ fn rest_of(segment: Segment, after_us: i64) -> Option<Segment> {
 }
 
 /// Number of faces in frames that wait while a part is stored. It bounds the memory for their
-/// pictures: 15 MB, or those of one frame.
+/// images: 15 MB, or those of one frame.
 const MAX_FACES: usize = 64;
 
 pub(super) struct AnalyzedFrame {

@@ -229,7 +229,7 @@ impl Run<'_> {
                 };
                 let size = (frame.width(), frame.height());
                 let found = analyzer.find_faces_of_frame(&frame, &frame_options, priority).await?;
-                let faces = analyzer.cut_pictures(&frame, found, options.pictures, high_score).await?;
+                let faces = analyzer.cut_chips(&frame, found, options.images, high_score).await?;
                 // Nothing else holds the pixels now, so the decoder can use the memory again.
                 if let Ok(frame) = Arc::try_unwrap(frame) {
                     recycle.give(frame);

@@ -24,7 +24,7 @@ struct Kept {
     _held: HeldBytes,
 }
 
-/// Counts the bytes of a picture until it is dropped.
+/// Counts the bytes of an image until it is dropped.
 #[derive(Debug)]
 struct HeldBytes {
     all: Arc<AtomicU64>,
@@ -54,7 +54,7 @@ pub(super) struct TrackCollector<'a> {
     ended: Vec<Track<Kept>>,
     /// Highest number of a track of earlier parts.
     numbers: u32,
-    /// Bytes of the pictures of all faces that may become best shots.
+    /// Bytes of the images of all faces that may become best shots.
     held: Arc<AtomicU64>,
     max_held: u64,
 }
@@ -79,11 +79,11 @@ impl<'a> TrackCollector<'a> {
             ended: Vec::new(),
             numbers,
             held: Arc::default(),
-            max_held: options.max_picture_bytes,
+            max_held: options.max_image_bytes,
         }
     }
 
-    /// Returns whether the part must end, because its pictures take too much memory.
+    /// Returns whether the part must end, because its images take too much memory.
     pub(super) fn is_full(&self) -> bool {
         self.held.load(Ordering::Relaxed) > self.max_held
     }
@@ -177,7 +177,7 @@ fn video_track(track: Track<Kept>, number: u32) -> VideoTrack {
         let Kept { detection, quality, chip, cut, .. } = shot.payload;
         TrackFace {
             at_us: shot.at_us,
-            pictures: chip.zip(cut).map(|(chip, cut)| cut.into_pictures(&chip, &detection)),
+            images: chip.zip(cut).map(|(chip, cut)| cut.into_images(&chip, &detection)),
             face: AnalyzedFace {
                 detection,
                 quality,

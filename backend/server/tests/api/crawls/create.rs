@@ -293,8 +293,8 @@ fn addresses(page: &Value) -> Vec<&str> {
 async fn unprocessed_images_are_listed_with_reasons() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
-    let missing = ["first.jpg", "second.jpg", "third.jpg"].map(|name| site.picture(name));
-    let mut seeds = vec![site.picture("ada_small.jpg")];
+    let missing = ["first.jpg", "second.jpg", "third.jpg"].map(|name| site.image(name));
+    let mut seeds = vec![site.image("ada_small.jpg")];
     seeds.extend(missing.clone());
     let crawl = app.crawl(&seeds).await;
     assert_eq!(crawl["reasons"], json!({"http_404": 3}), "{crawl}");
@@ -334,6 +334,6 @@ async fn unprocessed_image_is_listed_with_page() {
     let crawl = app.crawl(&[site.page()]).await;
     let path = format!("/crawls/{}/unprocessed-images", crawl.text("id"));
     let all = app.get_ok(&path).await;
-    assert_eq!(addresses(&all), [site.picture("missing.jpg")]);
+    assert_eq!(addresses(&all), [site.image("missing.jpg")]);
     assert_eq!(all["images"][0]["page_url"], site.page());
 }

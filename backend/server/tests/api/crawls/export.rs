@@ -107,7 +107,7 @@ async fn export_contains_faces_and_only_sources_of_crawl() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "small_pair.jpg"]).await;
     // Another crawl found one of the images before. Its source must not appear in this export.
-    app.crawl(&[site.picture("ada_small.jpg")]).await;
+    app.crawl(&[site.image("ada_small.jpg")]).await;
     let crawl = app.crawl(&[site.page()]).await;
     let path = format!("/crawls/{}/export", crawl.text("id"));
 

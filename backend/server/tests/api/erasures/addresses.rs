@@ -13,7 +13,7 @@ async fn enrol(app: &App, url: &str) -> Value {
 
 async fn redirected_site() -> Pages {
     let site = Pages::start().await;
-    site.picture("/new.jpg", testing::picture("ada.jpg")).redirect("/old.jpg", "/new.jpg");
+    site.image("/new.jpg", testing::drawing("ada.jpg")).redirect("/old.jpg", "/new.jpg");
     site
 }
 
@@ -56,7 +56,7 @@ async fn crawled_image_is_erased_and_suppressed_by_either_url() {
         assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{erased}: {done}");
         // A new image at the erased URL is suppressed, whether the crawl reaches it directly or by
         // a redirect.
-        site.picture("/new.jpg", testing::picture("cora.jpg"));
+        site.image("/new.jpg", testing::drawing("cora.jpg"));
         let again = app.crawl(&[site.url("/old.jpg")]).await;
         assert_eq!(again["reasons"]["suppressed_url"], 1, "{erased}: {again}");
     }
@@ -70,7 +70,7 @@ async fn images_of_page_are_erased_by_either_page_url() {
         app.crawl(&[site.url("/old")]).await;
         let done = erase(&app, &json!({"url": site.url(erased)})).await;
         assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{erased}: {done}");
-        site.picture("/new.jpg", testing::picture("cora.jpg"));
+        site.image("/new.jpg", testing::drawing("cora.jpg"));
         let again = app.crawl(&[site.url("/old")]).await;
         assert_eq!(again["counts"]["images"]["suppressed"], 1, "{erased}: {again}");
     }
@@ -111,8 +111,8 @@ async fn site_with_traces() -> Pages {
     site.page("/", "quaxtitle", shown)
         .page("/linked", "a page with a link", "<a href=/quaxphoto>see</a><img src=/ben.jpg>")
         .redirect("/quaxphoto", "/quaxphoto.jpg")
-        .picture("/quaxphoto.jpg", testing::picture("ada.jpg"))
-        .picture("/ben.jpg", testing::picture("ben.jpg"));
+        .image("/quaxphoto.jpg", testing::drawing("ada.jpg"))
+        .image("/ben.jpg", testing::drawing("ben.jpg"));
     site
 }
 
@@ -148,7 +148,7 @@ async fn erased_page_leaves_no_url_or_title() {
     let site = Pages::start().await;
     site.page("/", "a list", "<a href=/quaxphoto.html>more</a>")
         .page("/quaxphoto.html", "quaxtitle", "<img src=/ada.jpg alt='quaxsmile'>")
-        .picture("/ada.jpg", testing::picture("ada.jpg"));
+        .image("/ada.jpg", testing::drawing("ada.jpg"));
     app.crawl(&[site.url("/")]).await;
     let done = erase(&app, &json!({"url": site.url("/quaxphoto.html")})).await;
     assert_eq!(done["images"], 1, "{done}");
@@ -161,9 +161,9 @@ async fn erased_unstored_image_leaves_no_url_or_alt_text() {
     for (name, body) in [("missing", None), ("text", Some(("text/plain", &b"no image"[..])))] {
         let (app, site) = (App::spawn().await, Pages::start().await);
         site.page("/", "quaxtitle", "<img src=/quaxphoto.jpg alt='quaxsmile'><img src=/ben.jpg>")
-            .picture("/ben.jpg", testing::picture("ben.jpg"));
+            .image("/ben.jpg", testing::drawing("ben.jpg"));
         if let Some((_, bytes)) = body {
-            site.picture("/quaxphoto.jpg", bytes.to_vec());
+            site.image("/quaxphoto.jpg", bytes.to_vec());
         }
         app.crawl(&[site.url("/")]).await;
         let before = traces_in(&dump(&app));

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use server::{AppState, Config};
 
 /// Crawls the images in a service in which one call may delete `most` rows without a token.
-async fn crawled(most: u64, pictures: &[&str]) -> (App, Value) {
+async fn crawled(most: u64, images: &[&str]) -> (App, Value) {
     let config = Config { confirm_above: most, ..Options::default().config };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
-    let site = Site::with(pictures).await;
+    let site = Site::with(images).await;
     let crawl = app.crawl(&[site.page()]).await;
     (app, crawl)
 }
@@ -259,7 +259,7 @@ async fn every_deletion_requires_token_of_dry_run() {
         let subject = app.create("/subjects", &json!({"name": "Cora"})).await.text("id").to_owned();
         let file = ["cora.jpg", "dan.jpg"][enrolled.len()];
         let path = format!("/subjects/{subject}/faces?force=true");
-        let sent = ok(app.post_raw(&path, "image/jpeg", images::picture(file)).await).await;
+        let sent = ok(app.post_raw(&path, "image/jpeg", images::drawing(file)).await).await;
         enrolled.push((subject, sent["faces"][0].text("face_id").to_owned()));
     }
     let collection = app.database.store().collections().get("default").await.unwrap().id;

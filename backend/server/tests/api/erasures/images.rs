@@ -36,8 +36,8 @@ async fn erased_image_with_watermark_is_suppressed() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     // The format is lossless, so the stored hashes equal those computed above.
     let frame = pixels("ben_2.jpg");
-    site.picture("/plain.png", encode::png(&frame));
-    site.picture("/marked.png", encode::png(&beyond_the_bands(&frame)));
+    site.image("/plain.png", encode::png(&frame));
+    site.image("/marked.png", encode::png(&beyond_the_bands(&frame)));
     let first = app.crawl(&[site.url("/plain.png")]).await;
     assert_eq!(first["counts"]["faces"], 1, "{first}");
     let image = app.get_ok("/images").await["images"][0]["id"].clone();
@@ -50,8 +50,8 @@ async fn erased_image_with_watermark_is_suppressed() {
 async fn marked_copy_is_near_duplicate_of_stored_image() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let frame = pixels("ben_2.jpg");
-    site.picture("/plain.png", encode::png(&frame));
-    site.picture("/marked.png", encode::png(&beyond_the_bands(&frame)));
+    site.image("/plain.png", encode::png(&frame));
+    site.image("/marked.png", encode::png(&beyond_the_bands(&frame)));
     app.crawl(&[site.url("/plain.png")]).await;
     let again = app.crawl(&[site.url("/marked.png")]).await;
     assert_eq!(again["reasons"]["near_duplicate"], 1, "{again}");
@@ -62,7 +62,7 @@ async fn badge_erasure_admits_other_people_on_same_template() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let names: Vec<String> = (0..4).map(|person| format!("/{person}.jpg")).collect();
     for (person, name) in (0..).zip(&names) {
-        site.picture(name, testing::people::badge_file(&[person]));
+        site.image(name, testing::people::badge_file(&[person]));
     }
     app.crawl(&[site.url(&names[0])]).await;
     let image = app.get_ok("/images").await["images"][0]["id"].clone();
@@ -101,7 +101,7 @@ async fn larger_copy_with_hidden_face_deletes_no_face() {
     let (small, large) = small_and_large(true);
     let [a, b] = [&small, &large].map(|file| PerceptualHashes::of(&decoded(file)));
     assert!(a.is_near(&b), "{:?}: the copies must be near duplicates", a.distance(&b));
-    site.picture("/small.jpg", small).picture("/large.jpg", large);
+    site.image("/small.jpg", small).image("/large.jpg", large);
     app.crawl(&[site.url("/small.jpg")]).await;
     let before = faces(&app).await;
     assert_eq!(before.len(), 2);
@@ -120,7 +120,7 @@ async fn larger_copy_with_hidden_face_deletes_no_face() {
 async fn larger_copy_with_all_faces_supersedes_and_is_audited() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let (small, large) = small_and_large(false);
-    site.picture("/small.jpg", small).picture("/large.jpg", large);
+    site.image("/small.jpg", small).image("/large.jpg", large);
     app.crawl(&[site.url("/small.jpg")]).await;
     let before = faces(&app).await;
     app.crawl(&[site.url("/large.jpg")]).await;
@@ -141,7 +141,7 @@ const PAINT: u8 = 127;
 fn couple() -> Vec<u8> {
     let head = |person, x| Head { person, x, y: 220.0, height: 200.0, turn: 0.0 };
     let heads = [head(testing::gallery::EVE, 235.0), head(testing::gallery::FINN, 375.0)];
-    people::jpeg(SIZE.0, SIZE.1, people::picture(SIZE.0, SIZE.1, people::PATCHWORK + 77, &heads))
+    people::jpeg(SIZE.0, SIZE.1, people::draw(SIZE.0, SIZE.1, people::PATCHWORK + 77, &heads))
 }
 
 /// Returns the number of chip pixels inside the box `hidden` that are not painted over. Returns
@@ -183,7 +183,7 @@ async fn faces_from_left(app: &App) -> Vec<Value> {
 #[testing::test]
 async fn neighbour_images_show_no_pixel_of_erased_face() {
     let (app, site) = (App::spawn().await, Pages::start().await);
-    site.picture("/couple.jpg", couple());
+    site.image("/couple.jpg", couple());
     app.crawl(&[site.url("/couple.jpg")]).await;
     let both = faces_from_left(&app).await;
     assert_eq!(both.len(), 2, "{both:?}");
@@ -216,7 +216,7 @@ async fn neighbour_images_show_no_pixel_of_erased_face() {
 #[testing::test]
 async fn erasure_keeps_crop_and_chip_of_distant_face() {
     let (app, site) = (App::spawn().await, Pages::start().await);
-    site.picture("/two.jpg", testing::picture("two_people.jpg"));
+    site.image("/two.jpg", testing::drawing("two_people.jpg"));
     app.crawl(&[site.url("/two.jpg")]).await;
     let both = faces_from_left(&app).await;
     erase(&app, &json!({"face_id": both[0]["id"]})).await;

@@ -15,7 +15,7 @@ use store::keys::Scope;
 use vision::{Frame, Limits};
 
 fn showing(name: &str) -> Value {
-    json!({"image_base64": STANDARD.encode(testing::picture(name))})
+    json!({"image_base64": STANDARD.encode(testing::drawing(name))})
 }
 
 #[testing::test]
@@ -121,7 +121,7 @@ async fn erased_face_in_shared_image_stays_suppressed_without_sketch() {
 #[testing::test]
 async fn erasure_by_url_deletes_and_suppresses_images() {
     let (app, site, _) = App::with_crawl(&["ben.jpg", "cora.jpg"]).await;
-    let image = site.picture("ben.jpg");
+    let image = site.image("ben.jpg");
     let done = erase(&app, &json!({"url": format!("{image}#part")})).await;
     assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{done}");
     let again = app.crawl(&[site.page()]).await;
@@ -173,8 +173,8 @@ async fn erasure_rejects_invalid_targets_and_requires_scope() {
 async fn lifting_suppressions_affects_only_one_erasure() {
     let (app, site, _) = App::with_crawl(&["ada.jpg", "cora.jpg"]).await;
     let person = erase(&app, &and(showing("ada_2.jpg"), json!({"suppress_person": true}))).await;
-    let address = erase(&app, &json!({"url": site.picture("ada.jpg")})).await;
-    let twice = erase(&app, &json!({"url": site.picture("ada.jpg")})).await;
+    let address = erase(&app, &json!({"url": site.image("ada.jpg")})).await;
+    let twice = erase(&app, &json!({"url": site.image("ada.jpg")})).await;
     assert_eq!(twice["erasure"]["suppressions"], 1, "each erasure has its own suppression: {twice}");
     let lift = async |done: &Value| {
         let path = format!("/erasures/{}/suppressions", done["erasure"].text("id"));
@@ -229,8 +229,8 @@ async fn erased_person_leaves_no_data_in_dump_or_blobs() {
     let mut pieces = Vec::new();
     for face in &theirs {
         for kind in ["chip", "crop"] {
-            let picture = app.get(&format!("/faces/{face}/crop?kind={kind}")).await.bytes().await.unwrap();
-            pieces.push(picture.to_vec());
+            let image = app.get(&format!("/faces/{face}/crop?kind={kind}")).await.bytes().await.unwrap();
+            pieces.push(image.to_vec());
         }
     }
     // The dump contains each row with the id of the face. The first components of its embedding are
@@ -290,7 +290,7 @@ pub(crate) fn dump(app: &App) -> String {
 }
 
 fn pixels(name: &str) -> Frame {
-    decoded(&testing::picture(name))
+    decoded(&testing::drawing(name))
 }
 
 fn decoded(file: &[u8]) -> Frame {

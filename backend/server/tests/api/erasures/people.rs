@@ -14,12 +14,12 @@ fn found(text: &str) -> Vec<&'static str> {
     WORDS.into_iter().filter(|word| text.contains(word)).collect()
 }
 
-async fn crawled(pictures: &[&str]) -> (App, Pages) {
+async fn crawled(images: &[&str]) -> (App, Pages) {
     let (app, site) = (App::spawn().await, Pages::start().await);
-    let shown: String = pictures.iter().map(|name| format!("<img src=/{name}>")).collect();
+    let shown: String = images.iter().map(|name| format!("<img src=/{name}>")).collect();
     site.page("/", "pictures", &shown);
-    for name in pictures {
-        site.picture(&format!("/{name}"), testing::picture(name));
+    for name in images {
+        site.image(&format!("/{name}"), testing::drawing(name));
     }
     app.crawl(&[site.url("/")]).await;
     (app, site)
@@ -56,7 +56,7 @@ async fn subject_without_remaining_face_is_deleted_by_any_erasure() {
             "url" => json!({"url": site.url("/ada.jpg")}),
             "page" => json!({"url": site.url("/")}),
             "face" => json!({"face_id": ada["id"]}),
-            _ => json!({"image_base64": STANDARD.encode(testing::picture("ada.jpg"))}),
+            _ => json!({"image_base64": STANDARD.encode(testing::drawing("ada.jpg"))}),
         };
         let mut look = target.clone();
         look["dry_run"] = json!(true);
@@ -106,7 +106,7 @@ fn own(app: &App) -> f32 {
 
 async fn look(app: &App, query: &str) -> reqwest::Response {
     let path = format!("/erasures?dry_run=true&{query}");
-    app.post_parts(&path, &[("image", images::picture("ada_2.jpg"))]).await
+    app.post_parts(&path, &[("image", images::drawing("ada_2.jpg"))]).await
 }
 
 #[testing::test]
@@ -136,14 +136,14 @@ async fn threshold_matching_strangers_requires_force() {
         let refused = problem(refused, 422, "invalid_field").await;
         assert_eq!((field(&refused), &refused["reason"]), ("threshold", &json!("strangers_match")));
         assert!(refused.text("detail").contains(&own.to_string()), "{refused}");
-        let parts = [("image", images::picture("ada_2.jpg"))];
+        let parts = [("image", images::drawing("ada_2.jpg"))];
         let erased = app.post_parts(&format!("/erasures?threshold={threshold}"), &parts).await;
         problem(erased, 422, "invalid_field").await;
     }
     assert_eq!(faces().await, 2);
     let forced: Value = ok(look(&app, "threshold=0&force=true").await).await;
     assert!(forced["faces"].as_u64().unwrap() >= 1, "{forced}");
-    let parts = [("image", images::picture("ada_2.jpg"))];
+    let parts = [("image", images::drawing("ada_2.jpg"))];
     json_of(app.post_parts("/erasures?threshold=0&force=true", &parts).await, StatusCode::CREATED).await;
     assert!(faces().await < 2);
 }

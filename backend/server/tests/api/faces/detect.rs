@@ -1,14 +1,14 @@
 //! Tests the detection of faces in one image and in a batch, and the comparison of two images.
-use crate::support::images::{drawn, picture, truncated};
+use crate::support::images::{drawing, drawn, truncated};
 use crate::support::site::Site;
 use crate::support::{App, Json, field, ok, problem};
 use serde_json::{Value, json};
 
 /// Returns the response for an image that must have one face. The face must be within 20 pixels of
 /// `wanted` (x, y, width, height).
-async fn one_face(picture: Vec<u8>, wanted: [f64; 4]) -> Value {
+async fn one_face(image: Vec<u8>, wanted: [f64; 4]) -> Value {
     let app = App::spawn().await;
-    let answer = ok(app.post_parts("/faces/detect", &[("image", picture)]).await).await;
+    let answer = ok(app.post_parts("/faces/detect", &[("image", image)]).await).await;
     let faces = answer.list("faces");
     assert_eq!(faces.len(), 1);
     for (side, wanted) in ["x", "y", "width", "height"].into_iter().zip(wanted) {
@@ -31,7 +31,7 @@ async fn photograph_face_agrees_with_reference_detector() {
 #[testing::test]
 async fn portrait_face_is_found_at_drawn_position() {
     let [left, top, width, height] = testing::gallery::face("ada.jpg").map(f64::from);
-    let answer = one_face(picture("ada.jpg"), [left, top, width, height]).await;
+    let answer = one_face(drawing("ada.jpg"), [left, top, width, height]).await;
     let faces = answer.list("faces");
     let embedding = faces[0].list("embedding");
     let length: f64 = embedding.iter().map(|x| x.as_f64().unwrap().powi(2)).sum();
@@ -60,8 +60,8 @@ fn shape(value: &Value) -> Value {
 #[testing::test]
 async fn image_without_face_returns_empty_list() {
     let app = App::spawn().await;
-    for picture in [picture("view.jpg"), drawn(64, 48)] {
-        let answer = ok(app.post_raw("/faces/detect", "image/jpeg", picture).await).await;
+    for image in [drawing("view.jpg"), drawn(64, 48)] {
+        let answer = ok(app.post_raw("/faces/detect", "image/jpeg", image).await).await;
         assert_eq!(answer["faces"], json!([]));
     }
 }
@@ -69,9 +69,9 @@ async fn image_without_face_returns_empty_list() {
 #[testing::test]
 async fn detect_parameters_control_response_content() {
     let app = App::spawn().await;
-    let picture = picture("two_people.jpg");
+    let image = drawing("two_people.jpg");
     let ask = async |query: &str| {
-        ok(app.post_raw(&format!("/faces/detect?{query}"), "image/jpeg", picture.clone()).await).await
+        ok(app.post_raw(&format!("/faces/detect?{query}"), "image/jpeg", image.clone()).await).await
     };
     let all = ask("").await;
     assert_eq!(all.list("faces").len(), 2);
@@ -92,10 +92,10 @@ async fn detect_parameters_control_response_content() {
 #[testing::test]
 async fn rotated_faces_are_found_with_auto_rotation() {
     let app = App::spawn().await;
-    let upright = ok(app.post_raw("/faces/detect", "image/jpeg", picture("turned_0.jpg")).await).await;
+    let upright = ok(app.post_raw("/faces/detect", "image/jpeg", drawing("turned_0.jpg")).await).await;
     assert_eq!(upright["image"]["rotation"], 0);
     let turned =
-        ok(app.post_raw("/faces/detect?rotate=auto", "image/jpeg", picture("turned_180.jpg")).await).await;
+        ok(app.post_raw("/faces/detect?rotate=auto", "image/jpeg", drawing("turned_180.jpg")).await).await;
     assert_eq!(turned["image"]["rotation"], 180);
     assert_eq!(turned.list("faces").len(), upright.list("faces").len());
 }
@@ -124,9 +124,9 @@ async fn invalid_detect_parameter_error_names_value_and_range() {
 async fn batch_returns_one_result_per_image_in_order() {
     let app = App::spawn().await;
     let parts = [
-        ("image", picture("ada_small.jpg")),
-        ("image", b"no picture".to_vec()),
-        ("image", picture("two_people.jpg")),
+        ("image", drawing("ada_small.jpg")),
+        ("image", b"not an image".to_vec()),
+        ("image", drawing("two_people.jpg")),
         ("image", truncated(&drawn(200, 200))),
         ("image", drawn(40, 40)),
         ("image", Vec::new()),
@@ -153,7 +153,7 @@ async fn batch_accepts_json_images() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
     let body = json!({"images": [
-        {"url": site.picture("ada_small.jpg")}, {"url": format!("{}/nowhere", site.url)}, {"image_base64": "AAAA"}
+        {"url": site.image("ada_small.jpg")}, {"url": format!("{}/nowhere", site.url)}, {"image_base64": "AAAA"}
     ]});
     let answer = app.post_ok("/faces/detect/batch", &body).await;
     assert_eq!(answer["results"][0].list("faces").len(), 1);
@@ -184,10 +184,10 @@ async fn compare_matches_same_person_only() {
     let app = App::spawn().await;
     let path = "/faces/compare";
     let same =
-        ok(app.post_parts(path, &[("image", picture("ada.jpg")), ("image", picture("ada_2.jpg"))]).await)
+        ok(app.post_parts(path, &[("image", drawing("ada.jpg")), ("image", drawing("ada_2.jpg"))]).await)
             .await;
     let different =
-        ok(app.post_parts(path, &[("image_b", picture("ben.jpg")), ("image_a", picture("ada.jpg"))]).await)
+        ok(app.post_parts(path, &[("image_b", drawing("ben.jpg")), ("image_a", drawing("ada.jpg"))]).await)
             .await;
     assert_eq!((&same["match"], &different["match"]), (&json!(true), &json!(false)));
     // The similarities of drawn people are similar to those of people in photographs.
@@ -204,7 +204,7 @@ async fn compare_accepts_json_and_selects_faces_and_threshold() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "ada_and_ben.jpg"]).await;
     let body =
-        json!({"a": {"url": site.picture("ada_small.jpg")}, "b": {"url": site.picture("ada_and_ben.jpg")}});
+        json!({"a": {"url": site.image("ada_small.jpg")}, "b": {"url": site.image("ada_and_ben.jpg")}});
     let of = async |query: &str| app.post_ok(&format!("/faces/compare{query}"), &body).await;
     let first = of("").await["similarity"].as_f64().unwrap();
     let second = of("?face_b=1").await["similarity"].as_f64().unwrap();
@@ -223,7 +223,7 @@ async fn compare_accepts_json_and_selects_faces_and_threshold() {
 async fn compare_error_names_invalid_image() {
     let app = App::spawn().await;
     let path = "/faces/compare";
-    let face = picture("ada_small.jpg");
+    let face = drawing("ada_small.jpg");
     let empty = app.post_parts(path, &[("image_a", face.clone()), ("image_b", drawn(64, 64))]).await;
     assert_eq!(field(&problem(empty, 422, "no_face").await), "b");
     let text = app.post_parts(path, &[("image_a", b"text".to_vec()), ("image_b", face.clone())]).await;

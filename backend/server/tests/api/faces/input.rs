@@ -1,5 +1,5 @@
 //! Tests all ways to pass an image, all errors that concern an image, and damaged files.
-use crate::support::images::{arithmetic, avif, drawn, enormous, picture, tiff, truncated};
+use crate::support::images::{arithmetic, avif, drawing, drawn, enormous, tiff, truncated};
 use crate::support::site::Site;
 use crate::support::{App, Json, Models, Options, field, ok, problem};
 use futures::{StreamExt, stream};
@@ -28,17 +28,17 @@ fn base64(bytes: &[u8]) -> String {
 async fn every_image_input_method_gives_same_result() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
-    let picture = picture("ada_small.jpg");
+    let image = drawing("ada_small.jpg");
     let path = "/faces/detect";
-    let in_text = base64(&picture);
+    let in_text = base64(&image);
     let answers = [
-        app.post_parts(path, &[("image", picture.clone())]).await,
-        app.post_raw(path, "image/jpeg", picture.clone()).await,
-        app.post_raw(path, "image/png", picture.clone()).await,
-        app.post_raw(path, "application/octet-stream", picture.clone()).await,
+        app.post_parts(path, &[("image", image.clone())]).await,
+        app.post_raw(path, "image/jpeg", image.clone()).await,
+        app.post_raw(path, "image/png", image.clone()).await,
+        app.post_raw(path, "application/octet-stream", image.clone()).await,
         app.post_json(path, &json!({"image_base64": in_text})).await,
         app.post_json(path, &json!({"image_base64": format!("data:image/jpeg;base64,{in_text}")})).await,
-        app.post_json(path, &json!({"url": site.picture("ada_small.jpg")})).await,
+        app.post_json(path, &json!({"url": site.image("ada_small.jpg")})).await,
     ];
     let mut first: Option<Value> = None;
     for answer in answers {
@@ -52,9 +52,9 @@ async fn every_image_input_method_gives_same_result() {
 #[testing::test]
 async fn unusable_image_content_has_distinct_error_codes() {
     let app = App::spawn().await;
-    let jpeg = picture("ada_small.jpg");
+    let jpeg = drawing("ada_small.jpg");
     for (what, bytes, status, code) in [
-        ("text", b"hello, this is no picture at all".to_vec(), 415, "not_an_image"),
+        ("text", b"hello, this is not an image".to_vec(), 415, "not_an_image"),
         ("html", b"<!doctype html><title>404</title>".to_vec(), 415, "not_an_image"),
         ("the head of an avif", avif(), 422, "corrupt_image"),
         // The service of this test has no ffmpeg.
@@ -106,7 +106,7 @@ async fn json_image_error_names_invalid_field() {
     let bad = problem(app.post_json(path, &json!({"image_base64": "%%%"})).await, 422, "bad_base64").await;
     assert_eq!(field(&bad), "image_base64");
     problem(app.post_json(path, &json!({"image_base64": ""})).await, 400, "missing_image").await;
-    let text = app.post_json(path, &json!({"image_base64": base64(b"no picture")})).await;
+    let text = app.post_json(path, &json!({"image_base64": base64(b"not an image")})).await;
     problem(text, 415, "not_an_image").await;
 }
 
@@ -183,7 +183,7 @@ async fn image_size_limit_applies_to_every_input_method() {
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let site = Site::with(&["group.jpg"]).await;
     let path = "/faces/detect";
-    let (fits, over, far_over) = (picture("two_people.jpg"), picture("group.jpg"), vec![b'x'; 8 << 20]);
+    let (fits, over, far_over) = (drawing("two_people.jpg"), drawing("group.jpg"), vec![b'x'; 8 << 20]);
     assert!(fits.len() < 60_000 && over.len() > 80_000);
     for bytes in [over.clone(), far_over] {
         for answer in [
@@ -195,7 +195,7 @@ async fn image_size_limit_applies_to_every_input_method() {
             assert!(problem["allowed"][0].as_str().unwrap().starts_with("at most "), "{problem}");
         }
     }
-    let fetched = app.post_json(path, &json!({"url": site.picture("group.jpg")})).await;
+    let fetched = app.post_json(path, &json!({"url": site.image("group.jpg")})).await;
     assert_eq!(field(&problem(fetched, 413, "too_many_bytes").await), "url");
     ok(app.post_raw(path, "image/jpeg", fits.clone()).await).await;
     app.post_ok(path, &json!({"image_base64": base64(&fits)})).await;

@@ -1,5 +1,5 @@
 //! Tests the operations on stored faces, and the search for faces.
-use crate::support::images::{drawn, picture};
+use crate::support::images::{drawing, drawn};
 use crate::support::site::Site;
 use crate::support::{ABSENT, App, Json, and, field, ok, problem, time};
 use reqwest::StatusCode;
@@ -61,7 +61,7 @@ async fn stored_faces_are_listed_shown_and_deleted() {
     let empty = app.get("/faces?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z").await;
     assert_eq!(field(&problem(empty, 400, "bad_query").await), "until");
 
-    pictures_of_a_face(&app, faces[0].text("id")).await;
+    images_of_a_face(&app, faces[0].text("id")).await;
 
     // A deletion also removes the files.
     let id = faces[0].text("id");
@@ -74,7 +74,7 @@ async fn stored_faces_are_listed_shown_and_deleted() {
     assert_eq!(app.blobs(), files - 2, "crop and chip must be deleted");
 }
 
-async fn pictures_of_a_face(app: &App, id: &str) {
+async fn images_of_a_face(app: &App, id: &str) {
     for (query, format, size) in [
         ("", image::ImageFormat::Jpeg, None),
         ("?kind=crop", image::ImageFormat::Jpeg, None),
@@ -144,7 +144,7 @@ async fn search_finds_crawled_person_by_other_image() {
     assert_eq!(crawl["counts"]["images"]["processed"], 8, "{crawl:#}");
 
     // Without a threshold, all images of the person are ranked before all other images.
-    let probe = picture("ada_2.jpg");
+    let probe = drawing("ada_2.jpg");
     let all =
         ok(app.post_parts("/faces/search?threshold=-1&limit=100", &[("image", probe.clone())]).await).await;
     let ranking = names(&all);
@@ -173,7 +173,7 @@ async fn search_finds_crawled_person_by_other_image() {
 
     // A search with an embedding returns the same matches as the image. The length of the vector is
     // irrelevant.
-    let detected = ok(app.post_raw("/faces/detect", "image/jpeg", picture("ada_2.jpg")).await).await;
+    let detected = ok(app.post_raw("/faces/detect", "image/jpeg", drawing("ada_2.jpg")).await).await;
     let embedding: Vec<f64> =
         detected["faces"][0].list("embedding").iter().map(|x| x.as_f64().unwrap() * 7.5).collect();
     let by_embedding = json!({"embedding": embedding, "exact": true, "threshold": -1, "limit": 100});
@@ -247,7 +247,7 @@ async fn invalid_search_probe_error_names_field() {
     ] {
         assert_eq!(field(&problem(ask(body).await, 422, "invalid_field").await), named);
     }
-    let face = picture("ada_small.jpg");
+    let face = drawing("ada_small.jpg");
     let elsewhere = app.post_raw("/faces/search?collection=nowhere", "image/jpeg", face.clone()).await;
     problem(elsewhere, 404, "not_found").await;
     let beyond = app.post_raw("/faces/search?face_index=7", "image/jpeg", face).await;

@@ -1,13 +1,13 @@
 //! Creates images without a face, and files with one defect each. `testing::gallery` draws people.
 use image::{ImageFormat, Rgb, RgbImage};
 use std::io::Cursor;
-pub(crate) use testing::picture;
+pub(crate) use testing::drawing;
 
 /// Returns a drawn image without a face, as PNG.
 pub(crate) fn drawn(width: u32, height: u32) -> Vec<u8> {
-    let picture = RgbImage::from_fn(width, height, |x, y| Rgb([(x * 3) as u8, (y * 5) as u8, 90]));
+    let image = RgbImage::from_fn(width, height, |x, y| Rgb([(x * 3) as u8, (y * 5) as u8, 90]));
     let mut file = Cursor::new(Vec::new());
-    picture.write_to(&mut file, ImageFormat::Png).unwrap();
+    image.write_to(&mut file, ImageFormat::Png).unwrap();
     file.into_inner()
 }
 
@@ -19,9 +19,9 @@ pub(crate) fn noise(width: u32, height: u32) -> Vec<u8> {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 56) as u8
     };
-    let picture = RgbImage::from_fn(width, height, |_, _| Rgb([byte(), byte(), byte()]));
+    let image = RgbImage::from_fn(width, height, |_, _| Rgb([byte(), byte(), byte()]));
     let mut file = Cursor::new(Vec::new());
-    picture.write_to(&mut file, ImageFormat::Png).unwrap();
+    image.write_to(&mut file, ImageFormat::Png).unwrap();
     file.into_inner()
 }
 

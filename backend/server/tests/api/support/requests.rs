@@ -65,8 +65,8 @@ impl App {
     }
 
     /// Starts a service and a site with these images, and crawls the site. Returns the crawl too.
-    pub(crate) async fn with_crawl(pictures: &[&str]) -> (Self, Site, Value) {
-        let (app, site) = (Self::spawn().await, Site::with(pictures).await);
+    pub(crate) async fn with_crawl(images: &[&str]) -> (Self, Site, Value) {
+        let (app, site) = (Self::spawn().await, Site::with(images).await);
         let crawl = app.crawl(&[site.page()]).await;
         (app, site, crawl)
     }

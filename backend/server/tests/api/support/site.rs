@@ -22,14 +22,14 @@ pub(crate) struct Site {
 impl Site {
     /// Starts a site. The page `/` contains these images of the gallery. The page `/held` contains
     /// `/held.jpg`, which responds only after `release` is notified.
-    pub(crate) async fn with(pictures: &[&str]) -> Self {
-        Self::with_film(pictures, Vec::new()).await
+    pub(crate) async fn with(images: &[&str]) -> Self {
+        Self::with_film(images, Vec::new()).await
     }
 
     /// Starts a site that also serves a film at `/film.mp4`.
-    pub(crate) async fn with_film(pictures: &[&str], film: Vec<u8>) -> Self {
+    pub(crate) async fn with_film(images: &[&str], film: Vec<u8>) -> Self {
         let page: String =
-            pictures.iter().map(|name| format!("<img src='/pictures/{name}' alt='{name}'>")).collect();
+            images.iter().map(|name| format!("<img src='/pictures/{name}' alt='{name}'>")).collect();
         let page = format!("<!doctype html><title>Pictures</title><body>{page}</body>");
         let release = Arc::new(Notify::new());
         let asked = Arc::new(Notify::new());
@@ -50,11 +50,11 @@ impl Site {
                 get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], film.clone()) }),
             )
             .route("/to-film", get(|| async { Redirect::temporary("/film.mp4") }))
-            .route("/text", get(|| async { "no picture" }))
+            .route("/text", get(|| async { "not an image" }))
             .route("/broken", get(|| async { StatusCode::INTERNAL_SERVER_ERROR }))
             .route("/to-metadata", get(|| async { Redirect::temporary("http://169.254.169.254/latest/") }));
-        for name in pictures {
-            let bytes = testing::picture(name);
+        for name in images {
+            let bytes = testing::drawing(name);
             router = router.route(
                 &format!("/pictures/{name}"),
                 get(move || async move {
@@ -78,7 +78,7 @@ impl Site {
         format!("{}/", self.url)
     }
 
-    pub(crate) fn picture(&self, name: &str) -> String {
+    pub(crate) fn image(&self, name: &str) -> String {
         format!("{}/pictures/{name}", self.url)
     }
 }
@@ -124,7 +124,7 @@ impl Pages {
         self.content(path, "text/html", html.into_bytes())
     }
 
-    pub(crate) fn picture(&self, path: &str, jpeg: Vec<u8>) -> &Self {
+    pub(crate) fn image(&self, path: &str, jpeg: Vec<u8>) -> &Self {
         self.content(path, "image/jpeg", jpeg)
     }
 

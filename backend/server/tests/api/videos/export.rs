@@ -179,9 +179,9 @@ async fn invalid_video_export_request_is_rejected() {
     assert_eq!((field(&wrong), &wrong["allowed"]), ("format", &json!(["jsonl", "csv"])));
 }
 
-/// Serves a page with a picture, and a video at two addresses.
+/// Serves a page with an image, and a video at two addresses.
 async fn site() -> Site {
-    let (film, picture) = (film(), testing::picture("ada_small.jpg"));
+    let (film, image) = (film(), testing::drawing("ada_small.jpg"));
     let page =
         "<title>Film</title><img src=/ada.jpg><video src=/film.mp4></video><a href=/moved.mp4>again</a>";
     Site::of(
@@ -189,7 +189,7 @@ async fn site() -> Site {
             .route("/", get(move || async move { Html(page) }))
             .route(
                 "/ada.jpg",
-                get(move || async move { ([(header::CONTENT_TYPE, "image/jpeg")], picture.clone()) }),
+                get(move || async move { ([(header::CONTENT_TYPE, "image/jpeg")], image.clone()) }),
             )
             .route(
                 "/film.mp4",

@@ -154,7 +154,7 @@ async fn uploads_fail_on_full_disk() {
     }
     let person = app.create("/subjects", &json!({"name": "Ada"})).await;
     let path = format!("/subjects/{}/faces?force=true", person.text("id"));
-    let refused = app.post_raw(&path, "image/jpeg", testing::picture("ada_small.jpg")).await;
+    let refused = app.post_raw(&path, "image/jpeg", testing::drawing("ada_small.jpg")).await;
     problem(refused, 507, "disk_full").await;
     assert!(testing::files_below(app.blob_folder.path()).is_empty());
     assert!(app.get_ok("/images").await.list("images").is_empty());
@@ -194,8 +194,8 @@ async fn invalid_video_options_and_files_are_rejected_with_reason() {
     };
     let error = problem(send("", "text/plain", b"film").await, 415, "unsupported_media_type").await;
     assert!(error["allowed"].to_string().contains("video/*"), "{error}");
-    let picture = testing::picture("ada_small.jpg");
-    for content in [&b"not a video"[..], b"", &picture] {
+    let image = testing::drawing("ada_small.jpg");
+    for content in [&b"not a video"[..], b"", &image] {
         let error = problem(send("", "video/mp4", content).await, 415, "not_a_video").await;
         assert!(error["allowed"].to_string().contains("Matroska"), "{error}");
     }
