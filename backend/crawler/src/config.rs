@@ -1,5 +1,4 @@
-//! Defines the limits of the fetcher, its identity towards servers, and the certificate authorities
-//! that it trusts.
+//! Defines the limits of the fetcher, its identity, and the certificate authorities that it trusts.
 use ipnet::IpNet;
 use std::error::Error;
 use std::sync::Arc;
@@ -114,7 +113,7 @@ impl Roots {
 }
 
 /// Returns the message of the deepest cause, which is the most specific.
-fn deepest_cause(error: &dyn Error) -> String {
+pub(crate) fn deepest_cause(error: &dyn Error) -> String {
     let mut deepest = error;
     while let Some(inner) = deepest.source() {
         deepest = inner;

@@ -43,7 +43,6 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub url: Url,
-    /// What the URL is expected to be.
     pub kind: Kind,
     /// Validators of an earlier response. They make the request conditional.
     pub validators: Option<Validators>,
@@ -102,11 +101,8 @@ impl Fetched {
             value.clone().filter(|value| !value.is_empty() && value.len() <= MAX_VALIDATOR_BYTES)
         };
         let (etag, last_modified) = (short(&self.etag), short(&self.last_modified));
-        (etag.is_some() || last_modified.is_some()).then(|| Validators {
-            url: self.url.clone(),
-            etag,
-            last_modified,
-        })
+        let url = self.url.clone();
+        (etag.is_some() || last_modified.is_some()).then_some(Validators { url, etag, last_modified })
     }
 }
 
@@ -169,17 +165,6 @@ pub enum ConnectError {
     Other,
 }
 
-impl ConnectError {
-    fn reason(self) -> Reason {
-        match self {
-            Self::Refused => Reason::ConnectionRefused,
-            Self::Closed => Reason::ConnectionClosed,
-            Self::Tls => Reason::TlsFailure,
-            Self::Other => Reason::ConnectFailure,
-        }
-    }
-}
-
 impl FetchError {
     /// Returns the reason that the ledgers and the API show.
     pub fn reason(&self) -> Reason {
@@ -189,7 +174,10 @@ impl FetchError {
             Self::Refused(reason) => reason.clone(),
             Self::Postponed(_) => Reason::Later,
             Self::Dns(_) => Reason::DnsFailure,
-            Self::Connect { cause, .. } => cause.reason(),
+            Self::Connect { cause: ConnectError::Refused, .. } => Reason::ConnectionRefused,
+            Self::Connect { cause: ConnectError::Closed, .. } => Reason::ConnectionClosed,
+            Self::Connect { cause: ConnectError::Tls, .. } => Reason::TlsFailure,
+            Self::Connect { cause: ConnectError::Other, .. } => Reason::ConnectFailure,
             Self::Invalid(_) => Reason::InvalidResponse,
             Self::Undecodable(_) => Reason::UndecodableBody,
             Self::Incomplete { .. } => Reason::IncompleteTransfer,

@@ -50,11 +50,9 @@ pub(crate) enum AddressScope {
     AllowedPrivate,
 }
 
-/// The rules of the guard. Cheap to clone.
+/// Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Guard {
-    rules: Arc<Rules>,
-}
+pub struct Guard(Arc<Rules>);
 
 #[derive(Debug)]
 struct Rules {
@@ -64,12 +62,8 @@ struct Rules {
 
 impl Guard {
     pub fn new(config: &Config) -> Self {
-        Self {
-            rules: Arc::new(Rules {
-                allow_private: config.allow_private.clone(),
-                ports: config.ports.clone(),
-            }),
-        }
+        let Config { allow_private, ports, .. } = config.clone();
+        Self(Arc::new(Rules { allow_private, ports }))
     }
 
     /// Checks everything that is known without DNS. The `url` crate has already converted every
@@ -121,19 +115,12 @@ impl Guard {
 
     /// Returns which addresses a connection to this port may reach.
     pub(crate) fn address_scope(&self, port: u16) -> AddressScope {
-        if self.rules.ports.contains(&port) { AddressScope::Public } else { AddressScope::AllowedPrivate }
+        if self.0.ports.contains(&port) { AddressScope::Public } else { AddressScope::AllowedPrivate }
     }
 
     /// Returns whether the configuration allows any private range.
     pub(crate) fn allows_private_ranges(&self) -> bool {
-        !self.rules.allow_private.is_empty()
-    }
-
-    /// Returns whether the address is in an allowed private range. An IPv4-mapped address is
-    /// treated as the IPv4 address that the socket connects to.
-    fn is_allowed_private(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.rules.allow_private.iter().any(|net| net.contains(&address))
+        !self.0.allow_private.is_empty()
     }
 
     /// Checks all addresses of a DNS answer; one forbidden address makes the whole answer
@@ -157,7 +144,8 @@ impl Guard {
     }
 
     fn check_scope(&self, address: IpAddr, scope: AddressScope) -> Result<(), GuardError> {
-        if self.is_allowed_private(address) {
+        // The socket connects to the IPv4 address of an IPv4-mapped address.
+        if self.0.allow_private.iter().any(|net| net.contains(&address.to_canonical())) {
             return Ok(());
         }
         match (special(address), scope) {
@@ -170,7 +158,7 @@ impl Guard {
     }
 
     fn port_error(&self, port: u16) -> GuardError {
-        let open: Vec<String> = self.rules.ports.iter().map(u16::to_string).collect();
+        let open: Vec<String> = self.0.ports.iter().map(u16::to_string).collect();
         GuardError::Url(format!("port {port} is not open; allowed: {}", open.join(", ")))
     }
 }
@@ -244,44 +232,31 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     let bits = address.to_bits();
     let listed =
         V6.iter().find(|(net, len, _)| (bits ^ net.to_bits()) >> (128 - len) == 0).map(|(_, _, name)| *name);
-    if let Some(form) = embedded(address) {
+    if let Some((inner, form, forwards)) = embedded(address) {
         // The name of the inner range is more specific. If the inner address is public, the outer
         // form determines the result.
-        return special_v4(form.address).or(if form.forwards { None } else { listed.or(Some(form.name)) });
+        return special_v4(inner).or(if forwards { None } else { listed.or(Some(form)) });
     }
     listed.or_else(|| (bits >> 125 != 0b001).then_some("not global unicast"))
 }
 
-struct Embedded {
-    address: Ipv4Addr,
-    /// Name of the form.
-    name: &'static str,
-    /// Whether the form is legitimately used to reach public addresses. The socket connects to the
-    /// inner address of an IPv4-mapped address; gateways translate NAT64 and 6to4.
-    forwards: bool,
-}
-
-/// Returns the IPv4 address embedded in an IPv6 address, if any. The forms are mapped and
-/// compatible (RFC 4291), translated (RFC 2765), NAT64 (RFC 6052), 6to4 (RFC 3056) and Teredo (RFC
-/// 4380, the client's address, stored inverted).
-fn embedded(address: Ipv6Addr) -> Option<Embedded> {
-    let s = address.segments();
+/// Returns the IPv4 address embedded in an IPv6 address, the name of the form, and whether the form
+/// is legitimately used to reach public addresses: the socket connects to the inner address of an
+/// IPv4-mapped address; gateways translate NAT64 and 6to4.
+///
+/// The forms are mapped and compatible (RFC 4291), translated (RFC 2765), NAT64 (RFC 6052), 6to4
+/// (RFC 3056) and Teredo (RFC 4380, the client's address, stored inverted).
+fn embedded(address: Ipv6Addr) -> Option<(Ipv4Addr, &'static str, bool)> {
     let v4 = |high: u16, low: u16| Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low));
-    let form = |address, name, forwards| Some(Embedded { address, name, forwards });
-    match s {
-        [0, 0, 0, 0, 0, 0xffff, a, b] => form(v4(a, b), "IPv4-mapped", true),
-        [0, 0, 0, 0, 0xffff, 0, a, b] => form(v4(a, b), "IPv4-translated", false),
-        [0, 0, 0, 0, 0, 0, a, b] if a != 0 => form(v4(a, b), "IPv4-compatible", false),
-        [0x64, 0xff9b, 0, 0, 0, 0, a, b] => form(v4(a, b), "NAT64", true),
-        [0x2002, a, b, ..] => form(v4(a, b), "6to4", true),
-        [0x2001, 0, _, _, _, _, a, b] => form(v4(!a, !b), "Teredo", false),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-fn v4_table() -> impl Iterator<Item = (Ipv4Addr, u32)> {
-    V4.iter().map(|(net, len, _)| (*net, *len))
+    Some(match address.segments() {
+        [0, 0, 0, 0, 0, 0xffff, a, b] => (v4(a, b), "IPv4-mapped", true),
+        [0, 0, 0, 0, 0xffff, 0, a, b] => (v4(a, b), "IPv4-translated", false),
+        [0, 0, 0, 0, 0, 0, a, b] if a != 0 => (v4(a, b), "IPv4-compatible", false),
+        [0x64, 0xff9b, 0, 0, 0, 0, a, b] => (v4(a, b), "NAT64", true),
+        [0x2002, a, b, ..] => (v4(a, b), "6to4", true),
+        [0x2001, 0, _, _, _, _, a, b] => (v4(!a, !b), "Teredo", false),
+        _ => return None,
+    })
 }
 
 /// Looks up the addresses of a host name: the system's resolver, or scripted answers in tests.

@@ -117,41 +117,28 @@ fn files(media: &MediaPlaylist, base: &Url) -> Result<Files, PlaylistError> {
     if media.segments.len() > MAX_FILES {
         return Err(PlaylistError::TooLong);
     }
-    let files = Files { base: base.clone(), listed: Vec::new() };
-    let mut files = FileList { files, budget: ByteBudget::new(MAX_URL_BYTES) };
+    let (mut listed, mut budget) = (Vec::new(), ByteBudget::new(MAX_URL_BYTES));
+    let mut add = |text: &str| {
+        let file = urls::resolve(base, text).ok_or(PlaylistError::Invalid)?;
+        listed.push(text.into());
+        // With a base address of 8 KiB, each absolute address is that long.
+        budget.take(file.as_str().len()).then_some(()).ok_or(PlaylistError::TooLong)
+    };
     // Several segments can be parts of one file, which is then taken once and whole.
     let mut whole: HashSet<&str> = HashSet::new();
     let mut header: Option<&str> = None;
     for segment in &media.segments {
         if let Some(map) = &segment.map {
             if map.uri != segment.uri && header != Some(&map.uri) {
-                files.add(&map.uri)?;
+                add(&map.uri)?;
             }
             header = Some(&map.uri);
         }
         if segment.byte_range.is_none() || whole.insert(&segment.uri) {
-            files.add(&segment.uri)?;
+            add(&segment.uri)?;
         }
     }
-    Ok(files.files)
-}
-
-/// Collects files. A base address of 8 KiB makes each absolute address that long, so their total
-/// length is limited.
-struct FileList {
-    files: Files,
-    budget: ByteBudget,
-}
-
-impl FileList {
-    fn add(&mut self, text: &str) -> Result<(), PlaylistError> {
-        let file = urls::resolve(&self.files.base, text).ok_or(PlaylistError::Invalid)?;
-        if !self.budget.take(file.as_str().len()) {
-            return Err(PlaylistError::TooLong);
-        }
-        self.files.listed.push(text.into());
-        Ok(())
-    }
+    Ok(Files { base: base.clone(), listed })
 }
 
 #[cfg(test)]

@@ -110,10 +110,7 @@ mod tests {
         for status in [400, 403, 404, 410, 500, 502, 504] {
             assert_eq!(run(start, &[answered(status, 1)]), [2000], "{status}");
         }
-        assert_eq!(
-            run(start, &[RequestOutcome::Failed, RequestOutcome::Failed, RequestOutcome::Failed]),
-            [4000, 8000, 10_000]
-        );
+        assert_eq!(run(start, &[RequestOutcome::Failed; 3]), [4000, 8000, 10_000]);
         assert_eq!(run(Pace::default(), &[RequestOutcome::Failed]), [250]);
     }
 

@@ -92,11 +92,8 @@ impl SiteRecipe {
         let wrong =
             |field, value: &str, reason: String| RecipeError { number, field, value: value.into(), reason };
         if recipe.hosts.is_empty() {
-            return Err(wrong(
-                "hosts",
-                "",
-                "is empty; at least one host is required, for example hosts = [\"example.org\"]".into(),
-            ));
+            let empty = "is empty; at least one host is required, for example hosts = [\"example.org\"]";
+            return Err(wrong("hosts", "", empty.into()));
         }
         for host in &recipe.hosts {
             let name = host.strip_prefix("*.").unwrap_or(host);
@@ -198,30 +195,21 @@ impl RecipeFilter {
         !self.is_dropped() && (!self.links_named || self.current.links || self.around.links)
     }
 
-    /// Starts a fragment inside the current element that is parsed separately. Returns the filter
-    /// to restore afterwards.
-    pub(super) fn enter_fragment(&mut self) -> Self {
-        let outer = self.clone();
-        self.around = ElementMarks {
-            images: self.current.images,
-            links: self.current.links,
-            ..ElementMarks::default()
-        };
-        outer
+    /// Returns the filter for a fragment inside the current element that is parsed separately.
+    pub(super) fn fragment(&self) -> Self {
+        let ElementMarks { images, links, .. } = self.current;
+        Self { around: ElementMarks { images, links, ..ElementMarks::default() }, ..self.clone() }
     }
-}
-
-/// Gives access to the gate in a parser state.
-pub(super) trait HasRecipeFilter {
-    fn recipe_filter(&mut self) -> &mut RecipeFilter;
 }
 
 type Handler<'h> = (Cow<'static, Selector>, ElementContentHandlers<'h>);
 
-/// Returns handlers that mark the elements that a recipe's selectors match.
-pub(super) fn handlers<'h, S: HasRecipeFilter + 'h>(
+/// Returns handlers that mark the elements that a recipe's selectors match. `filter` returns the
+/// filter in the state of the parser.
+pub(super) fn handlers<'h, S: 'h>(
     recipe: &SiteRecipe,
     state: &Rc<RefCell<S>>,
+    filter: fn(&mut S) -> &mut RecipeFilter,
 ) -> Vec<Handler<'h>> {
     let mut handlers = Vec::new();
     let mut add = |selector: &str, mark: Box<dyn Fn(&mut ElementMarks)>| {
@@ -229,7 +217,7 @@ pub(super) fn handlers<'h, S: HasRecipeFilter + 'h>(
         if let Ok(selector) = selector.parse::<Selector>() {
             let state = state.clone();
             let handler = ElementContentHandlers::default().element(move |_: &mut Element<'_, '_>| {
-                mark(&mut state.borrow_mut().recipe_filter().next);
+                mark(&mut filter(&mut state.borrow_mut()).next);
                 Ok(())
             });
             handlers.push((Cow::Owned(selector), handler));
@@ -278,35 +266,35 @@ mod tests {
         <a class=next href=page2>on</a><a href=about>about</a><div data-full=4><b style='background:url(5.jpg)'></b></div></main>
         <img src=after.jpg><style>p{background:url(6.jpg)}</style>";
 
-    fn read(recipe: Recipe) -> (Vec<String>, Vec<String>) {
+    /// Returns the images and the links of a page, without the site.
+    fn read(html: &str, recipe: Recipe) -> (Vec<String>, Vec<String>) {
         let recipes = Recipes::new(&[recipe]).unwrap();
         let url = Url::parse("http://www.site.example/").unwrap();
-        let page = extract_page(PAGE.as_bytes(), &url, Some("text/html"), "facecrawl", recipes.of(&url));
+        let page = extract_page(html.as_bytes(), &url, Some("text/html"), "facecrawl", recipes.of(&url));
         let short = |url: &Url| url.as_str().trim_start_matches("http://www.site.example/b/").to_owned();
-        (
-            page.images.iter().map(|i| short(&i.url)).collect(),
-            page.links.iter().map(|l| short(&l.url)).collect(),
-        )
+        let links = page.links.iter().map(|link| short(&link.url)).collect();
+        (page.images.iter().map(|image| short(&image.url)).collect(), links)
     }
 
     #[test]
     fn recipe_limits_extraction_to_its_selectors() {
-        let (images, links) = read(recipe(&["ul.photos"], &["a.next"], &[]));
+        let (images, links) = read(PAGE, recipe(&["ul.photos"], &["a.next"], &[]));
         assert_eq!(images, ["1.jpg", "2.webp", "3.jpg"]);
         assert_eq!(links, ["page2"]);
-        let (images, links) = read(recipe(&["a.full@href", "div[data-full]@data-full"], &[], &[".ads"]));
+        let (images, links) =
+            read(PAGE, recipe(&["a.full@href", "div[data-full]@data-full"], &[], &[".ads"]));
         assert_eq!(images, ["photo?id=1", "4"]);
         assert_eq!(links, ["photo?id=1", "page2", "about"]);
-        let (images, _) = read(recipe(&["main > div"], &[], &[]));
+        let (images, _) = read(PAGE, recipe(&["main > div"], &[], &[]));
         assert_eq!(images, ["5.jpg"]);
     }
 
     #[test]
     fn recipe_drop_selectors_exclude_content() {
-        let (images, links) = read(recipe(&[], &[], &[".ads", "ul", "style", "meta"]));
+        let (images, links) = read(PAGE, recipe(&[], &[], &[".ads", "ul", "style", "meta"]));
         assert_eq!(images, ["5.jpg", "after.jpg"]);
         assert_eq!(links, ["page2", "about"]);
-        let (images, _) = read(recipe(&["main"], &[], &["picture", "noscript"]));
+        let (images, _) = read(PAGE, recipe(&["main"], &[], &["picture", "noscript"]));
         assert_eq!(images, ["1.jpg", "5.jpg"]);
     }
 
@@ -315,12 +303,9 @@ mod tests {
         let html = "<main><iframe srcdoc='<img src=1.jpg><p class=ads><img src=2.jpg></p><a href=x></a>'></iframe></main>
             <iframe srcdoc='<main><img src=3.jpg></main><img src=4.jpg>'></iframe>
             <div class=ads><iframe srcdoc='<main><img src=5.jpg></main>'></iframe></div>";
-        let recipes = Recipes::new(&[recipe(&["main"], &["nav"], &[".ads"])]).unwrap();
-        let url = Url::parse("http://www.site.example/").unwrap();
-        let page = extract_page(html.as_bytes(), &url, Some("text/html"), "facecrawl", recipes.of(&url));
-        let images: Vec<&str> = page.images.iter().map(|image| image.url.path()).collect();
-        assert_eq!(images, ["/1.jpg", "/3.jpg"]);
-        assert!(page.links.is_empty());
+        let (images, links) = read(html, recipe(&["main"], &["nav"], &[".ads"]));
+        assert_eq!(images, ["http://www.site.example/1.jpg", "http://www.site.example/3.jpg"]);
+        assert!(links.is_empty());
     }
 
     #[test]
@@ -340,10 +325,8 @@ mod tests {
         let error = |r: &[Recipe]| Recipes::new(r).unwrap_err().to_string();
         let good = recipe(&["img"], &["a[href='x,y']", "a:not(.b)", ".a\\,b"], &[]);
         assert!(Recipes::new(std::slice::from_ref(&good)).is_ok());
-        let none = Recipe::default();
-        assert!(
-            error(&[good.clone(), none]).starts_with("recipe 2, hosts: \"\" is empty; at least one host")
-        );
+        let none = error(&[good, Recipe::default()]);
+        assert!(none.starts_with("recipe 2, hosts: \"\" is empty; at least one host"), "{none}");
         let bad = Recipe { hosts: vec!["http://x/".into()], ..Recipe::default() };
         assert!(error(&[bad]).contains("is not a valid host; allowed are"));
         for (text, part) in [
@@ -354,10 +337,8 @@ mod tests {
             ("a, b", "several selectors"),
         ] {
             let message = error(&[recipe(&[], &[], &[text])]);
-            assert!(
-                message.contains(&format!("recipe 1, drop: {text:?}")) && message.contains(part),
-                "{message}"
-            );
+            assert!(message.contains(&format!("recipe 1, drop: {text:?}")), "{message}");
+            assert!(message.contains(part), "{message}");
         }
     }
 }

@@ -1,4 +1,5 @@
 //! Determines the `Referer` of a request, as the standard Referrer Policy defines it (W3C).
+use serde::de::value::StrDeserializer;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use url::{Host, Url};
@@ -27,17 +28,8 @@ impl ReferrerPolicy {
     /// Parses the value of an attribute `referrerpolicy`. Returns `None` for an empty or unknown
     /// value.
     pub fn parse(text: &str) -> Option<Self> {
-        Some(match text.to_ascii_lowercase().as_str() {
-            "no-referrer" => Self::NoReferrer,
-            "no-referrer-when-downgrade" => Self::NoReferrerWhenDowngrade,
-            "same-origin" => Self::SameOrigin,
-            "origin" => Self::Origin,
-            "strict-origin" => Self::StrictOrigin,
-            "origin-when-cross-origin" => Self::OriginWhenCrossOrigin,
-            "strict-origin-when-cross-origin" => Self::StrictOriginWhenCrossOrigin,
-            "unsafe-url" => Self::UnsafeUrl,
-            _ => return None,
-        })
+        let name = text.to_ascii_lowercase();
+        Self::deserialize(StrDeserializer::<serde::de::value::Error>::new(&name)).ok()
     }
 
     /// Returns the stricter of two policies. `None` counts as the default.

@@ -54,8 +54,7 @@ impl Robots {
     pub fn from_response(status: u16, body: &[u8], agent: &str) -> Self {
         match status {
             200..=299 => Self::parse(body, agent),
-            429 => Self { closed: true, ..Self::default() },
-            300..=499 => Self::default(),
+            300..=428 | 430..=499 => Self::default(),
             _ => Self { closed: true, ..Self::default() },
         }
     }
@@ -102,9 +101,7 @@ impl Robots {
                 Line::CrawlDelay(delay) => {
                     in_names = false;
                     for (applies, group) in [(for_us, &mut ours), (for_all, &mut everyone)] {
-                        if applies {
-                            group.delay = group.delay.max(Some(delay));
-                        }
+                        group.delay = group.delay.max(applies.then_some(delay));
                     }
                 }
                 // A `Sitemap` line neither is in a group nor ends one (RFC 9309 2.2.4).
@@ -175,7 +172,7 @@ impl Group {
         if self.rules.len() < MAX_RULES {
             self.rules.push(rule);
         } else {
-            self.overflowed |= !rule.is_allow();
+            self.overflowed |= !rule.allow;
         }
     }
 }
@@ -264,18 +261,9 @@ impl Rule {
         Some(Self { allow, pattern: pattern.into(), to_end })
     }
 
-    fn is_allow(&self) -> bool {
-        self.allow
-    }
-
     /// Returns the number of bytes by which the longest match is determined.
     fn length(&self) -> usize {
         self.pattern.len() + usize::from(self.to_end)
-    }
-
-    /// Returns the size of the rule in memory, in bytes.
-    fn bytes(&self) -> usize {
-        size_of::<Self>() + self.pattern.len()
     }
 
     /// Returns whether the canonical path matches. Adds the number of compared bytes to `steps`.
@@ -350,8 +338,9 @@ impl Rules {
         Verdict { allowed: true, steps }
     }
 
+    /// Returns the size of the rules in memory, in bytes.
     fn bytes(&self) -> usize {
-        self.0.iter().map(Rule::bytes).sum()
+        self.0.iter().map(|rule| size_of::<Rule>() + rule.pattern.len()).sum()
     }
 }
 

@@ -186,14 +186,27 @@ struct SitemapBuilder {
     base: Url,
     result: Sitemap,
     budget: ByteBudget,
-    seen_pages: HashSet<Url>,
-    seen_images: HashSet<Url>,
-    seen_videos: HashSet<Url>,
-    seen_sitemaps: HashSet<Url>,
+    pages: UniqueUrls,
+    images: UniqueUrls,
+    videos: UniqueUrls,
+    sitemaps: UniqueUrls,
     /// Local names of the open elements, because namespace prefixes differ between files.
     open: Vec<String>,
     text: String,
     entry: Entry,
+}
+
+/// The URLs of one kind that were added, at most [`MAX_URLS`].
+#[derive(Default)]
+struct UniqueUrls(HashSet<Url>);
+
+impl UniqueUrls {
+    /// Adds a URL and returns `true`, or returns `false` if it is not new or a limit is reached.
+    /// `page` is the page with which the URL will be stored.
+    fn add(&mut self, url: &Url, page: Option<&Url>, budget: &mut ByteBudget) -> bool {
+        let bytes = url.as_str().len() + page.map_or(0, |page| page.as_str().len());
+        self.0.len() < MAX_URLS && !self.0.contains(url) && budget.take(bytes) && self.0.insert(url.clone())
+    }
 }
 
 /// The values in one `<url>`, `<item>` or `<entry>`.
@@ -216,10 +229,10 @@ impl SitemapBuilder {
             base: base.clone(),
             result: Sitemap::default(),
             budget: ByteBudget::new(MAX_URL_BYTES),
-            seen_pages: HashSet::new(),
-            seen_images: HashSet::new(),
-            seen_videos: HashSet::new(),
-            seen_sitemaps: HashSet::new(),
+            pages: UniqueUrls::default(),
+            images: UniqueUrls::default(),
+            videos: UniqueUrls::default(),
+            sitemaps: UniqueUrls::default(),
             open: Vec::new(),
             text: String::new(),
             entry: Entry::default(),
@@ -369,45 +382,28 @@ impl SitemapBuilder {
     /// Adds the page if it is new. Returns its URL in either case.
     fn page(&mut self, text: &str, last_modified: Option<String>) -> Option<Url> {
         let url = self.join(text)?;
-        if self.result.pages.len() < MAX_URLS
-            && !self.seen_pages.contains(&url)
-            && self.budget.take(url.as_str().len())
-        {
-            self.seen_pages.insert(url.clone());
+        if self.pages.add(&url, None, &mut self.budget) {
             self.result.pages.push(PageEntry { url: url.clone(), last_modified });
         }
         Some(url)
     }
 
     fn image(&mut self, url: Url, page: Option<Url>, found_in: &'static str) {
-        let page_bytes = page.as_ref().unwrap_or(&self.base).as_str().len();
-        if self.result.images.len() < MAX_URLS
-            && !self.seen_images.contains(&url)
-            && self.budget.take(url.as_str().len() + page_bytes)
-        {
-            self.seen_images.insert(url.clone());
+        if self.images.add(&url, page.as_ref().or(Some(&self.base)), &mut self.budget) {
             self.result.images.push(ImageEntry { url, page, found_in });
         }
     }
 
     fn video(&mut self, url: Url, page: Option<Url>) {
-        let page_bytes = page.as_ref().unwrap_or(&self.base).as_str().len();
-        if self.result.videos.len() < MAX_URLS
-            && !self.seen_videos.contains(&url)
-            && self.budget.take(url.as_str().len() + page_bytes)
-        {
-            self.seen_videos.insert(url.clone());
+        if self.videos.add(&url, page.as_ref().or(Some(&self.base)), &mut self.budget) {
             self.result.videos.push(VideoEntry { url, page });
         }
     }
 
     fn sitemap(&mut self, text: &str) {
         if let Some(url) = self.join(text)
-            && self.result.sitemaps.len() < MAX_URLS
-            && !self.seen_sitemaps.contains(&url)
-            && self.budget.take(url.as_str().len())
+            && self.sitemaps.add(&url, None, &mut self.budget)
         {
-            self.seen_sitemaps.insert(url.clone());
             self.result.sitemaps.push(url);
         }
     }

@@ -28,13 +28,13 @@ pub(super) fn read(text: &str, mut found: impl FnMut(Media, &str)) {
 }
 
 /// Properties whose value is an image.
-const PICTURE: &[&str] = &["image", "images", "photo", "photos", "thumbnail", "primaryImageOfPage", "logo"];
+const IMAGE: &[&str] = &["image", "images", "photo", "photos", "thumbnail", "primaryImageOfPage", "logo"];
 
 fn walk(value: &Value, found: &mut impl FnMut(Media, &str)) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| walk(item, found)),
         Value::Object(object) => {
-            if is_a(value, &["ImageObject", "Photograph", "Photo"]) && picture(value, found) {
+            if is_a(value, &["ImageObject", "Photograph", "Photo"]) && image(value, found) {
                 // The object's own addresses are already processed. Its other values (author,
                 // embedded data) may contain images.
                 for (key, inner) in object {
@@ -46,18 +46,18 @@ fn walk(value: &Value, found: &mut impl FnMut(Media, &str)) {
                 return;
             }
             let is_video = is_a(value, &["VideoObject", "MusicVideoObject", "Clip"]);
-            let is_film = is_video || is_a(value, &["AudioObject", "MediaObject"]);
+            let has_own_content = is_video || is_a(value, &["AudioObject", "MediaObject"]);
             for (key, inner) in object {
                 match key.as_str() {
-                    key if PICTURE.contains(&key) => pictures(inner, found),
-                    "thumbnailUrl" | "thumbnailURL" => pictures(inner, found),
+                    key if IMAGE.contains(&key) => images(inner, found),
+                    "thumbnailUrl" | "thumbnailURL" => images(inner, found),
                     "contentUrl" if is_video => {
                         if let Some(url) = first_text(inner) {
                             found(Media::Video, url);
                         }
                     }
-                    // The `contentUrl` of a film is the film, not an image.
-                    "contentUrl" if !is_film => pictures(inner, found),
+                    // The `contentUrl` of a video or a sound is not an image.
+                    "contentUrl" if !has_own_content => images(inner, found),
                     _ => walk(inner, found),
                 }
             }
@@ -67,11 +67,11 @@ fn walk(value: &Value, found: &mut impl FnMut(Media, &str)) {
 }
 
 /// Reads the value of an image property: text, an object, or a list of them.
-fn pictures(value: &Value, found: &mut impl FnMut(Media, &str)) {
+fn images(value: &Value, found: &mut impl FnMut(Media, &str)) {
     match value {
         Value::String(url) => found(Media::Image, url),
-        Value::Array(items) => items.iter().for_each(|item| pictures(item, found)),
-        Value::Object(object) if !picture(value, found) => {
+        Value::Array(items) => items.iter().for_each(|item| images(item, found)),
+        Value::Object(object) if !image(value, found) => {
             object.values().for_each(|inner| walk(inner, found));
         }
         _ => {}
@@ -80,7 +80,7 @@ fn pictures(value: &Value, found: &mut impl FnMut(Media, &str)) {
 
 /// Calls `found` with the best address of an object that describes an image. Returns `false` if the
 /// object has no address.
-fn picture(value: &Value, found: &mut impl FnMut(Media, &str)) -> bool {
+fn image(value: &Value, found: &mut impl FnMut(Media, &str)) -> bool {
     let address = ["contentUrl", "url", "thumbnailUrl", "@id", "@value"]
         .iter()
         .find_map(|key| first_text(value.get(key)?).filter(|text| *key != "@id" || !text.contains('#')));
@@ -88,9 +88,8 @@ fn picture(value: &Value, found: &mut impl FnMut(Media, &str)) -> bool {
     // visited separately.
     if let Some(url) = address {
         found(Media::Image, url);
-        return true;
     }
-    false
+    address.is_some()
 }
 
 fn first_text(value: &Value) -> Option<&str> {

@@ -4,7 +4,7 @@ use super::picture::{
     self, ImageAttributes, ImageFile, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, is_decodable_type,
     is_fetchable, is_lazy_url,
 };
-use super::text::{Attributes, has_token, is_picture_property, refresh_target, tidy, unescape};
+use super::text::{Attributes, has_token, is_image_property, refresh_target, tidy, unescape};
 use super::videos::{RawVideo, Videos, is_file_type};
 use super::{MAX_IMAGES, MAX_LINKS, MAX_RAW_URL, MAX_TEXT, css, json_ld};
 use crate::recipes::{self, RecipeFilter, SiteRecipe};
@@ -104,7 +104,8 @@ pub(super) fn read_document(
 
 fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>) {
     // The recipe's handlers must run before the handler that reads the element.
-    let recipe_handlers = recipe.map(|recipe| recipes::handlers(recipe, state)).unwrap_or_default();
+    let of_recipe = |recipe| recipes::handlers(recipe, state, |state| &mut state.recipe_filter);
+    let recipe_handlers = recipe.map(of_recipe).unwrap_or_default();
     let handlers = recipe_handlers.into_iter().chain([
         element!("template *", |_| {
             state.borrow_mut().in_template = true;
@@ -112,10 +113,10 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
         }),
         element!("*", |el| {
             state.borrow_mut().element(el);
-            let at_end = match el.tag_name().as_str() {
+            let at_end: fn(&mut State) = match el.tag_name().as_str() {
                 "picture" => State::close_picture,
-                "svg" => State::close_svg,
-                "video" | "amp-video" => State::close_video,
+                "svg" => |state| state.in_svg = false,
+                "video" | "amp-video" => |state| state.videos.close(),
                 _ => return Ok(()),
             };
             if let Some(handlers) = el.end_tag_handlers() {
@@ -159,7 +160,9 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
                 && !now.recipe_filter.is_dropped()
             {
                 // The block may be inside an open `<picture>` that continues after it.
-                let outer = (now.picture.take(), now.json_ld, now.recipe_filter.enter_fragment());
+                let inner = now.recipe_filter.fragment();
+                let outer_filter = std::mem::replace(&mut now.recipe_filter, inner);
+                let outer = (now.picture.take(), now.json_ld, outer_filter);
                 now.in_noscript = true;
                 drop(now);
                 read_part(&block, state, recipe);
@@ -189,6 +192,7 @@ impl State {
         let attributes = Attributes::of(el);
         let in_template = std::mem::take(&mut self.in_template);
         let get = |name: &str| attributes.get(name);
+        let is_html = el.namespace_uri() == "http://www.w3.org/1999/xhtml";
         self.referrer_policy = match tag.as_str() {
             "a" | "area" if has_token(get("rel"), "noreferrer") => Some(ReferrerPolicy::NoReferrer),
             "a" | "area" | "img" | "image" | "amp-img" | "link" => {
@@ -202,7 +206,7 @@ impl State {
             }
         }
         match tag.as_str() {
-            "base" if self.found.base.is_none() && !self.in_noscript && !in_template && is_html(el) => {
+            "base" if self.found.base.is_none() && !self.in_noscript && !in_template && is_html => {
                 self.found.base = get("href");
             }
             "title" => self.in_title = self.found.title.is_none() && !self.in_svg && !in_template,
@@ -237,7 +241,7 @@ impl State {
                 Some(candidates) => image_attributes(&get, false).add_candidates(candidates),
                 None => self.videos.source(&get),
             },
-            "image" if is_svg(el) => {
+            "image" if el.namespace_uri() == "http://www.w3.org/2000/svg" => {
                 if let Some(href) = get("href").or_else(|| get("xlink:href")) {
                     self.image(&href, "svg", None);
                 }
@@ -301,9 +305,7 @@ impl State {
             && !self.recipe_filter.is_dropped()
             && let Some(html) = attributes.get_short("srcdoc", MAX_BLOCK)
         {
-            let mut recipe_filter = self.recipe_filter.clone();
-            recipe_filter.enter_fragment();
-            self.frames.push(Frame { html, recipe_filter });
+            self.frames.push(Frame { html, recipe_filter: self.recipe_filter.fragment() });
         }
     }
 
@@ -344,7 +346,7 @@ impl State {
             self.preload(get);
         }
         let Some(href) = get("href") else { return };
-        if get("itemprop").is_some_and(|p| is_picture_property(&p)) {
+        if get("itemprop").is_some_and(|p| is_image_property(&p)) {
             self.image(&href, "itemprop", None);
         }
         if is("canonical") && self.found.canonical.is_none() && !in_template {
@@ -382,7 +384,7 @@ impl State {
             }
             name => self.videos.property(name, &content),
         }
-        if get("itemprop").is_some_and(|p| is_picture_property(&p)) {
+        if get("itemprop").is_some_and(|p| is_image_property(&p)) {
             self.image(&content, "itemprop", None);
         }
         if get("http-equiv").is_some_and(|h| h.trim().eq_ignore_ascii_case("refresh"))
@@ -413,14 +415,6 @@ impl State {
         {
             self.add_image(&best.url, "picture", None);
         }
-    }
-
-    fn close_svg(&mut self) {
-        self.in_svg = false;
-    }
-
-    fn close_video(&mut self) {
-        self.videos.close();
     }
 
     fn video(&mut self, url: &str, found_in: &'static str) {
@@ -494,12 +488,6 @@ impl State {
     }
 }
 
-impl recipes::HasRecipeFilter for State {
-    fn recipe_filter(&mut self) -> &mut RecipeFilter {
-        &mut self.recipe_filter
-    }
-}
-
 fn image_attributes(get: &dyn Fn(&str) -> Option<String>, with_src: bool) -> ImageAttributes {
     let first = |names: &[&str], is_url: fn(&str, &str) -> bool| {
         names.iter().find_map(|name| get(name).filter(|value| is_url(name, value)))
@@ -512,12 +500,4 @@ fn image_attributes(get: &dyn Fn(&str) -> Option<String>, with_src: bool) -> Ima
         mime: get("type"),
         media: get("media"),
     }
-}
-
-fn is_html(el: &Element<'_, '_>) -> bool {
-    el.namespace_uri() == "http://www.w3.org/1999/xhtml"
-}
-
-fn is_svg(el: &Element<'_, '_>) -> bool {
-    el.namespace_uri() == "http://www.w3.org/2000/svg"
 }

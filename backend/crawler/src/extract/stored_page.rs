@@ -43,12 +43,11 @@ impl Page {
     /// Packs the page and its `X-Robots-Tag` values. Returns `None` if the result is longer than
     /// [`MAX_STORED_BYTES`].
     pub fn to_stored_bytes(&self, robots_tags: &[String]) -> Option<Vec<u8>> {
+        let image = |i: &ImageCandidate| (i.url.clone(), i.alt.clone(), i.referrer_policy);
         let stored = StoredPage {
             title: self.title.clone(),
             links: self.links.iter().map(|link| (link.url.clone(), link.nofollow)).collect(),
-            images: (self.images.iter())
-                .map(|image| (image.url.clone(), image.alt.clone(), image.referrer_policy))
-                .collect(),
+            images: self.images.iter().map(image).collect(),
             videos: self.videos.iter().map(|video| video.url.clone()).collect(),
             directives: self.directives,
             canonical: self.canonical.clone(),
@@ -74,20 +73,13 @@ impl Page {
         let mut unpacked = Vec::new();
         GzDecoder::new(packed).take(MAX_UNPACKED_BYTES).read_to_end(&mut unpacked).ok()?;
         let stored: StoredPage = serde_json::from_slice(&unpacked).ok()?;
+        let found_in = "memory";
+        let image = |(url, alt, referrer_policy)| ImageCandidate { url, found_in, alt, referrer_policy };
         let page = Self {
             title: stored.title,
             links: stored.links.into_iter().map(|(url, nofollow)| Link { url, nofollow }).collect(),
-            images: (stored.images.into_iter())
-                .map(|(url, alt, referrer_policy)| ImageCandidate {
-                    url,
-                    found_in: "memory",
-                    alt,
-                    referrer_policy,
-                })
-                .collect(),
-            videos: (stored.videos.into_iter())
-                .map(|url| VideoCandidate { url, found_in: "memory" })
-                .collect(),
+            images: stored.images.into_iter().map(image).collect(),
+            videos: stored.videos.into_iter().map(|url| VideoCandidate { url, found_in }).collect(),
             directives: stored.directives,
             canonical: stored.canonical,
             feeds: stored.feeds,

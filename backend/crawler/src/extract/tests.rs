@@ -5,39 +5,40 @@ use crate::Referrer;
 const PAGE: &str = "http://site.example/dir/page.html?q=1";
 
 fn page(html: &str) -> Page {
-    extract_page(
-        html.as_bytes(),
-        &Url::parse(PAGE).unwrap(),
-        Some("text/html; charset=utf-8"),
-        "facecrawl",
-        None,
-    )
+    extract_page(html.as_bytes(), &url(PAGE), Some("text/html; charset=utf-8"), "facecrawl", None)
 }
 
-fn images(html: &str) -> Vec<(String, &'static str)> {
-    page(html)
-        .images
-        .into_iter()
-        .map(|i| (i.url.as_str().trim_start_matches("http://site.example").to_owned(), i.found_in))
-        .collect()
+/// Extracts a page whose encoding no header states.
+fn page_of_bytes(html: &[u8]) -> Page {
+    extract_page(html, &url(PAGE), None, "facecrawl", None)
+}
+
+fn url(text: &str) -> Url {
+    Url::parse(text).unwrap()
+}
+
+/// Returns a URL without the site of the page.
+fn short(url: &Url) -> &str {
+    url.as_str().trim_start_matches("http://site.example")
 }
 
 fn links(html: &str) -> Vec<String> {
-    page(html)
-        .links
-        .into_iter()
-        .map(|l| {
-            let mark = if l.nofollow { "!" } else { "" };
-            format!("{mark}{}", l.url.as_str().trim_start_matches("http://site.example"))
-        })
-        .collect()
+    let marked = |l: &Link| format!("{}{}", if l.nofollow { "!" } else { "" }, short(&l.url));
+    page(html).links.iter().map(marked).collect()
 }
 
 #[track_caller]
 fn check_images(html: &str, expected: &[(&str, &str)]) {
-    let found = images(html);
-    let found: Vec<(&str, &str)> = found.iter().map(|(url, form)| (url.as_str(), *form)).collect();
+    let images = page(html).images;
+    let found: Vec<(&str, &str)> = images.iter().map(|image| (short(&image.url), image.found_in)).collect();
     assert_eq!(found, expected, "{html}");
+}
+
+const ORIGIN: Option<ReferrerPolicy> = Some(ReferrerPolicy::Origin);
+const NONE: Option<ReferrerPolicy> = Some(ReferrerPolicy::NoReferrer);
+
+fn policies(html: &str) -> Vec<Option<ReferrerPolicy>> {
+    page(html).images.iter().map(|image| image.referrer_policy).collect()
 }
 
 #[test]
@@ -157,7 +158,7 @@ fn extracts_links_as_normalised_urls() {
         "<link rel=canonical href='/canon?utm_medium=x'><link rel=canonical href=/second><link rel=alternate type=application/atom+xml href=/atom>",
     );
     assert_eq!(found.canonical.unwrap().as_str(), "http://site.example/canon");
-    assert_eq!(found.feeds, [Url::parse("http://site.example/atom").unwrap()]);
+    assert_eq!(found.feeds, [url("http://site.example/atom")]);
 }
 
 #[test]
@@ -194,7 +195,7 @@ fn extra_slashes_in_urls_resolve_to_host() {
     check_images("<base href='///cdn.example/x/'><img src=a.jpg>", &[("http://cdn.example/x/a.jpg", "src")]);
     // A page in another encoding is resolved with an override for queries.
     let html = b"<meta charset=windows-1252><a href='///other.example/?q=\xfc'></a>";
-    let found = extract_page(html, &Url::parse(PAGE).unwrap(), None, "facecrawl", None);
+    let found = page_of_bytes(html);
     assert_eq!(found.links[0].url.as_str(), "http://other.example/?q=%FC");
 }
 
@@ -310,7 +311,7 @@ fn extracts_content_of_srcdoc_documents() {
     assert!(page(&robots).directives.noindex);
     // The encoding of a frame is UTF-8.
     let html = b"<meta charset=windows-1252><iframe srcdoc='<a href=/?q=\xfc></a>'></iframe>";
-    let found = extract_page(html, &Url::parse(PAGE).unwrap(), None, "facecrawl", None);
+    let found = page_of_bytes(html);
     assert_eq!(found.links[0].url.as_str(), "http://site.example/?q=%C3%BC");
 }
 
@@ -337,14 +338,12 @@ fn limits_number_depth_and_length_of_srcdoc_documents() {
 
 #[test]
 fn markup_sets_image_referrer_policy() {
-    let policies = |html: &str| -> Vec<_> { page(html).images.iter().map(|i| i.referrer_policy).collect() };
-    let (origin, none) = (Some(ReferrerPolicy::Origin), Some(ReferrerPolicy::NoReferrer));
     assert_eq!(policies("<img src=a.jpg>"), [None]);
-    assert_eq!(policies("<img src=a.jpg referrerpolicy=ORIGIN><img src=b.jpg>"), [origin, None]);
+    assert_eq!(policies("<img src=a.jpg referrerpolicy=ORIGIN><img src=b.jpg>"), [ORIGIN, None]);
     assert_eq!(
         policies("<meta name=Referrer content=no-referrer><meta name=referrer content=bad><img src=a.jpg>
             <img src=b.jpg referrerpolicy=origin><img src=c.jpg referrerpolicy=bad><p style='background:url(d.jpg)'>"),
-        [none, origin, none, none]
+        [NONE, ORIGIN, NONE, NONE]
     );
     assert_eq!(policies("<template><meta name=referrer content=origin></template><img src=a.jpg>"), [None]);
     assert_eq!(policies("<meta property=referrer content=origin><img src=a.jpg>"), [None]);
@@ -353,7 +352,7 @@ fn markup_sets_image_referrer_policy() {
             "<picture><source srcset=a.jpg referrerpolicy=no-referrer><img referrerpolicy=origin></picture>
             <link rel=preload as=image href=b.jpg referrerpolicy=no-referrer>"
         ),
-        [origin, none]
+        [ORIGIN, NONE]
     );
     // A frame has the policy of its page unless it has its own.
     let frames = format!(
@@ -362,44 +361,40 @@ fn markup_sets_image_referrer_policy() {
         nested(1, "<meta name=referrer content=never><img src=b.jpg>")
     );
     let mut found = policies(&frames);
-    found.sort_by_key(|policy| *policy == origin);
-    assert_eq!(found, [none, origin]);
+    found.sort_by_key(|policy| *policy == ORIGIN);
+    assert_eq!(found, [NONE, ORIGIN]);
     let mut found = page("<img src=a.jpg><img src=b.jpg referrerpolicy=origin>");
-    found.referrer_policy = none;
+    found.referrer_policy = NONE;
     let applied = found.images.iter().map(|i| Some(found.referrer_policy_of(i)));
-    assert_eq!(applied.collect::<Vec<_>>(), [none, origin]);
+    assert_eq!(applied.collect::<Vec<_>>(), [NONE, ORIGIN]);
     // The address of a page is sent to its own origin only.
-    let url = Url::parse("http://site.example/secret").unwrap();
+    let secret = url("http://site.example/secret");
     let found = page("<img src=/a.jpg><img src=http://cdn.example/a.jpg>");
-    let referer = |image| Referrer::new(&url, found.referrer_policy_of(image), &image.url).unwrap();
+    let referer = |image| Referrer::new(&secret, found.referrer_policy_of(image), &image.url).unwrap();
     let referers = found.images.iter().map(|image| referer(image).as_str().to_owned());
     assert_eq!(referers.collect::<Vec<_>>(), ["http://site.example/secret", "http://site.example/"]);
 }
 
 #[test]
 fn link_referrer_policy_applies_to_linked_image() {
-    let policies = |html: &str| -> Vec<_> { page(html).images.iter().map(|i| i.referrer_policy).collect() };
-    let (origin, none) = (Some(ReferrerPolicy::Origin), Some(ReferrerPolicy::NoReferrer));
     assert_eq!(
         policies(
             "<a href=a.jpg rel='noopener NoReferrer' referrerpolicy=unsafe-url>1</a><a href=b.jpg referrerpolicy=origin>2</a>
             <map><area href=c.jpg rel=noreferrer></map><a href=d.jpg>4</a>
             <a href=page rel=noreferrer style='background:url(e.jpg)'><img src=f.jpg></a>"
         ),
-        [none, origin, none, None, None, None]
+        [NONE, ORIGIN, NONE, None, None, None]
     );
 }
 
 #[test]
 fn strictest_referrer_policy_of_duplicate_image_applies() {
-    let policies = |html: &str| -> Vec<_> { page(html).images.iter().map(|i| i.referrer_policy).collect() };
-    let (origin, none) = (Some(ReferrerPolicy::Origin), Some(ReferrerPolicy::NoReferrer));
     let image = |policy: &str| format!("<img src=a.jpg referrerpolicy={policy}>");
     let (unsafe_url, plain) = (image("unsafe-url"), "<img src=a.jpg>".to_owned());
     for (first, second, expected) in [
-        (&unsafe_url, &image("no-referrer"), none),
-        (&image("origin"), &unsafe_url, origin),
-        (&plain, &image("origin"), origin),
+        (&unsafe_url, &image("no-referrer"), NONE),
+        (&image("origin"), &unsafe_url, ORIGIN),
+        (&plain, &image("origin"), ORIGIN),
         (&plain, &unsafe_url, None),
     ] {
         assert_eq!(policies(&format!("{first}{second}")), [expected]);
@@ -407,10 +402,10 @@ fn strictest_referrer_policy_of_duplicate_image_applies() {
     }
     // An image without a policy has that of the page.
     let page = "<meta name=referrer content=no-referrer>";
-    assert_eq!(policies(&format!("{page}{}{plain}", image("origin"))), [none]);
+    assert_eq!(policies(&format!("{page}{}{plain}", image("origin"))), [NONE]);
     // The image of a frame is the same as that of the page.
     let html = format!("{unsafe_url}{}", nested(1, &image("no-referrer")));
-    assert_eq!(policies(&html), [none]);
+    assert_eq!(policies(&html), [NONE]);
 }
 
 #[test]
@@ -434,7 +429,7 @@ fn extracts_images_from_broken_markup() {
     check_images("<img src='{{ photo.url }}'><img src='${x}'><img src='about:blank'><img src='blob:x'>", &[]);
     assert_eq!(page("<title>Unclosed").title.as_deref(), Some("Unclosed"));
     assert_eq!(page("").title, None);
-    assert!(extract_page(&[0xff; 100], &Url::parse(PAGE).unwrap(), None, "facecrawl", None).links.is_empty());
+    assert!(page_of_bytes(&[0xff; 100]).links.is_empty());
 }
 
 #[test]
@@ -457,7 +452,7 @@ fn reads_page_title_and_robots_directives() {
 #[test]
 fn url_queries_use_page_encoding() {
     let html = b"<meta charset=windows-1252><a href='/\xfc?q=\xfc'></a>";
-    let found = extract_page(html, &Url::parse(PAGE).unwrap(), None, "facecrawl", None);
+    let found = page_of_bytes(html);
     assert_eq!(found.links[0].url.as_str(), "http://site.example/%C3%BC?q=%FC");
 }
 
@@ -485,14 +480,8 @@ fn url_bytes(found: &Page) -> (usize, usize) {
 
 #[test]
 fn total_url_bytes_stay_limited_with_long_base() {
-    let many: String = (0..MAX_LINKS)
-        .map(|i| {
-            format!(
-                "<a href=l{i}>x</a>{}",
-                if i % 2 == 0 { format!("<img src=i{i}.jpg>") } else { String::new() }
-            )
-        })
-        .collect();
+    let pair = |i| format!("<a href=l{i}>x</a><img src=i{i}.jpg><a href=l{}>x</a>", i + 1);
+    let many: String = (0..MAX_LINKS).step_by(2).map(pair).collect();
     let origin = "http://x.example/";
     // The longest base that is used, and one that is a byte longer.
     let base = |bytes: usize| format!("<base href='{origin}{}/'>", "b".repeat(bytes - origin.len() - 1));
@@ -509,7 +498,7 @@ fn total_url_bytes_stay_limited_with_long_base() {
 
 #[test]
 fn image_url_limit_includes_page_url_bytes() {
-    let url = Url::parse(&format!("http://site.example/{}", "p".repeat(2_000))).unwrap();
+    let url = url(&format!("http://site.example/{}", "p".repeat(2_000)));
     let many: String = (0..MAX_IMAGES).map(|i| format!("<img src=/{i}.jpg>")).collect();
     let found = extract_page(many.as_bytes(), &url, None, "facecrawl", None);
     let bytes: usize = found.images.iter().map(|i| i.url.as_str().len() + url.as_str().len()).sum();

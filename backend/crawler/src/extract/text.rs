@@ -29,7 +29,6 @@ impl Attributes {
     }
 }
 
-/// Decodes character references.
 pub(super) fn unescape(value: &str) -> Cow<'_, str> {
     if value.contains('&') { htmlize::unescape_attribute(value) } else { value.into() }
 }
@@ -60,10 +59,9 @@ pub(super) fn has_token(value: Option<String>, token: &str) -> bool {
 }
 
 /// Returns whether `itemprop` marks its value as an image.
-pub(super) fn is_picture_property(itemprop: &str) -> bool {
-    itemprop
-        .split_ascii_whitespace()
-        .any(|p| matches!(p, "image" | "thumbnailUrl" | "contentUrl" | "thumbnail"))
+pub(super) fn is_image_property(itemprop: &str) -> bool {
+    let is_image = |property| matches!(property, "image" | "thumbnailUrl" | "contentUrl" | "thumbnail");
+    itemprop.split_ascii_whitespace().any(is_image)
 }
 
 /// Returns the text on one line, cut to `MAX_TEXT` characters.

@@ -108,14 +108,20 @@ fn is_dash(url: &str) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use crate::extract::{MAX_VIDEOS, extract_page};
+    use crate::extract::{MAX_VIDEOS, VideoCandidate, extract_page};
     use url::Url;
 
-    fn videos(html: &str) -> Vec<(String, &'static str)> {
+    fn videos(html: &str) -> Vec<VideoCandidate> {
         let url = Url::parse("http://site.example/dir/page").unwrap();
-        let page = extract_page(html.as_bytes(), &url, None, "facecrawl", None);
-        let path = |url: &Url| url.as_str().trim_start_matches("http://site.example").to_owned();
-        page.videos.iter().map(|video| (path(&video.url), video.found_in)).collect()
+        extract_page(html.as_bytes(), &url, None, "facecrawl", None).videos
+    }
+
+    #[track_caller]
+    fn check(html: &str, expected: &[(&str, &str)]) {
+        let videos = videos(html);
+        let short = videos.iter().map(|video| video.url.as_str().trim_start_matches("http://site.example"));
+        let found: Vec<_> = short.zip(videos.iter().map(|video| video.found_in)).collect();
+        assert_eq!(found, expected, "{html}");
     }
 
     #[test]
@@ -145,29 +151,22 @@ mod tests {
             ("<a href=a.MP4?x#t=3>film</a><a href=page>page</a>", &[("/dir/a.MP4?x", "link")]),
             ("<a href=/wiki/File:a.mp4>about</a>", &[]),
         ] {
-            assert_eq!(
-                videos(html),
-                expected.iter().map(|(url, at)| ((*url).to_owned(), *at)).collect::<Vec<_>>(),
-                "{html}"
-            );
+            check(html, expected);
         }
     }
 
     #[test]
     fn metadata_yields_video_files_without_player_pages() {
-        let player =
-            "<meta property=og:video content=/player><meta property=og:video:type content=text/html>";
-        assert_eq!(videos(player), []);
+        check("<meta property=og:video content=/player><meta property=og:video:type content=text/html>", &[]);
         let file = "<meta property=og:video:url content=/v><meta property=og:video:secure_url content=https://site.example/v>
                     <meta property=og:video:type content=video/mp4>";
-        assert_eq!(videos(file), [("/v".to_owned(), "og:video")]);
+        check(file, &[("/v", "og:video")]);
         let untyped = "<meta property=og:video content=/player><meta property=og:video content=/v.mp4>";
-        assert_eq!(videos(untyped), [("/v.mp4".to_owned(), "og:video")]);
-        let card = "<meta name=twitter:player:stream content=/s.mp4>";
-        assert_eq!(videos(card), [("/s.mp4".to_owned(), "twitter:player")]);
+        check(untyped, &[("/v.mp4", "og:video")]);
+        check("<meta name=twitter:player:stream content=/s.mp4>", &[("/s.mp4", "twitter:player")]);
         let data =
             r#"<script type=application/ld+json>{"@type":"VideoObject","contentUrl":"/d.mp4"}</script>"#;
-        assert_eq!(videos(data), [("/d.mp4".to_owned(), "json-ld")]);
+        check(data, &[("/d.mp4", "json-ld")]);
     }
 
     #[test]

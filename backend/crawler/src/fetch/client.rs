@@ -164,11 +164,7 @@ impl Fetcher {
         }
     }
 
-    /// Returns the client that may connect to the URL's port.
-    fn client_for(&self, url: &Url) -> &reqwest::Client {
-        &self.clients_for(url).pooled
-    }
-
+    /// Returns the clients that may connect to the URL's port.
     fn clients_for(&self, url: &Url) -> &Client {
         match self.shared.guard.address_scope(url.port_or_known_default().unwrap_or_default()) {
             AddressScope::Public => &self.shared.public,
@@ -223,7 +219,7 @@ impl Fetcher {
             last_modified: text(header::LAST_MODIFIED),
             robots_tags: head.get_all("x-robots-tag").iter().map(header_text).collect(),
             referrer_policy: referrer_policy(head),
-            body: bytes::Bytes::new(),
+            body: Bytes::new(),
             incomplete: false,
             url,
             redirects,
@@ -233,11 +229,8 @@ impl Fetcher {
             _ => (config.min_speed, config.min_speed_window),
         };
         // The first bytes show that the content is a video and not a page.
-        let video = kind == Kind::Page
-            && fetched
-                .content_type
-                .as_deref()
-                .is_some_and(|found| found.to_ascii_lowercase().starts_with("video/"));
+        let is_video = |mime: &String| mime.to_ascii_lowercase().starts_with("video/");
+        let video = kind == Kind::Page && fetched.content_type.as_ref().is_some_and(is_video);
         let limits = Limits {
             bytes: match kind {
                 Kind::Page if video => VIDEO_HEAD,
@@ -273,7 +266,7 @@ impl Download {
     ///
     /// # Errors
     /// Fails if the body is too long, too slow, takes too long or is incomplete.
-    pub async fn chunk(&mut self) -> Result<Option<bytes::Bytes>, FetchError> {
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, FetchError> {
         self.body.next().await
     }
 }
@@ -447,7 +440,7 @@ impl Fetcher {
         body: Bytes,
     ) -> Result<u16, FetchError> {
         self.guard().check_url(url)?;
-        let mut request = self.client_for(url).post(url.clone()).body(body);
+        let mut request = self.clients_for(url).pooled.post(url.clone()).body(body);
         for (name, value) in headers {
             request = request.header(*name, value);
         }

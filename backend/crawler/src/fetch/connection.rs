@@ -2,6 +2,7 @@
 //! its connection was lost before a response, and which [`FetchError`] the caller gets. The module
 //! `client` decides what follows.
 use super::{ConnectError, FetchError};
+use crate::config::deepest_cause;
 use crate::guard::{GuardError, NoAddress};
 use std::error::Error;
 use std::future::Future;
@@ -72,9 +73,8 @@ pub(super) fn is_lost(error: &reqwest::Error) -> bool {
     if error.is_connect() || error.is_timeout() {
         return false;
     }
-    let mut cause: Option<&(dyn Error + 'static)> = error.source();
-    while let Some(inner) = cause {
-        if let Some(error) = inner.downcast_ref::<hyper::Error>() {
+    for cause in causes(error) {
+        if let Some(error) = cause.downcast_ref::<hyper::Error>() {
             if error.is_parse() {
                 return false;
             }
@@ -82,12 +82,12 @@ pub(super) fn is_lost(error: &reqwest::Error) -> bool {
                 return true;
             }
         }
-        if let Some(error) = inner.downcast_ref::<h2::Error>() {
+        if let Some(error) = cause.downcast_ref::<h2::Error>() {
             // A GET is safe to repeat. REFUSED_STREAM and GOAWAY mean that the server wants a new
             // connection.
             return error.is_io() || error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
         }
-        if let Some(error) = inner.downcast_ref::<std::io::Error>()
+        if let Some(error) = cause.downcast_ref::<io::Error>()
             && matches!(
                 error.kind(),
                 ErrorKind::ConnectionReset
@@ -99,28 +99,29 @@ pub(super) fn is_lost(error: &reqwest::Error) -> bool {
         {
             return true;
         }
-        cause = inner.source();
     }
     false
 }
 
+/// Returns the causes of an error, the outermost first.
+fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(error.source(), |&cause| cause.source())
+}
+
 /// Converts an error. Errors of our resolver and of the guard are found among its causes.
 pub(super) fn explain(error: reqwest::Error) -> FetchError {
-    let mut cause: Option<&(dyn Error + 'static)> = error.source();
-    let (mut deepest, mut is_invalid) = (None, false);
-    while let Some(inner) = cause {
-        if let Some(guard) = inner.downcast_ref::<GuardError>() {
+    let mut is_invalid = false;
+    for cause in causes(&error) {
+        if let Some(guard) = cause.downcast_ref::<GuardError>() {
             return FetchError::Guard(guard.clone());
         }
-        if let Some(NoAddress(why)) = inner.downcast_ref::<NoAddress>() {
+        if let Some(NoAddress(why)) = cause.downcast_ref::<NoAddress>() {
             return FetchError::Dns(why.clone());
         }
-        is_invalid |= inner.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
-        deepest = Some(inner);
-        cause = inner.source();
+        is_invalid |= cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
     }
-    // The deepest cause is the most specific ("connection refused"). The outer ones repeat the URL.
-    let why = deepest.map_or_else(|| error.to_string(), ToString::to_string);
+    // The outer causes repeat the URL. The deepest one is short ("connection refused").
+    let why = deepest_cause(&error);
     if is_invalid {
         return FetchError::Invalid(why);
     }
@@ -160,11 +161,7 @@ fn contained<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 's
 
 /// Converts the error of a body. Any error after a valid head counts as an incomplete transfer.
 pub(super) fn broken_off(error: &reqwest::Error) -> FetchError {
-    let mut deepest: &dyn Error = error;
-    while let Some(inner) = deepest.source() {
-        deepest = inner;
-    }
-    FetchError::Incomplete { why: deepest.to_string(), received: None }
+    FetchError::Incomplete { why: deepest_cause(error), received: None }
 }
 
 /// Returns the error of an encoded body that ends too early although its transfer was complete.

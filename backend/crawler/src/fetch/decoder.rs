@@ -198,10 +198,14 @@ mod tests {
         [&head[..], b"hello"].concat()
     }
 
+    fn decoder(encoding: &'static str) -> Decoder {
+        let headers = [(header::CONTENT_ENCODING, header::HeaderValue::from_static(encoding))];
+        Decoder::of(&headers.into_iter().collect()).unwrap()
+    }
+
     /// Decodes a body that arrives in pieces of `len` bytes. Also returns whether it is cut off.
     fn decode(encoding: &'static str, body: &[u8], len: usize) -> io::Result<(String, bool)> {
-        let headers = [(header::CONTENT_ENCODING, header::HeaderValue::from_static(encoding))];
-        let mut decoder = Decoder::of(&headers.into_iter().collect()).unwrap();
+        let mut decoder = decoder(encoding);
         let mut decoded = Vec::new();
         for piece in body.chunks(len) {
             decoder.push(Bytes::copy_from_slice(piece));
@@ -253,8 +257,7 @@ mod tests {
 
     #[test]
     fn decodes_at_most_one_member_per_call() {
-        let headers = [(header::CONTENT_ENCODING, header::HeaderValue::from_static("gzip"))];
-        let mut decoder = Decoder::of(&headers.into_iter().collect()).unwrap();
+        let mut decoder = decoder("gzip");
         decoder.push(gzip(b"").repeat(1000).into());
         let mut calls = 0;
         while let Some(piece) = decoder.next().unwrap() {

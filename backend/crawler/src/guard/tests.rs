@@ -1,7 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use proptest::prelude::*;
-use std::net::{Ipv4Addr, Ipv6Addr};
 
 fn guard() -> Guard {
     Guard::new(&Config::default())
@@ -256,8 +255,7 @@ fn rejects_dns_answer_with_any_forbidden_address() {
 
 /// Generates addresses of the special-purpose IPv4 ranges.
 fn special_v4() -> impl Strategy<Value = Ipv4Addr> {
-    let table: Vec<(Ipv4Addr, u32)> = v4_table().collect();
-    (proptest::sample::select(table), any::<u32>()).prop_map(|((net, len), host)| {
+    (proptest::sample::select(V4), any::<u32>()).prop_map(|((net, len, _), host)| {
         let host_bits = host & u32::MAX.checked_shr(len).unwrap_or(0);
         Ipv4Addr::from_bits(net.to_bits() | host_bits)
     })

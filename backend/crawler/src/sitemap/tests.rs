@@ -50,9 +50,7 @@ fn reads_pages_and_images_of_url_set() {
 
 #[test]
 fn reads_compressed_and_truncated_sitemaps() {
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-    packed.write_all(URLSET.as_bytes()).unwrap();
-    let packed = packed.finish().unwrap();
+    let packed = gzip(URLSET);
     let url = Url::parse("http://site.example/sitemap.xml.gz").unwrap();
     assert_eq!(parse(&packed, &url).pages.len(), 2);
     // The file ends inside the second entry. The first entry is returned.
@@ -200,11 +198,6 @@ fn reads_plain_url_lists_and_ignores_other_files() {
 
 #[test]
 fn root_element_identifies_sitemap_files() {
-    let gz = |text: &str| {
-        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        out.write_all(text.as_bytes()).unwrap();
-        out.finish().unwrap()
-    };
     for (body, expected) in [
         (&b"<urlset xmlns='x'><url/>"[..], Some("urlset")),
         (
@@ -220,18 +213,16 @@ fn root_element_identifies_sitemap_files() {
     ] {
         assert_eq!(root(body).as_deref(), expected, "{}", String::from_utf8_lossy(body));
     }
-    assert_eq!(root(&gz("<rss version='2.0'>")).as_deref(), Some("rss"));
+    assert_eq!(root(&gzip("<rss version='2.0'>")).as_deref(), Some("rss"));
     assert!(["urlset", "sitemapindex", "rss", "feed", "rdf"].into_iter().all(is_root));
     assert!(!is_root("html") && !is_root("svg"));
 }
 
 #[test]
 fn limits_sitemap_urls_without_expanding_entities() {
-    let mut text = String::from("<urlset>");
-    for i in 0..MAX_URLS + 100 {
-        text.push_str(&format!("<url><loc>http://site.example/{i}</loc></url>"));
-    }
-    assert_eq!(read(&text).pages.len(), MAX_URLS);
+    let entry = |i| format!("<url><loc>http://site.example/{i}</loc></url>");
+    let entries: String = (0..MAX_URLS + 100).map(entry).collect();
+    assert_eq!(read(&format!("<urlset>{entries}")).pages.len(), MAX_URLS);
     // Entities that a document type defines are not expanded.
     let bomb = r#"<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><urlset><url><loc>http://site.example/&b;</loc></url></urlset>"#;
     assert_eq!(pages(&read(bomb)), ["http://site.example/&b;"]);
@@ -261,15 +252,12 @@ fn reads_videos_of_sitemaps_and_feeds_with_pages() {
         <media:group><media:content url="/b.mp4" type="video/mp4"/><media:content url="/b.webm" type="video/webm"/>
         <media:content url="/c.jpg"/></media:group><media:content url="/d" medium="video"/>
         <enclosure url="/e.mp3" type="audio/mpeg"/></item></channel></rss>"#;
-    let videos = |text: &str| -> Vec<(String, String)> {
-        let text_of = |url: &Url| url.path().to_owned();
-        let found = read(text).videos;
-        found.iter().map(|v| (text_of(&v.url), v.page.as_ref().map(text_of).unwrap_or_default())).collect()
+    let check = |text: &str, expected: &[(&str, &str)]| {
+        let videos = read(text).videos;
+        let paths = videos.iter().map(|video| (video.url.path(), video.page.as_ref().map_or("", Url::path)));
+        assert_eq!(paths.collect::<Vec<_>>(), expected);
     };
-    let owned = |all: &[(&str, &str)]| -> Vec<(String, String)> {
-        all.iter().map(|(url, page)| ((*url).to_owned(), (*page).to_owned())).collect()
-    };
-    assert_eq!(videos(sitemap), owned(&[("/film.mp4", "/watch")]));
-    assert_eq!(videos(feed), owned(&[("/a", "/1"), ("/b.mp4", "/1"), ("/d", "/1")]));
+    check(sitemap, &[("/film.mp4", "/watch")]);
+    check(feed, &[("/a", "/1"), ("/b.mp4", "/1"), ("/d", "/1")]);
     assert_eq!(images(&read(feed)), [("http://site.example/c.jpg", "http://site.example/1", "media")]);
 }

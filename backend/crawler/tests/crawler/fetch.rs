@@ -1,6 +1,6 @@
 //! Tests the fetcher with a real server on 127.0.0.1: limits, redirects, errors and headers.
 
-use crate::support::{Recorder, Site, local_config};
+use crate::support::{Recorder, Site, gzip, local_config};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Path};
@@ -12,7 +12,6 @@ use crawler::{Config, FetchError, Fetched, Fetcher, Referrer, ReferrerPolicy, Re
 use domain::Reason;
 use futures::{StreamExt, stream};
 use std::convert::Infallible;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 use url::Url;
@@ -28,12 +27,6 @@ async fn fetch(site: &Site, path: &str) -> Result<Fetched, FetchError> {
 /// Returns the headers of the request, one per line.
 async fn echo(headers: HeaderMap) -> String {
     headers.iter().map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap())).collect()
-}
-
-fn gzip(data: &[u8]) -> Vec<u8> {
-    let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    out.write_all(data).unwrap();
-    out.finish().unwrap()
 }
 
 fn encoded(encoding: &'static str, body: Vec<u8>) -> Response {
@@ -84,12 +77,9 @@ async fn request_headers_identify_crawler_without_secrets() {
     )
     .await;
     let fetcher = Fetcher::new(&local_config());
-    let head = |kind| {
-        let (fetcher, url) = (fetcher.clone(), site.url("/start"));
-        async move {
-            let answer = fetcher.fetch(Request::new(url, kind), &AnyHop).await.unwrap();
-            String::from_utf8(answer.body.to_vec()).unwrap()
-        }
+    let head = async |kind| {
+        let answer = fetcher.fetch(Request::new(site.url("/start"), kind), &AnyHop).await.unwrap();
+        String::from_utf8(answer.body.to_vec()).unwrap()
     };
     let page = head(Kind::Page).await;
     assert!(page.contains("user-agent: facecrawl/"), "{page}");
@@ -442,38 +432,28 @@ async fn http_status_errors_report_retry_delay() {
         (StatusCode::from_u16(status).unwrap(), [(header::RETRY_AFTER, value)]).into_response()
     };
     let site = Site::start(Router::new().route("/{status}/{form}", get(answer))).await;
-    let wait = |path: &'static str| {
-        let site = &site;
-        async move {
-            match fetch(site, path).await.unwrap_err() {
-                FetchError::Status { retry_after, .. } => retry_after.map(|d| d.as_secs()),
-                other => panic!("{other}"),
-            }
-        }
+    let wait = async |path: &str| match fetch(&site, path).await.unwrap_err() {
+        FetchError::Status { retry_after, .. } => retry_after.map(|d| d.as_secs()),
+        other => panic!("{other}"),
     };
-    assert_eq!(wait("/503/120").await, Some(120));
-    assert_eq!(wait("/429/0").await, Some(0));
-    assert_eq!(wait("/503/none").await, None);
-    assert_eq!(wait("/503/soon").await, None);
-    assert_eq!(wait("/503/-5").await, None);
-    assert_eq!(wait("/503/past").await, Some(0));
-    assert_eq!(wait("/503/99999999999999999999999").await, Some(86_400));
-    assert_eq!(wait("/503/server").await, Some(120));
+    for (path, expected) in [
+        ("/503/120", Some(120)),
+        ("/429/0", Some(0)),
+        ("/503/none", None),
+        ("/503/soon", None),
+        ("/503/-5", None),
+        ("/503/past", Some(0)),
+        ("/503/99999999999999999999999", Some(86_400)),
+        ("/503/server", Some(120)),
+    ] {
+        assert_eq!(wait(path).await, expected, "{path}");
+    }
     let from_date = wait("/503/date").await.unwrap();
     assert!((3000..=3600).contains(&from_date), "{from_date}");
 
-    for (status, transient) in [
-        (400, false),
-        (403, false),
-        (404, false),
-        (410, false),
-        (408, true),
-        (429, true),
-        (500, true),
-        (501, false),
-        (503, true),
-    ] {
+    for status in [400, 403, 404, 410, 408, 429, 500, 501, 503] {
         let error = fetch(&site, &format!("/{status}/none")).await.unwrap_err();
+        let transient = matches!(status, 408 | 429 | 500 | 503);
         assert_eq!((error.reason(), error.is_transient()), (Reason::Http(status), transient));
     }
 }

@@ -1,6 +1,6 @@
 //! Tests the connection itself and conditional requests: HTTP versions, certificates of a local
 //! server, and fetches that are dropped.
-use crate::support::{Forbidden, Names, Recorder, Site, local_config};
+use crate::support::{Forbidden, Names, Recorder, Site, gzip, local_config};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, Request as Incoming};
@@ -10,15 +10,12 @@ use axum::routing::get;
 use bytes::Bytes;
 use crawler::fetch::{AnyHop, Kind};
 use crawler::{Config, FetchError, Fetched, Fetcher, Request, Roots, RootsError, Validators};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use futures::StreamExt;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -87,9 +84,7 @@ async fn falls_back_to_http1_without_http2() {
 
 #[tokio::test]
 async fn limits_and_guard_apply_over_http2() {
-    let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
-    bomb.write_all(&vec![0; 8 << 20]).unwrap();
-    let bomb = Bytes::from(bomb.finish().unwrap());
+    let bomb = Bytes::from(gzip(&vec![0; 8 << 20]));
     let drip = || async {
         let first = futures::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"a"))]);
         Body::from_stream(first.chain(futures::stream::pending()))
@@ -239,13 +234,6 @@ async fn conditional_requests_use_validators_of_their_url() {
     // An invalid header value is omitted. A 304 response to an unconditional request is an error.
     let odd = asking(own(), Some("\"v1\"\r\nx: y"), None);
     assert_eq!(fetcher.fetch(odd, &AnyHop).await.unwrap().status, 200);
-    assert_eq!(
-        fetcher
-            .fetch(Request::new(site.url("/always"), Kind::Page), &AnyHop)
-            .await
-            .unwrap_err()
-            .reason()
-            .code(),
-        "http_304"
-    );
+    let always = Request::new(site.url("/always"), Kind::Page);
+    assert_eq!(fetcher.fetch(always, &AnyHop).await.unwrap_err().reason().code(), "http_304");
 }

@@ -5,7 +5,10 @@ use axum::middleware::{self, Next};
 use crawler::guard::Lookup;
 use crawler::{Config, FetchError, HopPolicy};
 use domain::Reason;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use std::collections::HashMap;
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,6 +16,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use url::Url;
+
+pub(crate) fn gzip(data: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(data).unwrap();
+    encoder.finish().unwrap()
+}
 
 /// Allows only 127.0.0.1; the rest of the loopback range stays forbidden.
 pub(crate) fn local_config() -> Config {
