@@ -177,19 +177,13 @@ pub fn cover_in_chip(chip: &mut Frame, landmarks: &Landmarks, own: &Rect, hidden
             let place = back.apply(place);
             hidden.iter().any(|hidden| {
                 let border = REACH.max(margin * hidden.width.max(hidden.height));
-                contains(hidden, place, REACH)
-                    || (contains(hidden, place, border) && !contains(own, place, 0.0))
+                hidden.contains(place, REACH) || (hidden.contains(place, border) && !own.contains(place, 0.0))
             })
         });
         if covered {
             *pixel = GREY;
         }
     }
-}
-
-fn contains(rect: &Rect, point: Point, border: f32) -> bool {
-    (rect.x - border..=rect.x + rect.width + border).contains(&point.x)
-        && (rect.y - border..=rect.y + rect.height + border).contains(&point.y)
 }
 
 #[cfg(test)]
@@ -279,7 +273,7 @@ mod tests {
     fn image_with_box(red: &Rect) -> Frame {
         let mut frame = Frame::filled(300, 300, [255; 3]);
         for (at, pixel) in frame.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
-            if contains(red, Point { x: (at % 300) as f32, y: (at / 300) as f32 }, 0.0) {
+            if red.contains(Point { x: (at % 300) as f32, y: (at / 300) as f32 }, 0.0) {
                 *pixel = [255, 0, 0];
             }
         }

@@ -1,7 +1,7 @@
 //! Crops, thumbnails and rotations.
 
 use crate::geometry::Region;
-use crate::{Frame, Rect, resize};
+use crate::{Frame, Point, Rect, resize};
 
 /// Returns the face with `margin` (fraction of the larger box side) on each side, clamped to the
 /// image. A crop has at least one pixel: for a box outside the image, the nearest edge pixels.
@@ -22,10 +22,6 @@ pub fn face_crop_alone(
     let region = expanded_region(frame, bbox, margin);
     let mut crop = crop_region(frame, region);
     // Pixels are compared by their centres, with one pixel of tolerance for hidden boxes.
-    let contains = |rect: &Rect, border: f32, x: f32, y: f32| {
-        (rect.x - border..=rect.x + rect.width + border).contains(&x)
-            && (rect.y - border..=rect.y + rect.height + border).contains(&y)
-    };
     let border = |rect: &Rect| 1.0 + hidden_margin.max(0.0) * rect.width.max(rect.height);
     let (left, top) = (region.x as f32, region.y as f32);
     let (right, bottom) = (left + region.width as f32, top + region.height as f32);
@@ -44,9 +40,9 @@ pub fn face_crop_alone(
     }
     let width = region.width as usize;
     for (at, pixel) in crop.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
-        let (x, y) = (left + (at % width) as f32 + 0.5, top + (at / width) as f32 + 0.5);
-        let own = contains(bbox, 0.0, x, y);
-        if near.iter().any(|rect| contains(rect, if own { 1.0 } else { border(rect) }, x, y)) {
+        let centre = Point { x: left + (at % width) as f32 + 0.5, y: top + (at / width) as f32 + 0.5 };
+        let own = bbox.contains(centre, 0.0);
+        if near.iter().any(|rect| rect.contains(centre, if own { 1.0 } else { border(rect) })) {
             *pixel = [127; 3];
         }
     }

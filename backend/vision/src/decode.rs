@@ -97,9 +97,6 @@ impl ImageHeader {
 
 pub const BYTES_PER_PIXEL: u64 = 3;
 
-/// Bytes per pixel while a decoded image is rotated: the source and the result.
-const ROTATION_BYTES: u32 = 6;
-
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The first bytes match no known format.
@@ -237,6 +234,11 @@ fn formats() -> String {
 fn corrupt(format: Format, reason: impl std::fmt::Display) -> DecodeError {
     // Some messages of decoders end with a line break.
     DecodeError::Corrupt { format: format.name(), reason: reason.to_string().trim_end().to_owned() }
+}
+
+/// Returns the bytes per pixel while a decoded image is turned: the source and the result.
+fn rotation_bytes(orientation: Orientation) -> u32 {
+    if orientation == Orientation::NoTransforms { 0 } else { 6 }
 }
 
 /// Applies the EXIF orientation. Each step frees the previous image, so at most two exist at once.

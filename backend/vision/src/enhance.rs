@@ -155,18 +155,13 @@ fn stretch(frame: &Frame) -> (f32, f32) {
         histogram[usize::from(*level)] += 1;
     }
     let spare = (grey.len() as f64 * CLIPPED) as usize;
-    let mut below = 0;
-    let beyond = |(_, count): &(usize, &usize)| {
-        below += **count;
-        below > spare
+    let (mut below, mut above) = (0, 0);
+    let is_beyond = |passed: &mut usize, level: &usize| {
+        *passed += histogram[*level];
+        *passed > spare
     };
-    let low = histogram.iter().enumerate().find(beyond).map_or(0, |(level, _)| level);
-    let mut above = 0;
-    let beyond = |(_, count): &(usize, &usize)| {
-        above += **count;
-        above > spare
-    };
-    let high = histogram.iter().enumerate().rev().find(beyond).map_or(255, |(level, _)| level);
+    let low = (0..256).find(|level| is_beyond(&mut below, level)).unwrap_or(0);
+    let high = (0..256).rev().find(|level| is_beyond(&mut above, level)).unwrap_or(255);
     if high <= low {
         return (1.0, 0.0);
     }

@@ -17,12 +17,8 @@ impl Frame {
     /// Wraps `data`. Returns `None` if its length is not `width * height * 3` or a side is zero.
     pub fn new(width: u32, height: u32, data: Vec<u8>) -> Option<Self> {
         let wanted = (width as usize).checked_mul(height as usize)?.checked_mul(3)?;
-        (wanted > 0 && data.len() == wanted).then_some(Self {
-            width,
-            height,
-            data,
-            attachment: Attachment::default(),
-        })
+        let attachment = Attachment::default();
+        (wanted > 0 && data.len() == wanted).then_some(Self { width, height, data, attachment })
     }
 
     /// Creates a frame of one colour.
@@ -41,7 +37,7 @@ impl Frame {
     /// a permit for memory. It replaces the previously attached value.
     #[must_use]
     pub fn with_attachment(mut self, value: impl Any + Send + Sync) -> Self {
-        self.attachment = Attachment::new(value);
+        self.attachment = Attachment(Some(Arc::new(value)));
         self
     }
 
@@ -95,12 +91,6 @@ impl std::fmt::Debug for Frame {
 struct Attachment(
     #[expect(dead_code, reason = "it is there to be dropped")] Option<Arc<dyn Any + Send + Sync>>,
 );
-
-impl Attachment {
-    pub(crate) fn new(value: impl Any + Send + Sync) -> Self {
-        Self(Some(Arc::new(value)))
-    }
-}
 
 impl PartialEq for Attachment {
     fn eq(&self, _: &Self) -> bool {

@@ -55,6 +55,12 @@ impl Rect {
         if union > 0.0 { shared / union } else { 0.0 }
     }
 
+    /// Returns whether the point is inside the rectangle, or at most `border` pixels outside.
+    pub(crate) fn contains(&self, point: Point, border: f32) -> bool {
+        (self.x - border..=self.x + self.width + border).contains(&point.x)
+            && (self.y - border..=self.y + self.height + border).contains(&point.y)
+    }
+
     fn is_finite(&self) -> bool {
         [self.x, self.y, self.width, self.height].iter().all(|v| v.is_finite())
     }

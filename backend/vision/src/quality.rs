@@ -96,22 +96,54 @@ pub struct QualityReport {
 impl Measure {
     /// Converts a model's score. Its scale is 0..1, but the last layer may slightly exceed it.
     pub fn learned(raw: f32) -> Self {
-        Self { value: unit(f64::from(raw)), raw: if raw.is_finite() { raw } else { 0.0 } }
+        Self::new(raw.into(), raw.into())
+    }
+
+    fn new(raw: f64, value: f64) -> Self {
+        Self { value: unit(value), raw: if raw.is_finite() { raw as f32 } else { 0.0 } }
     }
 }
 
 impl QualityReport {
-    /// Returns the codes of the limits of `profile` that the measures do not meet. The report may
-    /// have been created for a different profile.
+    /// Returns the codes of the limits of `profile` that the measures do not meet, in the order of the
+    /// measures. The report may have been created for a different profile.
     pub fn unmet_limits(&self, profile: Profile) -> Vec<String> {
-        unmet_limits(self, profile)
+        let Some(limits) = profile.limits() else { return Vec::new() };
+        // Written so that NaN does not meet a limit.
+        let at_least = |raw: f32, limit: f32| raw >= limit;
+        let at_most = |raw: f32, limit: f32| raw <= limit;
+        let pose = &self.pose;
+        let facing = pose.value > 0.0
+            && at_most(pose.yaw.abs(), limits.yaw)
+            && at_most(pose.pitch.abs(), limits.pitch);
+        let sharp = at_least(self.blur.raw, limits.blur) && at_least(self.sharpness.raw, limits.sharpness);
+        [
+            (sharp, "too_blurry"),
+            (at_least(self.brightness.raw, limits.darkest), "too_dark"),
+            (at_most(self.brightness.raw, limits.brightest), "too_bright"),
+            (at_least(self.contrast.raw, limits.contrast), "low_contrast"),
+            (at_most(self.exposure.raw, limits.clipped), "clipped"),
+            (at_least(self.size.raw, limits.size), "too_small"),
+            (facing, "turned_away"),
+            (at_most(pose.roll.abs(), limits.roll), "not_upright"),
+            (at_least(self.truncation.raw, limits.inside), "truncated"),
+            (at_least(self.det_score.raw, limits.det_score), "low_score"),
+        ]
+        .into_iter()
+        .filter(|(met, _)| !met)
+        .map(|(_, code)| code.to_owned())
+        .collect()
     }
 
     /// Replaces the roll (degrees, clockwise) of a face whose landmarks are those of an upright
     /// face although the face is not. `profile` is that of the assessment.
     pub fn correct_roll(&mut self, roll: f32, profile: Profile) {
         self.pose.roll = roll;
-        self.reasons = unmet_limits(self, profile);
+        self.judge(profile);
+    }
+
+    fn judge(&mut self, profile: Profile) {
+        self.reasons = self.unmet_limits(profile);
         self.passed = self.reasons.is_empty();
     }
 }
@@ -121,10 +153,7 @@ impl QualityReport {
 pub fn assess(chip: &Frame, detection: &Detection, image: (u32, u32), profile: Profile) -> QualityReport {
     let grey = grey_statistics(chip);
     let [right_eye, left_eye, ..] = detection.landmarks;
-    let measure = |raw: f64, value: f64| Measure {
-        value: unit(value),
-        raw: if raw.is_finite() { raw as f32 } else { 0.0 },
-    };
+    let measure = Measure::new;
     let eyes = f64::from(right_eye.distance(left_eye));
     let inside = inside(&detection.bbox, image);
     let score = f64::from(detection.det_score);
@@ -141,8 +170,7 @@ pub fn assess(chip: &Frame, detection: &Detection, image: (u32, u32), profile: P
         ..QualityReport::default()
     };
     report.overall = overall(&report);
-    report.reasons = unmet_limits(&report, profile);
-    report.passed = report.reasons.is_empty();
+    report.judge(profile);
     report
 }
 
@@ -221,34 +249,6 @@ impl Profile {
             Self::Strict => Some(&TABLE[1]),
         }
     }
-}
-
-/// Returns the codes of the limits that a report does not meet, in the order of the measures.
-fn unmet_limits(report: &QualityReport, profile: Profile) -> Vec<String> {
-    let Some(limits) = profile.limits() else { return Vec::new() };
-    // Written so that NaN does not meet a limit.
-    let at_least = |raw: f32, limit: f32| raw >= limit;
-    let at_most = |raw: f32, limit: f32| raw <= limit;
-    let pose = &report.pose;
-    let facing =
-        pose.value > 0.0 && at_most(pose.yaw.abs(), limits.yaw) && at_most(pose.pitch.abs(), limits.pitch);
-    let sharp = at_least(report.blur.raw, limits.blur) && at_least(report.sharpness.raw, limits.sharpness);
-    [
-        (sharp, "too_blurry"),
-        (at_least(report.brightness.raw, limits.darkest), "too_dark"),
-        (at_most(report.brightness.raw, limits.brightest), "too_bright"),
-        (at_least(report.contrast.raw, limits.contrast), "low_contrast"),
-        (at_most(report.exposure.raw, limits.clipped), "clipped"),
-        (at_least(report.size.raw, limits.size), "too_small"),
-        (facing, "turned_away"),
-        (at_most(pose.roll.abs(), limits.roll), "not_upright"),
-        (at_least(report.truncation.raw, limits.inside), "truncated"),
-        (at_least(report.det_score.raw, limits.det_score), "low_score"),
-    ]
-    .into_iter()
-    .filter(|(met, _)| !met)
-    .map(|(_, code)| code.to_owned())
-    .collect()
 }
 
 /// Returns the weighted geometric mean of the scores, 0..1. Size, pose and sharpness influence a

@@ -4,7 +4,8 @@
 use super::raster::on_white;
 use super::{DecodeError, Decoded, Format, ImageHeader, corrupt, upright};
 use crate::Frame;
-use crate::crop::{mirror, rotate};
+use crate::crop::{crop_region, mirror, rotate};
+use crate::geometry::Region;
 use image::metadata::Orientation;
 use std::borrow::Cow;
 
@@ -84,12 +85,7 @@ pub(super) enum Step {
     MirrorHorizontally,
     /// Top and bottom are exchanged.
     MirrorVertically,
-    Crop {
-        left: u32,
-        top: u32,
-        width: u32,
-        height: u32,
-    },
+    Crop(Region),
 }
 
 /// What a file contains, before anything is decoded.
@@ -215,10 +211,12 @@ impl Assembly<'_, '_> {
                 Step::Rotate(degrees) => rotate(&frame, degrees),
                 Step::MirrorHorizontally => mirror(&frame),
                 Step::MirrorVertically => mirror(&rotate(&frame, 180)),
-                Step::Crop { left, top, width, height } => {
-                    let cut = cut(&frame, left, top, width, height);
-                    cut.ok_or_else(|| corrupt(image.header.format, "it crops more than the image"))?
+                Step::Crop(Region { x, y, width, height })
+                    if !fits(x, width, frame.width()) || !fits(y, height, frame.height()) =>
+                {
+                    return Err(corrupt(image.header.format, "it crops more than the image"));
                 }
+                Step::Crop(region) => crop_region(&frame, region),
             };
         }
         Ok(Decoded { frame: upright(frame, image.orientation), format: image.header.format })
@@ -259,14 +257,9 @@ impl Assembly<'_, '_> {
     }
 }
 
-/// Returns a part of a frame; `None` if it exceeds the frame.
-fn cut(frame: &Frame, left: u32, top: u32, width: u32, height: u32) -> Option<Frame> {
-    let right = left.checked_add(width).filter(|right| *right <= frame.width())?;
-    top.checked_add(height).filter(|bottom| *bottom <= frame.height())?;
-    let rows = frame.data().chunks_exact(frame.width() as usize * 3);
-    let rows = rows.skip(top as usize).take(height as usize);
-    let parts = rows.filter_map(|row| row.get(left as usize * 3..right as usize * 3));
-    Frame::new(width, height, parts.collect::<Vec<_>>().concat())
+/// Returns whether a part of a side is inside it and not empty.
+fn fits(start: u32, length: u32, side: u32) -> bool {
+    length > 0 && start.checked_add(length).is_some_and(|end| end <= side)
 }
 
 impl Step {
@@ -274,15 +267,14 @@ impl Step {
     pub(super) fn size(self, (width, height): (u32, u32)) -> (u32, u32) {
         match self {
             Self::Rotate(90 | 270) => (height, width),
-            Self::Crop { width, height, .. } => (width, height),
+            Self::Crop(region) => (region.width, region.height),
             _ => (width, height),
         }
     }
 }
 
 /// Returns the coded pictures as a stream for the decoder; `None` if they are invalid. The stream
-/// is at most as long as the file, the configurations and what is added for each
-/// picture.
+/// is at most as long as the file, the configurations and what is added for each picture.
 fn stream(coding: Coding, items: &[Payload<'_>], size: (u32, u32)) -> Option<Vec<u8>> {
     match coding {
         Coding::Hevc => {

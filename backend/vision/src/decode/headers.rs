@@ -253,22 +253,6 @@ impl Format {
         }
     }
 
-    /// Returns the media type, `image/…`.
-    pub fn mime(self) -> &'static str {
-        match self {
-            Self::Jpeg => "image/jpeg",
-            Self::Png => "image/png",
-            Self::Webp => "image/webp",
-            Self::Gif => "image/gif",
-            Self::Bmp => "image/bmp",
-            Self::Avif => "image/avif",
-            Self::Heic => "image/heic",
-            Self::Jxl => "image/jxl",
-            Self::Tiff => "image/tiff",
-            Self::Jp2 => "image/jp2",
-        }
-    }
-
     /// Returns the lower-case name used in the API.
     pub fn name(self) -> &'static str {
         match self {
@@ -323,26 +307,15 @@ mod tests {
 
     #[test]
     fn reads_tiff_headers_in_both_byte_orders() {
-        let entry = |tag: u16, kind: u16, value: u32| (tag, kind, value);
-        let entries = [entry(256, 4, 640), entry(257, 3, 360), entry(274, 3, 6), entry(258, 9, 1)];
-        let little = {
-            let mut file = b"II*\0\x08\0\0\0\x04\0".to_vec();
-            for (tag, kind, value) in entries {
-                file.extend([tag, kind].map(u16::to_le_bytes).concat());
-                file.extend([1, value].map(u32::to_le_bytes).concat());
-            }
-            file
-        };
-        let big = {
-            let mut file = b"MM\0*\0\0\0\x08\0\x04".to_vec();
-            for (tag, kind, value) in entries {
-                file.extend([tag, kind].map(u16::to_be_bytes).concat());
-                file.extend(1_u32.to_be_bytes());
-                let short = [u16::try_from(value).unwrap().to_be_bytes(), [0, 0]].concat();
-                file.extend(if kind == 3 { short } else { value.to_be_bytes().to_vec() });
-            }
-            file
-        };
+        let mut little = b"II*\0\x08\0\0\0\x04\0".to_vec();
+        let mut big = b"MM\0*\0\0\0\x08\0\x04".to_vec();
+        for (tag, kind, value) in [(256_u16, 4_u16, 640_u16), (257, 3, 360), (274, 3, 6), (258, 9, 1)] {
+            little.extend([tag, kind].map(u16::to_le_bytes).concat());
+            little.extend([1, value.into()].map(u32::to_le_bytes).concat());
+            big.extend([tag, kind, 0, 1].map(u16::to_be_bytes).concat());
+            // A short value is at the left.
+            big.extend(if kind == 3 { [value, 0] } else { [0, value] }.map(u16::to_be_bytes).concat());
+        }
         for file in [little, big] {
             let image = read(Format::Tiff, &file, &Limits::default()).unwrap();
             assert_eq!((image.header.width, image.header.height), (640, 360));

@@ -5,6 +5,7 @@
 use super::coded::{CodedImage, Coding, Colours, Fields, Grid, Payload, Pictures, Source, Step};
 use super::headers::boxes;
 use super::{DecodeError, Format, ImageHeader, Limits, corrupt, unsupported};
+use crate::geometry::Region;
 use image::metadata::Orientation;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -237,11 +238,8 @@ impl<'a> Structure<'a> {
             b"grid" => {
                 let tiles = self.references(item, b"dimg");
                 let (columns, rows, output) = self.grid(item).ok_or_else(broken)?;
-                let first = tiles.first().ok_or_else(broken)?;
-                (
-                    tiles,
-                    Grid { columns, rows, tile: self.size(*first).ok_or_else(broken)?, output, padded: true },
-                )
+                let tile = tiles.first().and_then(|first| self.size(*first)).ok_or_else(broken)?;
+                (tiles, Grid { columns, rows, tile, output, padded: true })
             }
             b"hvc1" | b"av01" => {
                 let size = self.size(item).ok_or_else(broken)?;
@@ -254,7 +252,7 @@ impl<'a> Structure<'a> {
             }
         };
         let tiles = tiles.to_vec();
-        self.check_grid(format, &grid, tiles.len(), limits)?;
+        check_grid(format, &grid, tiles.len(), limits)?;
         // Otherwise a small file could name the same bytes again and again.
         if tiles.iter().collect::<BTreeSet<_>>().len() != tiles.len() {
             return Err(corrupt(format, "its tiles are not separate pictures"));
@@ -297,38 +295,6 @@ impl<'a> Structure<'a> {
         let length = if fields.number(1)? & 1 == 1 { 4 } else { 2 };
         let (rows, columns) = (fields.number(1)? + 1, fields.number(1)? + 1);
         Some((columns, rows, (fields.number(length)?, fields.number(length)?)))
-    }
-
-    /// Checks that the tiles cover the result, that none is outside, and that the limits hold for
-    /// the result and for each tile.
-    fn check_grid(
-        &self,
-        format: Format,
-        grid: &Grid,
-        tiles: usize,
-        limits: &Limits,
-    ) -> Result<(), DecodeError> {
-        let ((width, height), tile) = (grid.output, grid.tile);
-        limits.check(width, height)?;
-        limits.check(tile.0, tile.1)?;
-        let covers = |count: u32, tile: u32, side: u32| {
-            let (count, tile, side) = (u64::from(count), u64::from(tile), u64::from(side));
-            side > 0 && count * tile >= side && (count - 1) * tile < side
-        };
-        let count = grid.columns.saturating_mul(grid.rows);
-        if !covers(grid.columns, tile.0, width)
-            || !covers(grid.rows, tile.1, height)
-            || tiles != count as usize
-        {
-            return Err(corrupt(format, "its tiles do not cover the image"));
-        }
-        if count > MAX_TILES {
-            return Err(unsupported(
-                format.name(),
-                format_args!("the image has more than {MAX_TILES} tiles"),
-            ));
-        }
-        Ok(())
     }
 
     /// Returns the item with the opacity of the primary image.
@@ -379,6 +345,28 @@ impl<'a> Structure<'a> {
     }
 }
 
+/// Checks that the tiles cover the result, that none is outside, and that the limits hold for
+/// the result and for each tile.
+fn check_grid(format: Format, grid: &Grid, tiles: usize, limits: &Limits) -> Result<(), DecodeError> {
+    let ((width, height), tile) = (grid.output, grid.tile);
+    limits.check(width, height)?;
+    limits.check(tile.0, tile.1)?;
+    let covers = |count: u32, tile: u32, side: u32| {
+        let (count, tile, side) = (u64::from(count), u64::from(tile), u64::from(side));
+        side > 0 && count * tile >= side && (count - 1) * tile < side
+    };
+    let count = grid.columns.saturating_mul(grid.rows);
+    let is_covered = covers(grid.columns, tile.0, width) && covers(grid.rows, tile.1, height);
+    if !is_covered || tiles != count as usize {
+        return Err(corrupt(format, "its tiles do not cover the image"));
+    }
+    if count > MAX_TILES {
+        let reason = format_args!("the image has more than {MAX_TILES} tiles");
+        return Err(unsupported(format.name(), reason));
+    }
+    Ok(())
+}
+
 fn area((width, height): (u32, u32)) -> u64 {
     u64::from(width) * u64::from(height)
 }
@@ -398,6 +386,6 @@ fn crop(body: &[u8], size: (u32, u32)) -> Option<Step> {
         let start = ((f64::from(side) - length) / 2.0 + offset).round();
         (length >= 1.0 && start >= 0.0 && start + length <= f64::from(side)).then_some(start as u32)
     };
-    let (left, top) = (start(size.0, width, across)?, start(size.1, height, down)?);
-    Some(Step::Crop { left, top, width: width as u32, height: height as u32 })
+    let (x, y) = (start(size.0, width, across)?, start(size.1, height, down)?);
+    Some(Step::Crop(Region { x, y, width: width as u32, height: height as u32 }))
 }

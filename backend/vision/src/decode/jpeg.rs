@@ -1,7 +1,7 @@
 //! Decodes JPEG: baseline and progressive, grey, YCbCr, RGB, CMYK and YCCK. Four-channel files are
 //! treated as inverted, as Photoshop writes them and as browsers and OpenCV read them.
 
-use super::{DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt, unsupported};
+use super::{DecodeError, Format, ImageHeader, Limits, corrupt, rotation_bytes, unsupported};
 use crate::Frame;
 use image::metadata::Orientation;
 use zune_core::bytestream::ZCursor;
@@ -20,7 +20,11 @@ type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
 /// Opens a decoder and reads the header. Returns it with the size and the orientation.
 fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Decoder<'a>, (u32, u32), Orientation), DecodeError> {
-    check_coding(bytes)?;
+    // The decoder would report some codings as damage, and would return only a small version of a
+    // hierarchical image.
+    if let Some(name) = unsupported_coding(bytes) {
+        return Err(unsupported(name, "this program has no decoder for this coding"));
+    }
     // The decoder has no limit here: `Limits::check` rejects and reports an excessive size.
     let options = DecoderOptions::default()
         .set_strict_mode(false)
@@ -32,17 +36,14 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Decoder<'a>, (u32, u32)
     let (width, height) = decoder.dimensions().ok_or_else(|| corrupt(Format::Jpeg, "it has no size"))?;
     let (width, height) = (width as u32, height as u32);
     limits.check(width, height)?;
-    let orientation = decoder
-        .exif()
-        .and_then(|exif| Orientation::from_exif_chunk(exif))
-        .unwrap_or(Orientation::NoTransforms);
+    let orientation = decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif));
+    let orientation = orientation.unwrap_or(Orientation::NoTransforms);
     Ok((decoder, (width, height), orientation))
 }
 
 pub(super) fn probe(bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> {
     let (_, (width, height), orientation) = open(bytes, limits)?;
-    let turning = if orientation == Orientation::NoTransforms { 0 } else { ROTATION_BYTES };
-    let decoding_bytes = (3 + coefficient_bytes(bytes)).max(turning);
+    let decoding_bytes = (3 + coefficient_bytes(bytes)).max(rotation_bytes(orientation));
     Ok(ImageHeader { format: Format::Jpeg, width, height, decoding_bytes })
 }
 
@@ -63,15 +64,6 @@ fn decode_error(error: DecodeErrors) -> DecodeError {
     match error {
         DecodeErrors::Unsupported(_) => unsupported(Format::Jpeg.name(), error),
         _ => corrupt(Format::Jpeg, error),
-    }
-}
-
-/// Rejects a coding that the decoder cannot read. The decoder would report some codings as
-/// damage, and would return only a small version of a hierarchical image.
-fn check_coding(bytes: &[u8]) -> Result<(), DecodeError> {
-    match unsupported_coding(bytes) {
-        Some(name) => Err(unsupported(name, "this program has no decoder for this coding")),
-        None => Ok(()),
     }
 }
 
@@ -111,13 +103,8 @@ fn coefficient_bytes(bytes: &[u8]) -> u32 {
 /// thumbnail is ignored. Padding or trailers after the marker are allowed; entropy-coded data never
 /// contains the two bytes.
 fn has_end(bytes: &[u8]) -> bool {
-    let scan = first_scan(bytes).unwrap_or(bytes.len());
+    let scan = segments(bytes).find(|(code, _)| *code == 0xDA).map_or(bytes.len(), |(_, at)| at);
     bytes[scan..].windows(2).rev().any(|pair| pair == [0xFF, 0xD9])
-}
-
-/// Returns the position of the first start-of-scan marker.
-fn first_scan(bytes: &[u8]) -> Option<usize> {
-    segments(bytes).find_map(|(code, at)| (code == 0xDA).then_some(at))
 }
 
 /// Iterates over the segments up to and including the first scan: marker code and position.

@@ -4,7 +4,7 @@
 //! the decoder of PNG reads later chunks only after the pixels. The sizes of the frames of a WebP
 //! are checked here, because the decoder does not limit its allocations for them.
 use super::{
-    BYTES_PER_PIXEL, DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt, unsupported,
+    BYTES_PER_PIXEL, DecodeError, Format, ImageHeader, Limits, corrupt, rotation_bytes, unsupported,
 };
 use crate::Frame;
 use image::codecs::bmp::BmpDecoder;
@@ -73,8 +73,7 @@ pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<Ima
     let output = u32::from(colours.bytes_per_pixel());
     // 8-bit RGB is used without conversion.
     let converting = if colours == ColorType::Rgb8 { output } else { output + BYTES_PER_PIXEL as u32 };
-    let turning = if orientation == Orientation::NoTransforms { 0 } else { ROTATION_BYTES };
-    let decoding_bytes = (output + extra_bytes).max(converting).max(turning);
+    let decoding_bytes = (output + extra_bytes).max(converting).max(rotation_bytes(orientation));
     Ok(ImageHeader { format, width, height, decoding_bytes })
 }
 
@@ -195,14 +194,19 @@ fn png_chunks(bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8], u32)> {
 
 /// Returns the orientation in the first `eXIf` chunk, which may stand anywhere between the header
 /// and the end (PNG, third edition, section 11.3.3.6). A damaged or an overlong chunk is ignored.
-/// Some writers also put JPEG's `Exif\0\0` before the TIFF header.
 fn png_orientation(bytes: &[u8]) -> Orientation {
-    png_chunks(bytes)
+    let chunk = png_chunks(bytes)
         .take_while(|(name, ..)| name != b"IEND")
         .find(|(name, ..)| name == b"eXIf")
         .filter(|(_, exif, _)| exif.len() <= MAX_EXIF_BYTES)
-        .filter(|(name, exif, checksum)| crc32([&name[..], exif]) == *checksum)
-        .and_then(|(_, exif, _)| Orientation::from_exif_chunk(exif.strip_prefix(b"Exif\0\0").unwrap_or(exif)))
+        .filter(|(name, exif, checksum)| crc32([&name[..], exif]) == *checksum);
+    exif_orientation(chunk.map(|(_, exif, _)| exif))
+}
+
+/// Returns the orientation in Exif data. Some writers also put JPEG's `Exif\0\0` before the TIFF
+/// header.
+fn exif_orientation(exif: Option<&[u8]>) -> Orientation {
+    exif.and_then(|exif| Orientation::from_exif_chunk(exif.strip_prefix(b"Exif\0\0").unwrap_or(exif)))
         .unwrap_or(Orientation::NoTransforms)
 }
 
@@ -228,12 +232,10 @@ fn webp_chunks(body: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
 }
 
 /// Returns the orientation in the `EXIF` chunk. It is read here because the decoder would allocate
-/// any stated length. Some writers also put JPEG's `Exif\0\0` before the TIFF header.
+/// any stated length.
 fn webp_orientation(bytes: &[u8]) -> Orientation {
-    webp_chunks(bytes.get(12..).unwrap_or_default())
-        .find(|(name, _)| name == b"EXIF")
-        .and_then(|(_, exif)| Orientation::from_exif_chunk(exif.strip_prefix(b"Exif\0\0").unwrap_or(exif)))
-        .unwrap_or(Orientation::NoTransforms)
+    let mut chunks = webp_chunks(bytes.get(12..).unwrap_or_default());
+    exif_orientation(chunks.find(|(name, _)| name == b"EXIF").map(|(_, exif)| exif))
 }
 
 /// Checks the size of every coded frame. The decoder allocates memory for a frame before it

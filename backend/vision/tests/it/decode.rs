@@ -1,7 +1,7 @@
 //! Tests the decoding of every supported kind of file, and the rejection of all others, also of
 //! damaged files.
+use crate::{fixture, fixtures};
 use std::collections::BTreeMap;
-use std::path::Path;
 use testing::damage::{Random, damage};
 use vision::{DecodeError, Format, Frame, Limits, decode, encode, probe};
 
@@ -10,10 +10,6 @@ const GREEN: [u8; 3] = [40, 180, 60];
 const BLUE: [u8; 3] = [40, 60, 200];
 const GREY: [u8; 3] = [128; 3];
 const WHITE: [u8; 3] = [255; 3];
-
-fn fixture(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)).unwrap()
-}
 
 fn read(bytes: &[u8]) -> Result<vision::Decoded, DecodeError> {
     decode(bytes, &Limits::default())
@@ -79,26 +75,20 @@ fn decodes_every_supported_file_kind() {
     for (name, format, wanted, tolerance) in cases {
         let bytes = fixture(name);
         let decoded = read(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!(
-            (decoded.format, decoded.frame.width(), decoded.frame.height()),
-            (format, 48, 32),
-            "{name}"
-        );
+        let found = (decoded.format, decoded.frame.width(), decoded.frame.height());
+        assert_eq!(found, (format, 48, 32), "{name}");
         assert_near(name, quadrants(&decoded.frame), wanted, tolerance);
     }
 }
 
 /// Returns a TIFF directory with only the orientation, as cameras write it.
 fn exif(orientation: u16, big_endian: bool) -> Vec<u8> {
-    let mut tiff = Vec::new();
     let short = |v: u16| if big_endian { v.to_be_bytes() } else { v.to_le_bytes() };
     let long = |v: u32| if big_endian { v.to_be_bytes() } else { v.to_le_bytes() };
-    tiff.extend_from_slice(if big_endian { b"MM" } else { b"II" });
+    let mut tiff = if big_endian { b"MM" } else { b"II" }.to_vec();
     tiff.extend(short(42));
     tiff.extend(long(8));
-    tiff.extend(short(1));
-    tiff.extend(short(0x0112));
-    tiff.extend(short(3));
+    tiff.extend([1, 0x0112, 3].map(short).concat());
     tiff.extend(long(1));
     tiff.extend(short(orientation));
     tiff.extend([0; 6]);
@@ -138,18 +128,19 @@ fn applies_exif_orientations_one_to_eight() {
     }
 }
 
+fn riff(body: &[u8]) -> Vec<u8> {
+    [b"RIFF", &(body.len() as u32).to_le_bytes()[..], body].concat()
+}
+
 #[test]
 fn applies_webp_exif_orientation() {
     let plain = fixture("lossless.webp");
     let vp8l = &plain[12..];
     for prefix in [&b""[..], b"Exif\0\0"] {
-        let mut body = b"WEBPVP8X\x0a\0\0\0\x08\0\0\0\x2f\0\0\x1f\0\0".to_vec();
-        body.extend_from_slice(vp8l);
         let chunk = [prefix, &exif(6, false)].concat();
-        body.extend_from_slice(b"EXIF");
-        body.extend((chunk.len() as u32).to_le_bytes());
-        body.extend(&chunk);
-        let file = [b"RIFF", &(body.len() as u32).to_le_bytes()[..], &body].concat();
+        let length = (chunk.len() as u32).to_le_bytes();
+        let head = b"WEBPVP8X\x0a\0\0\0\x08\0\0\0\x2f\0\0\x1f\0\0";
+        let file = riff(&[&head[..], vp8l, b"EXIF", &length, &chunk].concat());
         let frame = read(&file).unwrap().frame;
         assert_eq!((frame.width(), frame.height()), (32, 48));
         assert_near("turned webp", quadrants(&frame), [BLUE, RED, GREY, GREEN], 0);
@@ -247,10 +238,8 @@ fn unsupported_jpeg_codings_are_reported() {
             let error = read(bytes).unwrap_err();
             assert!(matches!(error, DecodeError::Unsupported { format, .. } if format == name), "{error}");
             assert_eq!(error.reason().code(), "unsupported_format");
-            assert!(
-                error.to_string().starts_with(&format!("this {name} image cannot be decoded")),
-                "{error}"
-            );
+            let start = format!("this {name} image cannot be decoded");
+            assert!(error.to_string().starts_with(&start), "{error}");
             assert_eq!(probe(bytes, &Limits::default()).unwrap_err(), error);
         }
     }
@@ -366,17 +355,12 @@ fn rejects_image_sizes_over_limits_before_allocation() {
     let mut claims = fixture("lossless.webp");
     claims[21..25].copy_from_slice(&0x0FFF_BFFEu32.to_le_bytes());
     // A valid canvas with a frame of the maximum size.
-    let mut body = b"WEBPVP8X\x0a\0\0\0\0\0\0\0\x2f\0\0\x1f\0\0VP8 \x0a\0\0\0".to_vec();
-    body.extend([0, 0, 0, 0x9d, 0x01, 0x2a, 0xFF, 0x3F, 0xFF, 0x3F]);
-    let hidden = [b"RIFF", &(body.len() as u32).to_le_bytes()[..], &body].concat();
-    for (name, bytes) in [
-        ("jpeg", jpeg),
-        ("gif", gif),
-        ("bmp", bmp),
-        ("webp", claims),
-        ("hidden", hidden),
-        ("png", large_png()),
-    ] {
+    let canvas = b"WEBPVP8X\x0a\0\0\0\0\0\0\0\x2f\0\0\x1f\0\0VP8 \x0a\0\0\0";
+    let hidden = riff(&[&canvas[..], &[0, 0, 0, 0x9d, 0x01, 0x2a, 0xFF, 0x3F, 0xFF, 0x3F]].concat());
+    let (webp, png) = (claims, large_png());
+    for (name, bytes) in
+        [("jpeg", jpeg), ("gif", gif), ("bmp", bmp), ("webp", webp), ("hidden", hidden), ("png", png)]
+    {
         let error = read(&bytes).unwrap_err();
         assert_eq!(error.reason().code(), "image_too_large", "{name}: {error}");
     }
@@ -403,19 +387,9 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 /// Returns a PNG header of 100,000 x 100,000 pixels with a valid checksum.
 fn large_png() -> Vec<u8> {
-    let mut header = b"IHDR".to_vec();
-    header.extend(100_000u32.to_be_bytes());
-    header.extend(100_000u32.to_be_bytes());
-    header.extend([8, 2, 0, 0, 0]);
-    let checksum = crc32(&header);
-    let parts: [&[u8]; 5] = [
-        b"\x89PNG\r\n\x1a\n",
-        &13u32.to_be_bytes(),
-        &header,
-        &checksum.to_be_bytes(),
-        b"\0\0\0\0IDAT\x35\xaf\x06\x1e",
-    ];
-    parts.concat()
+    let side = 100_000u32.to_be_bytes();
+    let header = png_chunk(b"IHDR", &[&side[..], &side, &[8, 2, 0, 0, 0]].concat());
+    [b"\x89PNG\r\n\x1a\n".to_vec(), header, png_chunk(b"IDAT", b"")].concat()
 }
 
 #[test]
@@ -438,16 +412,12 @@ const ROUNDS: u64 = 300;
 fn decoding_thousands_of_damaged_files_does_not_panic() {
     let limits = Limits { max_bytes: 1 << 20, max_pixels: 1 << 20, max_side: 4096 };
     let mut outcomes = BTreeMap::<String, usize>::new();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| path.extension().is_some_and(|e| e != "py"));
-    files.sort();
+    let files = fixtures();
     assert!(files.len() >= 20);
-    for (index, path) in files.iter().enumerate() {
-        let bytes = std::fs::read(path).unwrap();
+    for (index, (_, bytes)) in files.iter().enumerate() {
         let mut random = Random::new(index as u64);
         for _ in 0..ROUNDS {
-            let outcome = match decode(&damage(&bytes, &mut random), &limits) {
+            let outcome = match decode(&damage(bytes, &mut random), &limits) {
                 Ok(decoded) => {
                     let (width, height) = (decoded.frame.width(), decoded.frame.height());
                     assert!(u64::from(width) * u64::from(height) <= limits.max_pixels);
@@ -466,9 +436,7 @@ fn decoding_thousands_of_damaged_files_does_not_panic() {
 
 #[test]
 fn decoding_every_truncation_does_not_panic() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+    for (_, bytes) in fixtures() {
         for length in 0..bytes.len().min(1500) {
             let _ = decode(&bytes[..length], &Limits::default());
         }

@@ -10,22 +10,17 @@ fn points() -> impl Strategy<Value = Landmarks> {
 }
 
 fn boxes(reach: f32) -> impl Strategy<Value = Rect> {
-    (-50.0..reach, -50.0..reach, 1.0..reach, 1.0..reach).prop_map(|(x, y, width, height)| Rect {
-        x,
-        y,
-        width,
-        height,
-    })
+    let numbers = (-50.0..reach, -50.0..reach, 1.0..reach, 1.0..reach);
+    numbers.prop_map(|(x, y, width, height)| Rect { x, y, width, height })
 }
 
 fn detections() -> impl Strategy<Value = Vec<Detection>> {
-    let one = (boxes(300.0), 0.0f32..1.0, points());
-    prop::collection::vec(one, 0..40).prop_map(|found| {
-        found
-            .into_iter()
-            .map(|(bbox, det_score, landmarks)| Detection { bbox, det_score, landmarks })
-            .collect()
-    })
+    let one = (boxes(300.0), 0.0f32..1.0, points()).prop_map(|(bbox, det_score, landmarks)| Detection {
+        bbox,
+        det_score,
+        landmarks,
+    });
+    prop::collection::vec(one, 0..40)
 }
 
 fn frames() -> impl Strategy<Value = Frame> {

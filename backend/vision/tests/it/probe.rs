@@ -1,16 +1,8 @@
 //! Tests what the header of a file reports before the file is decoded.
 
+use crate::{fixture, fixtures};
 use image::{ColorType, ImageEncoder};
-use std::path::Path;
 use vision::{DecodeError, Format, Frame, Limits, decode, encode, probe};
-
-fn fixtures() -> Vec<(String, Vec<u8>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
-    let named = entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.path()));
-    let images = named.filter(|(name, _)| !name.ends_with(".py"));
-    images.map(|(name, path)| (name, std::fs::read(path).unwrap())).collect()
-}
 
 #[test]
 fn probe_predicts_decoded_image() {
@@ -68,7 +60,6 @@ fn png(color: ColorType) -> Vec<u8> {
 
 #[test]
 fn decoding_bytes_include_decoder_buffers() {
-    let fixture = |name: &str| fixtures().into_iter().find(|(found, _)| found == name).unwrap().1;
     // The decoder's output is used without conversion.
     assert_eq!(each(&encode::jpeg(&Frame::filled(64, 32, [9; 3]), 90)), 3);
     assert_eq!(each(&png(ColorType::Rgb8)), 3);
