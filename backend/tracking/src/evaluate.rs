@@ -56,10 +56,9 @@ pub fn identity_counts(truth: &[Sample], found: &[Sample], min_iou: f32) -> Iden
     let rows = index(common.keys().map(|key| key.0).collect());
     let columns = index(common.keys().map(|key| key.1).collect());
     let place = |of: &[u64], identity: u64| of.partition_point(|other| *other < identity);
-    let pair = |(key, count): (&(u64, u64), &usize)| Pair {
-        row: place(&rows, key.0),
-        column: place(&columns, key.1),
-        gain: *count as f64,
+    let pair = |(key, count): (&(u64, u64), &usize)| {
+        let (row, column) = (place(&rows, key.0), place(&columns, key.1));
+        Pair { row, column, gain: *count as f64 }
     };
     let pairs = common.iter().map(pair).collect();
     let agreeing: usize = assign(pairs, usize::MAX)

@@ -89,12 +89,8 @@ impl Motion {
             value.clamp(f64::from(last) * SIZE_LIMITS.0, f64::from(last) * SIZE_LIMITS.1)
         };
         let (width, height) = (limit(width, self.last.width), limit(height, self.last.height));
-        Rect {
-            x: (x - width / 2.0) as f32,
-            y: (y - height / 2.0) as f32,
-            width: width as f32,
-            height: height as f32,
-        }
+        let [x, y, width, height] = [x - width / 2.0, y - height / 2.0, width, height].map(|v| v as f32);
+        Rect { x, y, width, height }
     }
 
     /// Returns the velocity of the centre in sizes of the face per second.
@@ -122,11 +118,6 @@ impl Motion {
             }
         }
         (self.last, self.at_us) = (bbox, at_us);
-    }
-
-    /// Forgets the velocity, and starts again at this observation.
-    pub(crate) fn restart(&mut self, at_us: i64, bbox: Rect) {
-        *self = Self::new(at_us, bbox);
     }
 }
 

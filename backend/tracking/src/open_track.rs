@@ -4,7 +4,6 @@ use crate::motion::Motion;
 use crate::similarity::similarity;
 use crate::track::{Config, Observation, Shot, TimedBox, Track, micros};
 use std::sync::Arc;
-use vision::Rect;
 
 /// The state of a track between its first and its last observation.
 #[derive(Debug)]
@@ -56,7 +55,7 @@ impl<P> OpenTrack<P> {
         if is_dense {
             self.motion.update(at_us, observation.bbox, self.missed);
         } else {
-            self.motion.restart(at_us, observation.bbox);
+            self.motion = Motion::new(at_us, observation.bbox);
         }
         (self.missed, self.lost_since_us) = (0, None);
         self.last = TimedBox { at_us, bbox: observation.bbox };
@@ -104,19 +103,12 @@ impl<P> OpenTrack<P> {
         self.lost_since_us.map_or(0, |since| at_us.saturating_sub(since))
     }
 
-    pub(crate) fn predict(&self, at_us: i64) -> Rect {
-        self.motion.predict(at_us)
-    }
-
     /// Returns the similarity to the latest or to the clearest embedding of the track, whichever is
     /// higher; `None` if there is nothing to compare.
     pub(crate) fn similarity(&self, embedding: Option<&[f32]>) -> Option<f32> {
         let latest = similarity(self.latest.as_deref(), embedding);
         let clearest = similarity(self.clearest.as_ref().map(|(_, e)| &**e), embedding);
-        match (latest, clearest) {
-            (Some(a), Some(b)) => Some(a.max(b)),
-            (a, b) => a.or(b),
-        }
+        latest.into_iter().chain(clearest).reduce(f32::max)
     }
 
     pub(crate) fn end(self) -> Track<P> {
@@ -204,14 +196,8 @@ mod tests {
     fn best(list: &[(i64, f32)]) -> Vec<(i64, f32)> {
         let mut shots = BestShots::new(3, 500);
         for &(at_us, quality) in list {
-            shots.push(Shot {
-                at_us,
-                bbox: Rect::default(),
-                score: 0.9,
-                quality,
-                embedding: None,
-                payload: (),
-            });
+            let (bbox, embedding) = (Rect::default(), None);
+            shots.push(Shot { at_us, bbox, score: 0.9, quality, embedding, payload: () });
         }
         assert!(shots.candidates.len() <= 6);
         shots.finish().iter().map(|shot| (shot.at_us, shot.quality)).collect()

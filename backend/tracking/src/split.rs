@@ -106,11 +106,12 @@ mod tests {
     #[test]
     fn identity_switch_splits_track_at_jump() {
         let parts = split(track(&[(900, Some(BOB)), (100, Some(ADA)), (500, None)]), 0.4, || 20);
-        let summary: Vec<_> = parts
-            .iter()
-            .map(|p| (p.id, p.started_us, p.ended_us, p.samples, p.boxes.len(), p.best.len()))
-            .collect();
-        assert_eq!(summary, [(7, 0, 500, 6, 6, 2), (20, 600, 1000, 5, 5, 1)]);
+        let summary =
+            |p: &Track<()>| (p.id, p.started_us, p.ended_us, p.samples, p.boxes.len(), p.best.len());
+        assert_eq!(
+            parts.iter().map(summary).collect::<Vec<_>>(),
+            [(7, 0, 500, 6, 6, 2), (20, 600, 1000, 5, 5, 1)]
+        );
     }
 
     #[test]

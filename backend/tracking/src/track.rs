@@ -62,16 +62,8 @@ pub struct Track<P> {
     pub best: Vec<Shot<P>>,
 }
 
-impl<P> Track<P> {
-    /// Returns where the face was at `at_us`, by linear interpolation between the two nearest
-    /// boxes; `None` before the start and after the end.
-    pub fn box_at(&self, at_us: i64) -> Option<Rect> {
-        box_at(&self.boxes, at_us)
-    }
-}
-
-/// Returns where the face of these boxes, which are ordered by time, was at `at_us`; see
-/// [`Track::box_at`].
+/// Returns where the face of these boxes, which are ordered by time, was at `at_us`, by linear
+/// interpolation between the two nearest boxes; `None` before the start and after the end.
 pub fn box_at(boxes: &[TimedBox], at_us: i64) -> Option<Rect> {
     let next = boxes.partition_point(|known| known.at_us < at_us);
     let after = boxes.get(next)?;
@@ -106,12 +98,8 @@ pub(crate) fn interpolate(before: &TimedBox, after: &TimedBox, at_us: i64) -> Re
 /// Returns the box at `share` of the way from `from` (0) to `to` (1).
 pub(crate) fn between(from: &Rect, to: &Rect, share: f32) -> Rect {
     let mix = |from: f32, to: f32| from + (to - from) * share;
-    Rect {
-        x: mix(from.x, to.x),
-        y: mix(from.y, to.y),
-        width: mix(from.width, to.width),
-        height: mix(from.height, to.height),
-    }
+    let (x, y) = (mix(from.x, to.x), mix(from.y, to.y));
+    Rect { x, y, width: mix(from.width, to.width), height: mix(from.height, to.height) }
 }
 
 /// Settings of [`crate::Tracker`]. The defaults are for faces in films and camera streams.
@@ -198,12 +186,10 @@ mod tests {
     #[test]
     fn box_between_samples_is_interpolated() {
         let boxes = vec![at(0, 0.0), at(100, 10.0), at(300, 50.0)];
-        let track: Track<()> =
-            Track { id: 0, started_us: 0, ended_us: 300, samples: 3, boxes, best: Vec::new() };
-        assert_eq!(track.box_at(100).unwrap().x, 10.0);
-        assert_eq!(track.box_at(200).unwrap().x, 30.0);
-        assert_eq!(track.box_at(0).unwrap().x, 0.0);
-        assert_eq!((track.box_at(-1), track.box_at(301)), (None, None));
+        assert_eq!(box_at(&boxes, 100).unwrap().x, 10.0);
+        assert_eq!(box_at(&boxes, 200).unwrap().x, 30.0);
+        assert_eq!(box_at(&boxes, 0).unwrap().x, 0.0);
+        assert_eq!((box_at(&boxes, -1), box_at(&boxes, 301)), (None, None));
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl<P> Tracker<P> {
         let mut round = Round {
             open: &self.open,
             seen,
-            predicted: self.open.iter().map(|track| track.predict(at_us)).collect(),
+            predicted: self.open.iter().map(|track| track.motion.predict(at_us)).collect(),
             is_continued: vec![false; self.open.len()],
             is_linked: vec![false; seen.len()],
             links: Vec::new(),
@@ -212,8 +212,8 @@ const LOST_PENALTY: f64 = 0.5;
 
 /// One frame, for which links are sought.
 struct Frame<'a> {
-    pub(crate) at_us: i64,
-    pub(crate) config: &'a Config,
+    at_us: i64,
+    config: &'a Config,
 }
 
 impl Frame<'_> {
@@ -229,12 +229,7 @@ impl Frame<'_> {
     }
 
     /// Rates a link of a low score: only to a track that was seen a moment ago.
-    pub(crate) fn low<P>(
-        &self,
-        track: &OpenTrack<P>,
-        predicted: &Rect,
-        seen: &Observation<P>,
-    ) -> Option<f64> {
+    fn low<P>(&self, track: &OpenTrack<P>, predicted: &Rect, seen: &Observation<P>) -> Option<f64> {
         let is_recent = self.at_us.saturating_sub(track.last.at_us) <= LOW_MAX_AGE_US;
         let iou = extended(predicted, BUFFER.0).iou(&extended(&seen.bbox, BUFFER.0));
         if iou < MIN_IOU_LOW || !is_recent {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tracking::track::MAX_COORDINATE;
-use tracking::{Config, Observation, Track, Tracker};
+use tracking::{Config, Observation, Track, Tracker, box_at};
 use vision::Rect;
 
 type Frames = Vec<(i64, Vec<Observation<usize>>)>;
@@ -55,13 +55,8 @@ fn frames() -> impl Strategy<Value = Frames> {
 
 /// Keeps every observation with a quality as a shot.
 fn config() -> Config {
-    Config {
-        best_shots: 1000,
-        shot_gap: Duration::ZERO,
-        max_open: 12,
-        max_observations: 6,
-        ..Config::default()
-    }
+    let shot_gap = Duration::ZERO;
+    Config { best_shots: 1000, shot_gap, max_open: 12, max_observations: 6, ..Config::default() }
 }
 
 fn run(frames: &Frames) -> Vec<Track<usize>> {
@@ -187,5 +182,5 @@ fn limits_faces_per_frame_and_boxes_per_track() {
     let tracks = tracker.finish();
     assert_eq!(tracks.len(), 501);
     assert_eq!((tracks[0].samples, tracks[0].boxes[0].at_us), (1000, 0));
-    assert!(tracks[0].boxes.len() <= 100 && tracks[0].box_at(20_000_000).unwrap().x == 250.0);
+    assert!(tracks[0].boxes.len() <= 100 && box_at(&tracks[0].boxes, 20_000_000).unwrap().x == 250.0);
 }

@@ -85,8 +85,7 @@ pub(crate) fn draw(people: &[Person], fps: f64, seconds: f64, faults: Faults, se
         {
             let bbox = rect((person.path)(t));
             // A detector reports one of two faces that cover each other.
-            let is_covered = seen.iter().any(|other| other.bbox.iou(&bbox) > 0.4);
-            if is_covered {
+            if seen.iter().any(|other| other.bbox.iou(&bbox) > 0.4) {
                 continue;
             }
             scene.truth.push(Sample { identity: person.identity, at_us, bbox });
@@ -131,12 +130,8 @@ fn within(times: &[(f64, f64)], t: f64) -> bool {
 
 fn rect((x, y, width): (f64, f64, f64)) -> Rect {
     let height = width * 1.2;
-    Rect {
-        x: (x - width / 2.0) as f32,
-        y: (y - height / 2.0) as f32,
-        width: width as f32,
-        height: height as f32,
-    }
+    let [x, y, width, height] = [x - width / 2.0, y - height / 2.0, width, height].map(|v| v as f32);
+    Rect { x, y, width, height }
 }
 
 fn shaken(bbox: Rect, jitter: f64, random: &mut Random) -> Rect {
@@ -173,6 +168,11 @@ pub(crate) struct Figures {
 
 /// A person counts as found if one track has half of the frames.
 const MIN_SHARE: f64 = 0.5;
+
+/// Tracks the faces of a scene with the default settings, and measures the tracks.
+pub(crate) fn measure_default(scene: &Scene) -> Figures {
+    measure(scene, &track(scene, Config::default()))
+}
 
 pub(crate) fn measure(scene: &Scene, tracks: &[Track<u64>]) -> Figures {
     let sample =

@@ -2,7 +2,7 @@
 //! between two frames, and with dense frames only where faces are. Dense scenes have no embeddings
 //! unless a test says so. `cargo test -p facecrawl-tracking --test it tracks -- --nocapture` prints
 //! the figures.
-use crate::scene::{Faults, Figures, NO_FAULTS, Person, draw, measure, person, track};
+use crate::scene::{Faults, Figures, NO_FAULTS, Person, draw, measure, measure_default, person, track};
 use std::collections::BTreeMap;
 use tracking::people::{Appearance, number_people};
 use tracking::{Config, Track, split};
@@ -43,16 +43,7 @@ fn crossing() -> Vec<Person> {
     people
 }
 
-/// People walk behind a pillar for 1.5 seconds, three times.
-fn occlusion() -> Vec<Person> {
-    hidden_for(1.5)
-}
-
-/// The same for 1 second, so that with missed frames the loss is shorter than 2 seconds.
-fn short_occlusion() -> Vec<Person> {
-    hidden_for(1.0)
-}
-
+/// People walk behind a pillar for this time, three times.
 fn hidden_for(seconds: f64) -> Vec<Person> {
     let mut people: Vec<_> = row(5, 70.0)
         .map(|(i, x, y)| person(i, move |t| (x + 40.0 * t, y + 10.0 * (t * 2.0).sin(), 70.0)))
@@ -105,14 +96,14 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let case = |name, people, faults| Case { name, people, faults };
+    let case = |name, people: fn() -> _, faults| Case { name, people, faults };
     let missed = Faults { missed: 0.1, ..NO_FAULTS };
     let all = Faults { missed: 0.1, jitter: 0.04, false_faces: 0.05, is_variable: true, embeddings: None };
     vec![
         case("pan", pan, NO_FAULTS),
         case("zoom", zoom, NO_FAULTS),
         case("crossing", crossing, NO_FAULTS),
-        case("occlusion", occlusion, NO_FAULTS),
+        case("occlusion", || hidden_for(1.5), NO_FAULTS),
         case("missed", wandering, missed),
         case("jitter", wandering, Faults { jitter: 0.06, ..NO_FAULTS }),
         case("low scores", unsure, missed),
@@ -120,7 +111,8 @@ fn cases() -> Vec<Case> {
         case("variable rate", wandering, Faults { is_variable: true, ..missed }),
         case("crowd", crowd, all),
         case("pan, all faults", pan, all),
-        case("occlusion, all faults", short_occlusion, all),
+        // With missed frames, the loss is shorter than 2 seconds.
+        case("occlusion, all faults", || hidden_for(1.0), all),
         case("crossing, all faults", crossing, all),
     ]
 }
@@ -182,13 +174,10 @@ fn similarity_prevents_link_suggested_by_position() {
     let blind = Case { name: "turning back", people, faults: NO_FAULTS };
     let seeing = Case { faults: Faults { embeddings: Some(0.7), ..NO_FAULTS }, ..blind };
     for fps in [5.0, 10.0, 25.0] {
-        let idf1 = |case: &Case| run(case, fps, 3, &Config::default()).counts.idf1();
-        println!(
-            "turning back {fps} fps: IDF1 {:.3} without, {:.3} with embeddings",
-            idf1(&blind),
-            idf1(&seeing)
-        );
-        assert!(idf1(&seeing) > 0.98);
+        let [without, with] =
+            [&blind, &seeing].map(|case| run(case, fps, 3, &Config::default()).counts.idf1());
+        println!("turning back {fps} fps: IDF1 {without:.3} without, {with:.3} with embeddings");
+        assert!(with > 0.98);
     }
 }
 
@@ -199,13 +188,9 @@ fn moving() -> Vec<Person> {
     (0..6u64)
         .map(|i| {
             let (phase, pace) = (i as f64, 1.0 + 0.17 * i as f64);
-            let path = move |t: f64| {
-                (
-                    900.0 + 600.0 * (t * 0.9 * pace + phase).sin(),
-                    400.0 + 200.0 * (t * 0.7 * pace + phase).cos(),
-                    90.0,
-                )
-            };
+            let (x, y) =
+                (move |t: f64| (t * 0.9 * pace + phase).sin(), move |t: f64| (t * 0.7 * pace + phase).cos());
+            let path = move |t: f64| (900.0 + 600.0 * x(t), 400.0 + 200.0 * y(t), 90.0);
             Person { shown: (4.0 * i as f64, SPARSE_SECONDS - 3.0 * i as f64), ..person(i, path) }
         })
         .collect()
@@ -224,13 +209,10 @@ fn embeddings_associate_fast_moving_faces() {
         for seed in 1..6 {
             let faults = Faults { missed: 0.05, false_faces: 0.2, embeddings: Some(0.8), ..NO_FAULTS };
             let scene = draw(&moving(), fps, SPARSE_SECONDS, faults, seed);
-            let figures = measure(&scene, &track(&scene, Config::default()));
-            let idf1 = figures.counts.idf1();
-            println!(
-                "moving {fps} fps: recall {:.3}, IDF1 {idf1:.3}, {} tracks",
-                figures.recall, figures.tracks
-            );
-            assert!(figures.recall >= 0.98 && idf1 >= 0.9);
+            let Figures { recall, counts, tracks } = measure_default(&scene);
+            let idf1 = counts.idf1();
+            println!("moving {fps} fps: recall {recall:.3}, IDF1 {idf1:.3}, {tracks} tracks");
+            assert!(recall >= 0.98 && idf1 >= 0.9);
         }
     }
 }
@@ -239,7 +221,7 @@ fn embeddings_associate_fast_moving_faces() {
 fn overlap_associates_faces_without_embeddings() {
     for fps in [0.5, 2.0] {
         let scene = draw(&seated(), fps, SPARSE_SECONDS, Faults { missed: 0.05, ..NO_FAULTS }, 1);
-        let figures = measure(&scene, &track(&scene, Config::default()));
+        let figures = measure_default(&scene);
         println!("seated {fps} fps: recall {:.3}, IDF1 {:.3}", figures.recall, figures.counts.idf1());
         assert!(figures.recall >= 0.98 && figures.counts.idf1() >= 0.9);
     }
@@ -252,7 +234,7 @@ fn people_exchanging_places_keep_their_tracks() {
         person(2, |t| (if t < 61.0 { 900.0 } else { 300.0 }, 400.0, 90.0)),
     ];
     let scene = draw(&people, 0.5, SPARSE_SECONDS, Faults { embeddings: Some(0.7), ..NO_FAULTS }, 1);
-    let figures = measure(&scene, &track(&scene, Config::default()));
+    let figures = measure_default(&scene);
     assert_eq!((figures.tracks, figures.counts.idf1()), (2, 1.0));
 }
 
@@ -271,7 +253,7 @@ fn short_visitors() -> Vec<Person> {
 fn skipping_frames_without_faces_keeps_tracks() {
     for seed in 1..6 {
         let mut scene = draw(&short_visitors(), 4.0, 62.0, Faults { missed: 0.05, ..NO_FAULTS }, seed);
-        let expected = measure(&scene, &track(&scene, Config::default()));
+        let expected = measure_default(&scene);
         // As with closer looks: frames are dense from the look before a face to the look after it.
         let looks: Vec<usize> = (0..scene.frames.len()).step_by(8).collect();
         let has_face = |look: usize| scene.frames.get(look).is_some_and(|(_, seen)| !seen.is_empty());
@@ -285,7 +267,7 @@ fn skipping_frames_without_faces_keeps_tracks() {
         assert!(scene.frames.len() < 200, "{}", scene.frames.len());
         let times: Vec<i64> = scene.frames.iter().map(|(at_us, _)| *at_us).collect();
         scene.truth.retain(|sample| times.binary_search(&sample.at_us).is_ok());
-        let found = measure(&scene, &track(&scene, Config::default()));
+        let found = measure_default(&scene);
         println!("recall {:.3}, IDF1 {:.3}, {} tracks", found.recall, found.counts.idf1(), found.tracks);
         assert!(found.recall >= expected.recall && found.counts.idf1() >= 0.95);
         assert_eq!(found.tracks, expected.tracks);
@@ -300,12 +282,8 @@ fn returning_visitors() -> Vec<Person> {
         .map(|i| {
             let hidden =
                 (0..5).map(|k| 12.0 * f64::from(k) + 2.0 * i as f64).map(|t| (t + 4.0, t + 12.0)).collect();
-            let shown = (2.0 * i as f64, 52.0);
-            Person {
-                shown,
-                hidden,
-                ..person(i, move |t| (300.0 * (i + 1) as f64 + 20.0 * t.sin(), 300.0, 80.0))
-            }
+            let path = move |t: f64| (300.0 * (i + 1) as f64 + 20.0 * t.sin(), 300.0, 80.0);
+            Person { shown: (2.0 * i as f64, 52.0), hidden, ..person(i, path) }
         })
         .collect()
 }
