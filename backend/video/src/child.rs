@@ -128,16 +128,13 @@ impl Process {
     /// Waits for the end of the process, and returns its status and its processor time. A process
     /// that has closed its output has nothing left to do, so it is killed after a while.
     fn wait(&mut self) -> io::Result<(ExitStatus, Option<Duration>)> {
-        let killed = !(0..ENDING_STEPS).any(|_| {
-            let ended = self.has_ended();
-            if !ended {
-                std::thread::sleep(ENDING_STEP);
+        for _ in 0..ENDING_STEPS {
+            if self.has_ended() {
+                return self.reap();
             }
-            ended
-        });
-        if killed {
-            self.child.kill()?;
+            std::thread::sleep(ENDING_STEP);
         }
+        self.child.kill()?;
         self.reap()
     }
 
@@ -250,22 +247,16 @@ const WORKING_SHARE: u32 = 20;
 #[derive(Clone, Debug)]
 struct Watch {
     /// Longest time in which nothing arrives and the child does not work.
-    pub(crate) patience: Duration,
+    patience: Duration,
     clock: Option<CpuClock>,
-    pub(crate) cancelled: Option<Cancelled>,
-}
-
-impl Watch {
-    fn used(&self) -> Option<Duration> {
-        self.clock.and_then(CpuClock::read)
-    }
+    cancelled: Option<Cancelled>,
 }
 
 /// A pipe whose reads fail with `TimedOut` when the child neither writes nor works, and with
 /// [`CANCELLED`] when the caller cancels. A child can work for minutes without output: all frames
 /// between two that are selected are decoded. Its processor time has a limit of its own.
 pub(crate) struct WatchedPipe<P> {
-    pub(crate) pipe: P,
+    pipe: P,
     watch: Watch,
 }
 
@@ -273,13 +264,14 @@ impl<P: AsFd + Read> Read for WatchedPipe<P> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let watch = &self.watch;
         let time = Timespec::try_from(watch.patience).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
-        let mut before = watch.used();
+        let used = || watch.clock.and_then(CpuClock::read);
+        let mut before = used();
         loop {
             let mut waiting = vec![PollFd::new(&self.pipe, PollFlags::IN)];
             waiting.extend(watch.cancelled.as_ref().map(|end| PollFd::new(end, PollFlags::IN)));
             match poll(&mut waiting, Some(&time)) {
                 Ok(0) => {
-                    let now = watch.used();
+                    let now = used();
                     let used = now.zip(before).map(|(now, before)| now.saturating_sub(before));
                     if used.is_none_or(|used| used < watch.patience / WORKING_SHARE) {
                         return Err(io::ErrorKind::TimedOut.into());
@@ -298,16 +290,11 @@ impl<P: AsFd + Read> Read for WatchedPipe<P> {
 }
 
 /// Returns a file with these bytes that is only in memory.
-#[cfg(target_os = "linux")]
 pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<File> {
+    #[cfg(target_os = "linux")]
     let mut file = File::from(rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC)?);
-    file.write_all(bytes)?;
-    Ok(file)
-}
-
-/// Returns a temporary file with these bytes, because other systems have no files in memory.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<File> {
+    // Other systems have no files in memory.
+    #[cfg(not(target_os = "linux"))]
     let mut file = tempfile::tempfile()?;
     file.write_all(bytes)?;
     Ok(file)

@@ -89,11 +89,11 @@ impl Decoder {
         let input = lease.as_ref().map(|(lease, layout)| GpuInput {
             id: lease.id(),
             layout: *layout,
-            stop_at_errors: !lease.only(),
+            stop_at_errors: !lease.pool.gpus.only,
         });
         let (threads, max_pixels) = (self.config().threads, self.config().limits.max_pixels);
         let arguments = arguments::frames(threads, max_pixels, &source, segment, input.as_ref());
-        let variables = lease.as_ref().map(|(lease, _)| lease.variables());
+        let variables = lease.as_ref().map(|(lease, _)| lease.pool.gpus.variables.as_slice());
         let process = self.start_with(&arguments, Some(video), &index.budget, variables)?;
         let on_gpu = |(lease, _)| {
             let (decoder, index, segment) = (self.clone(), index.clone(), segment.clone());
@@ -183,10 +183,10 @@ impl FrameReader {
             return Err(error);
         }
         let reason = reason_of(error);
-        if lease.only() {
+        if lease.pool.gpus.only {
             return Err(VideoError::GpuFailed(reason));
         }
-        lease.pool().refuse(&index.gpu, &reason)?;
+        lease.pool.refuse(&index.gpu, &reason)?;
         drop(lease);
         self.source.start_us = index.keyframe_before(segment.from_us.max(self.last_us.unwrap_or(0)));
         let (threads, max_pixels) = (decoder.config().threads, self.max_pixels);

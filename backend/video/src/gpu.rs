@@ -33,7 +33,7 @@ pub struct Gpus {
 
 /// The GPUs of a decoder, with the number of processes on each.
 pub(crate) struct Pool {
-    gpus: Gpus,
+    pub(crate) gpus: Gpus,
     running: Mutex<Vec<usize>>,
 }
 
@@ -89,7 +89,7 @@ impl Pool {
 
 /// A place on a GPU, until it is dropped.
 pub(crate) struct Lease {
-    pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
     number: usize,
 }
 
@@ -103,18 +103,6 @@ impl Lease {
 
     pub(crate) fn id(&self) -> u32 {
         self.pool.gpus.ids.get(self.number).copied().unwrap_or_default()
-    }
-
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    pub(crate) fn only(&self) -> bool {
-        self.pool.gpus.only
-    }
-
-    pub(crate) fn variables(&self) -> &[(&'static str, OsString)] {
-        &self.pool.gpus.variables
     }
 }
 

@@ -75,7 +75,7 @@ impl Decoder {
         let format = image.header.format;
         let mut assembly = image.assemble();
         let pixels = image.colour.pixels() + image.alpha.as_ref().map_or(0, Pictures::pixels);
-        let budget = self.image_budget(pixels);
+        let budget = CpuBudget::for_image(pixels, self.config().limits.max_cpu);
         let decode =
             |pictures: &_, plane, add: &mut Add<'_>| self.pictures(format, pictures, plane, &budget, add);
         decode(&image.colour, Plane::Colour, &mut |size, samples| assembly.add_colour(size, samples))?;
@@ -103,11 +103,8 @@ impl Decoder {
         let (mut samples, mut count) = (Vec::new(), 0);
         loop {
             let head = frames::read_pam_header(&mut process.pixels);
-            let Some(Pam { width, height, channels }) =
-                head.map_err(|error| failed(process.read_error(error)))?
-            else {
-                break;
-            };
+            let head = head.map_err(|error| failed(process.read_error(error)))?;
+            let Some(Pam { width, height, channels }) = head else { break };
             let pixels = u64::from(width) * u64::from(height);
             if pixels > pictures.max_pixels() || count == pictures.count() {
                 return Err(failed(VideoError::Output("a picture too large or too many")));
@@ -139,10 +136,8 @@ fn failure(format: Format, messages: &Messages, status: std::process::ExitStatus
         return DecodeError::Unsupported { format, reason: "this ffmpeg has no decoder for it".into() };
     }
     let last = messages.errors().last().map(str::to_owned);
-    DecodeError::Corrupt {
-        format,
-        reason: last.unwrap_or_else(|| format!("the decoder ended with {status}")),
-    }
+    let reason = last.unwrap_or_else(|| format!("the decoder ended with {status}"));
+    DecodeError::Corrupt { format, reason }
 }
 
 /// Tells errors that the file causes from those of the machine.

@@ -7,13 +7,13 @@
 use crate::child::Process;
 use crate::cpu::CpuBudget;
 use crate::error::{Damage, VideoError};
-use crate::gpu::GpuFacts;
 use crate::index::{Index, Timeline, microseconds, parse_ratio};
 use crate::messages::{MAX_STREAMS, Messages};
 use crate::{Decoder, arguments};
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::process::ExitStatus;
+use std::time::Duration;
 
 /// Maximum number of keyframes: 6 hours in which each frame of 60 a second is one.
 const MAX_KEYFRAMES: usize = 1_300_000;
@@ -51,12 +51,11 @@ impl Decoder {
             }
         }
         let stream = listed.stream;
-        let mut index = self.read_listed(listed, &budget)?;
-        if index.goes_back && CONTINUED.contains(&index.index.container.as_str()) {
+        let (mut index, mut goes_back) = self.read_listed(listed, &budget)?;
+        if goes_back && CONTINUED.contains(&index.container.as_str()) {
             let continued = self.list(video, Timeline::Continued, stream, &budget)?;
-            index = self.read_listed(continued, &budget)?;
+            (index, goes_back) = self.read_listed(continued, &budget)?;
         }
-        let ReadListing { mut index, goes_back } = index;
         if goes_back {
             index.damage.get_or_insert_with(Damage::of_times);
         }
@@ -77,7 +76,8 @@ impl Decoder {
         Ok(Listed { listing, timeline, stream, status, messages })
     }
 
-    fn read_listed(&self, listed: Listed, budget: &CpuBudget) -> Result<ReadListing, VideoError> {
+    /// Also returns whether timestamps go back, so that frames would be missed.
+    fn read_listed(&self, listed: Listed, budget: &CpuBudget) -> Result<(Index, bool), VideoError> {
         let Listed { listing, timeline, stream, status, messages } = listed;
         let goes_back = messages.goes_back || listing.wraps;
         let budget = budget.for_frames(listing.frames, self.config().limits.max_cpu);
@@ -88,14 +88,18 @@ impl Decoder {
         if !status.success() && index.damage.is_none() {
             index.damage = Some(Damage::of_status(status));
         }
-        Ok(ReadListing { index, goes_back })
+        Ok((index, goes_back))
     }
 
     /// Returns the number of the stream that is the film; see [`choose`]. It is 0 if the streams
     /// cannot be listed together.
     fn film(&self, video: &File, budget: &CpuBudget) -> Result<usize, VideoError> {
         let mut process = self.start(&arguments::streams(1), Some(video), budget)?;
-        let streams = read_streams(&mut process)?;
+        let mut streams = vec![CandidateStream::default(); MAX_STREAMS];
+        each_line(&mut process, |line| {
+            count(&mut streams, line);
+            Ok(())
+        })?;
         process.finish()?;
         Ok(choose(&streams))
     }
@@ -103,7 +107,7 @@ impl Decoder {
     fn check(&self, index: &Index) -> Result<(), VideoError> {
         let (limits, last) = (&self.config().limits, index.keyframes_us.last().copied().unwrap_or(0));
         let microseconds = index.duration_us.unwrap_or(0).max(last).unsigned_abs();
-        let actual = std::time::Duration::from_micros(microseconds);
+        let actual = Duration::from_micros(microseconds);
         if actual > limits.max_duration {
             return Err(VideoError::TooLong { actual, limit: limits.max_duration });
         }
@@ -124,28 +128,12 @@ struct Listed {
     messages: Messages,
 }
 
-struct ReadListing {
-    index: Index,
-    /// Whether timestamps go back, so that frames would be missed.
-    goes_back: bool,
-}
-
 /// What decides which of several streams is the film.
 #[derive(Clone, Debug, Default)]
 struct CandidateStream {
     codec: String,
     pixels: u64,
     packets: u64,
-}
-
-/// Reads the lines that ffmpeg prints about several streams.
-fn read_streams(process: &mut Process) -> Result<Vec<CandidateStream>, VideoError> {
-    let mut streams = vec![CandidateStream::default(); MAX_STREAMS];
-    each_line(process, |line| {
-        count(&mut streams, line);
-        Ok(())
-    })?;
-    Ok(streams)
 }
 
 /// Adds what a line says to the stream that it describes.
@@ -291,8 +279,7 @@ impl Listing {
         if !CODECS.contains(&self.codec.as_str()) {
             return Err(VideoError::Codec);
         }
-        let duration =
-            messages.duration.map(|duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX));
+        let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
         let aspect = self.pixel.map_or(1.0, |(width, height)| width as f64 / height as f64);
         let aspect = if (1.0 / MAX_ASPECT..=MAX_ASPECT).contains(&aspect) { aspect } else { 1.0 };
         // In a recording, a second stream is usually what follows after a change of the channel.
@@ -311,7 +298,7 @@ impl Listing {
             width: enlarged(self.size.0, aspect),
             height: enlarged(self.size.1, aspect.recip()),
             aspect,
-            duration_us: duration,
+            duration_us: messages.duration.map(micros),
             keyframes_us: self.keyframes_us.into_iter().map(|at| at.saturating_sub(origin_us)).collect(),
             damage: messages.damage.or(other_streams),
             origin_us,
@@ -319,11 +306,7 @@ impl Listing {
             end_us: last_us.saturating_add(frame_us),
             frame_us,
             hdr: facts.hdr,
-            gpu: GpuFacts {
-                pixel_format: facts.pixel_format.unwrap_or_default(),
-                turned: facts.turned,
-                ..GpuFacts::default()
-            },
+            gpu: facts.gpu,
             ..Index::default()
         })
     }

@@ -3,6 +3,7 @@
 //! are mapped, and how a failure is described.
 
 use crate::error::{Damage, VideoError};
+use crate::gpu::GpuFacts;
 use crate::index::Hdr;
 use crate::sandbox::REPORT;
 use std::io::{BufRead, BufReader, Read};
@@ -28,10 +29,7 @@ const OTHER_STREAMS: [&str; 2] = ["not on whitelist", "Failed to open codec in a
 pub(crate) struct StreamFacts {
     /// The colours, if the video has a transfer function of high dynamic range (PQ or HLG).
     pub(crate) hdr: Option<Hdr>,
-    /// Format of the pixels, such as `yuv420p10le`.
-    pub(crate) pixel_format: Option<String>,
-    /// Whether a player turns or mirrors the frames.
-    pub(crate) turned: bool,
+    pub(crate) gpu: GpuFacts,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -129,13 +127,14 @@ impl Messages {
             self.videos += usize::from(is_video);
             self.in_video = is_video && self.streams.len() < MAX_STREAMS;
             if self.in_video {
-                let (hdr, pixel_format) = (Hdr::of(text), pixel_format(text));
-                self.streams.push(StreamFacts { hdr, pixel_format, turned: false });
+                let pixel_format = pixel_format(text).unwrap_or_default();
+                let gpu = GpuFacts { pixel_format, ..GpuFacts::default() };
+                self.streams.push(StreamFacts { hdr: Hdr::of(text), gpu });
             }
         } else if let Some(stream) = self.streams.last_mut().filter(|_| self.in_video && !self.described) {
             // Older versions write "displaymatrix".
             let text = text.trim_start();
-            stream.turned |= text.starts_with("Display Matrix:") || text.starts_with("displaymatrix:");
+            stream.gpu.turned |= text.starts_with("Display Matrix:") || text.starts_with("displaymatrix:");
         }
     }
 
@@ -148,14 +147,13 @@ impl Messages {
     /// Returns the error of a file of which no frame was read.
     pub(crate) fn failure(&self) -> VideoError {
         let last = self.last_error.clone().unwrap_or_else(|| "the decoder gave no reason".into());
-        match () {
-            () if self.no_video => VideoError::NoVideoStream,
-            () if self.container.is_none()
-                && !self.damage.as_ref().is_some_and(|damage| damage.truncated) =>
-            {
-                VideoError::NotAVideo
-            }
-            () => VideoError::Undecodable(last),
+        let is_truncated = self.damage.as_ref().is_some_and(|damage| damage.truncated);
+        if self.no_video {
+            VideoError::NoVideoStream
+        } else if self.container.is_none() && !is_truncated {
+            VideoError::NotAVideo
+        } else {
+            VideoError::Undecodable(last)
         }
     }
 }
@@ -214,8 +212,8 @@ mod tests {
         assert_eq!(found.container.as_deref(), Some("mov,mp4,m4a,3gp,3g2,mj2"));
         assert_eq!(found.duration, Some(Duration::from_millis(3_723_500)));
         assert_eq!((found.videos, found.streams.len()), (1, 1), "metadata is not a stream");
-        let StreamFacts { hdr, pixel_format, turned } = &found.streams[0];
-        assert_eq!((hdr, pixel_format.as_deref(), *turned), (&None, Some("yuv420p"), false));
+        let StreamFacts { hdr, gpu } = &found.streams[0];
+        assert_eq!((hdr, gpu.pixel_format.as_str(), gpu.turned), (&None, "yuv420p", false));
         assert!(
             found.damage.is_some_and(|damage| damage.truncated && damage.message.ends_with("partial file"))
         );
@@ -226,7 +224,7 @@ mod tests {
         for line in ["Display Matrix: rotation of 90.00 degrees", "displaymatrix: rotation of -0.00 degrees"]
         {
             let turned = |text: String| -> Vec<bool> {
-                Messages::read(text.as_bytes()).streams.iter().map(|stream| stream.turned).collect()
+                Messages::read(text.as_bytes()).streams.iter().map(|stream| stream.gpu.turned).collect()
             };
             assert_eq!(turned(format!("{BANNER}[info]       {line}\n")), [true], "{line}");
             let output = format!("{BANNER}[info] Stream mapping:\n[info]       {line}\n");

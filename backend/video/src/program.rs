@@ -148,11 +148,6 @@ impl Decoder {
         CpuBudget::for_listing(bytes, self.config.limits.max_cpu)
     }
 
-    /// Returns the processor time for an image whose pictures have this number of pixels.
-    pub(crate) fn image_budget(&self, pixels: u64) -> CpuBudget {
-        CpuBudget::for_image(pixels, self.config.limits.max_cpu)
-    }
-
     /// Starts ffmpeg for work on the CPU.
     pub(crate) fn start(
         &self,
@@ -220,10 +215,8 @@ pub fn find(named: Option<&Path>, bundled: Option<&Path>, path: Option<&std::ffi
 /// begins with 0x47; a program stream with a pack header), RIFF, FLV.
 pub fn is_video(head: &[u8]) -> bool {
     let begins = |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
-    let is_movie = begins_like_movie(head);
-    let is_transport_stream = begins(0, b"\x47") && begins(188, b"\x47");
-    let is_container = is_movie
-        || is_transport_stream
+    let is_container = begins_like_movie(head)
+        || begins(0, b"\x47") && begins(188, b"\x47")
         || begins(0, b"\x1a\x45\xdf\xa3")
         || begins(0, b"\0\0\x01\xba")
         || begins(0, b"RIFF") && begins(8, b"AVI ")
@@ -266,16 +259,12 @@ pub enum GpuError {
 impl Decoder {
     #[must_use]
     pub fn with_gpus(&self, gpus: Gpus) -> Self {
-        let mut with = self.clone();
-        with.gpus = Some(Pool::new(gpus));
-        with
+        Self { gpus: Some(Pool::new(gpus)), ..self.clone() }
     }
 
     #[must_use]
     pub fn without_gpus(&self) -> Self {
-        let mut without = self.clone();
-        without.gpus = None;
-        without
+        Self { gpus: None, ..self.clone() }
     }
 
     /// Decodes a small video on the CPU and on a GPU, and compares the pixels. It takes about a

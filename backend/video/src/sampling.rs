@@ -431,15 +431,7 @@ mod tests {
     }
 
     fn keyframes_until(to_us: i64, max_gap_us: i64) -> Segment {
-        Segment {
-            from_us: 0,
-            to_us,
-            looks: Looks::Keyframes,
-            cell_us: 1,
-            also_us: Vec::new(),
-            max_gap_us,
-            last_us: None,
-        }
+        Segment { to_us, max_gap_us, ..whole(Looks::Keyframes, 1) }
     }
 
     fn select_in(times: &[i64], segment: &Segment) -> Vec<i64> {

@@ -1,7 +1,7 @@
 //! Frames and their times: each frame of a drawn film contains its number, so a test can prove that
 //! pixels and times belong together. Also files with properties that change what a frame shows, or
 //! when: sound, joined recordings, pixels that are not square, and high dynamic range.
-use super::decoder;
+use super::{decoder, file_of};
 use std::fs::File;
 use testing::film::{Codec, Container, Encoding, Film, MovieIndex, Timing, Truth, read_number};
 use video::sampling::{MAX_GAP_US, plan};
@@ -45,6 +45,20 @@ pub(crate) fn numbers(
     found
 }
 
+/// Returns the time and the number of every frame.
+pub(crate) fn every_number(decoder: &Decoder, shown: &Shown) -> Vec<(i64, u32)> {
+    let index = decoder.index(&shown.file).unwrap();
+    numbers(decoder, shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US))
+}
+
+/// Encodes a short film with a keyframe in each 0.8 s.
+fn with_keyframes(decoder: &Decoder, container: Container) -> (Shown, Index) {
+    let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
+    let shown = encode(&short(), &encoding);
+    let index = decoder.index(&shown.file).unwrap();
+    (shown, index)
+}
+
 /// Returns what [`numbers`] must return for every frame.
 pub(crate) fn all(truth: &Truth) -> Vec<(i64, u32)> {
     let first = truth.frames[0].at_us;
@@ -77,17 +91,13 @@ fn handles_rotation_variable_rates_and_fragments() {
     for rotation in [90, 180, 270] {
         let encoding = Encoding { rotation, ..Encoding::new(Codec::H264, Container::Mp4) };
         let shown = encode(&film, &encoding);
-        let index = decoder.index(&shown.file).unwrap();
-        let found = numbers(&decoder, &shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
-        assert_eq!(found, all(&shown.truth), "{rotation}");
+        assert_eq!(every_number(&decoder, &shown), all(&shown.truth), "{rotation}");
     }
     film.timing = Timing::Variable(vec![40, 50, 120, 35]);
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {
         let encoding = Encoding { index: MovieIndex::Fragments, ..Encoding::new(Codec::H264, container) };
         let shown = encode(&film, &encoding);
-        let index = decoder.index(&shown.file).unwrap();
-        let found = numbers(&decoder, &shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
-        assert_eq!(found, all(&shown.truth), "{container:?}");
+        assert_eq!(every_number(&decoder, &shown), all(&shown.truth), "{container:?}");
     }
 }
 
@@ -96,9 +106,7 @@ fn handles_rotation_variable_rates_and_fragments() {
 fn selection_is_independent_of_decoding_start() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts, Container::Avi] {
-        let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
-        let shown = encode(&short(), &encoding);
-        let index = decoder.index(&shown.file).unwrap();
+        let (shown, index) = with_keyframes(&decoder, container);
         let whole = plan(&index, Sampling::Fps(5.0), MAX_GAP_US);
         let expected = numbers(&decoder, &shown, &index, &whole);
         let end = all(&shown.truth).last().unwrap().0;
@@ -118,9 +126,7 @@ fn selection_is_independent_of_decoding_start() {
 fn returns_explicitly_listed_frames() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts, Container::Avi] {
-        let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
-        let shown = encode(&short(), &encoding);
-        let index = decoder.index(&shown.file).unwrap();
+        let (shown, index) = with_keyframes(&decoder, container);
         let truth = all(&shown.truth);
         let [one] = plan(&index, Sampling::Fps(2.0), MAX_GAP_US).try_into().unwrap();
         let mut expected = numbers(&decoder, &shown, &index, std::slice::from_ref(&one));
@@ -141,18 +147,13 @@ fn returns_explicitly_listed_frames() {
 fn remaining_keyframes_start_after_last_returned() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {
-        let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
-        let shown = encode(&short(), &encoding);
-        let index = decoder.index(&shown.file).unwrap();
+        let (shown, index) = with_keyframes(&decoder, container);
         let [whole] = plan(&index, Sampling::Keyframes, MAX_GAP_US).try_into().unwrap();
         let found = numbers(&decoder, &shown, &index, std::slice::from_ref(&whole));
         for (at, (last_us, _)) in found.iter().enumerate() {
             let rest = Segment { from_us: last_us + 1, last_us: Some(*last_us), ..whole.clone() };
-            assert_eq!(
-                numbers(&decoder, &shown, &index, &[rest]),
-                found[at + 1..],
-                "{container:?} {last_us}"
-            );
+            let remaining = numbers(&decoder, &shown, &index, &[rest]);
+            assert_eq!(remaining, found[at + 1..], "{container:?} {last_us}");
         }
     }
 }
@@ -174,9 +175,7 @@ fn reader_can_stop_before_end() {
 fn dense_keyframes_replace_full_decoding() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {
-        let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
-        let shown = encode(&short(), &encoding);
-        let index = decoder.index(&shown.file).unwrap();
+        let (shown, index) = with_keyframes(&decoder, container);
         let keyframes = plan(&index, Sampling::Keyframes, MAX_GAP_US);
         let found = numbers(&decoder, &shown, &index, &keyframes);
         let times: Vec<i64> = found.iter().map(|(at_us, _)| *at_us).collect();
@@ -206,9 +205,7 @@ fn truncated_video_yields_available_frames() {
     let encoding = Encoding { index: MovieIndex::Start, ..Encoding::new(Codec::H264, Container::Mp4) };
     let shown = encode(&short(), &encoding);
     let bytes = testing_read(&shown.file);
-    let mut cut = tempfile::tempfile().unwrap();
-    std::io::Write::write_all(&mut cut, &bytes[..bytes.len() * 6 / 10]).unwrap();
-    let shown = Shown { file: cut, truth: shown.truth };
+    let shown = Shown { file: file_of(&bytes[..bytes.len() * 6 / 10]), truth: shown.truth };
     let index = decoder.index(&shown.file).unwrap();
     let segments = plan(&index, EVERY_FRAME, MAX_GAP_US);
     let mut frames = decoder.frames(&shown.file, &index, &segments[0]).unwrap();
@@ -232,11 +229,7 @@ fn testing_read(mut file: &File) -> Vec<u8> {
 #[test]
 fn rejects_non_video_files() {
     let decoder = decoder();
-    let of = |bytes: &[u8]| {
-        let mut file = tempfile::tempfile().unwrap();
-        std::io::Write::write_all(&mut file, bytes).unwrap();
-        decoder.index(&file).unwrap_err()
-    };
+    let of = |bytes: &[u8]| decoder.index(&file_of(bytes)).unwrap_err();
     assert!(matches!(of(b"not a video at all"), VideoError::NotAVideo));
     assert!(matches!(of(b""), VideoError::NotAVideo));
     // A playlist names other files, which the decoder must not open.
@@ -252,8 +245,7 @@ fn rejects_non_video_files() {
 fn concurrent_readers_leave_file_position_unchanged() {
     let decoder = decoder();
     let shown = encode(&Film::short(), &Encoding::new(Codec::H264, Container::Mkv));
-    let mut file = tempfile::tempfile().unwrap();
-    std::io::Write::write_all(&mut file, &testing_read(&shown.file)).unwrap();
+    let mut file = file_of(&testing_read(&shown.file));
     let end = std::io::Seek::stream_position(&mut file).unwrap();
     let index = decoder.index(&file).unwrap();
     let every = plan(&index, EVERY_FRAME, MAX_GAP_US);
@@ -326,14 +318,10 @@ fn unmarked_cover_image_does_not_hide_video() {
             let path = folder.path().join(format!("{codec}-{is_first}.{}", container.extension()));
             with_cover(&film, codec, is_first, &path);
             let shown = Shown { file: File::open(&path).unwrap(), truth: shown.truth.clone() };
+            let name = format!("{container:?} {codec} {is_first}");
             let index = decoder.index(&shown.file).unwrap();
-            assert_eq!(
-                (index.codec.as_str(), index.width),
-                ("h264", 256),
-                "{container:?} {codec} {is_first}"
-            );
-            let found = numbers(&decoder, &shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
-            assert_eq!(found, all(&shown.truth), "{container:?} {codec} {is_first}");
+            assert_eq!((index.codec.as_str(), index.width), ("h264", 256), "{name}");
+            assert_eq!(every_number(&decoder, &shown), all(&shown.truth), "{name}");
         }
     }
 }
@@ -359,9 +347,7 @@ fn joined_recordings_have_continuous_timestamps() {
     // Jumps by an hour and by two seconds. ffmpeg treats them differently.
     for offset in ["3600", "3"] {
         let joined = [later("first.ts", &["-output_ts_offset", offset]), part.clone()].concat();
-        let mut file = tempfile::tempfile().unwrap();
-        std::io::Write::write_all(&mut file, &joined).unwrap();
-        let shown = Shown { file, truth: one.truth.clone() };
+        let shown = Shown { file: file_of(&joined), truth: one.truth.clone() };
         let index = decoder.index(&shown.file).unwrap();
         let every = numbers(&decoder, &shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
         let frames: Vec<u32> = every.iter().map(|(_, number)| *number).collect();
@@ -377,9 +363,7 @@ fn joined_recordings_have_continuous_timestamps() {
     }
     // Another channel has other numbers of streams, of which only the first one is read.
     let joined = [part.clone(), later("other.ts", &["-streamid", "0:777"])].concat();
-    let mut file = tempfile::tempfile().unwrap();
-    std::io::Write::write_all(&mut file, &joined).unwrap();
-    let damage = decoder.index(&file).unwrap().damage.unwrap();
+    let damage = decoder.index(&file_of(&joined)).unwrap().damage.unwrap();
     assert!(damage.message.contains("2 streams of video"), "{damage:?}");
 }
 

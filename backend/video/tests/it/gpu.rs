@@ -1,7 +1,7 @@
 //! Tests decoding on GPUs with a program that replaces ffmpeg and behaves as on a machine with
 //! GPUs, and with the real ffmpeg on a machine without a GPU.
 
-use super::frames::{EVERY_FRAME, Shown, all, encode, numbers, short};
+use super::frames::{EVERY_FRAME, Shown, all, encode, every_number, numbers, short};
 use super::{config, decoder};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -34,12 +34,6 @@ fn used(folder: &Path) -> Vec<String> {
 
 fn film(encoding: Encoding) -> Shown {
     encode(&short(), &encoding)
-}
-
-/// Returns the time and the number of every frame.
-fn read(decoder: &Decoder, shown: &Shown) -> Vec<(i64, u32)> {
-    let index = decoder.index(&shown.file).unwrap();
-    numbers(decoder, shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US))
 }
 
 #[testing::needs(video)]
@@ -78,7 +72,7 @@ fn gpu_decodes_every_pixel_layout() {
     let ten_bits = Encoding { hdr: true, ..Encoding::new(Codec::Hevc, Container::Mp4) };
     for encoding in [Encoding::new(Codec::H264, Container::Ts), ten_bits] {
         let shown = film(encoding);
-        assert_eq!(read(&decoder, &shown), all(&shown.truth));
+        assert_eq!(every_number(&decoder, &shown), all(&shown.truth));
     }
     assert!(reasons.lock().unwrap().is_empty());
     assert_eq!(used(folder.path()), ["1 0,1", "1 0,1"]);
@@ -98,19 +92,16 @@ fn cpu_continues_after_gpu_failure_unless_gpu_only() {
     // The CPU decodes the rest of the video, and the next video begins on a GPU.
     assert_eq!(numbers(&decoder, &shown, &index, &segments), all(&shown.truth));
     assert_eq!((reasons.lock().unwrap().len(), used(folder.path()).len()), (1, 1));
-    assert_eq!(read(&decoder, &shown), all(&shown.truth));
+    assert_eq!(every_number(&decoder, &shown), all(&shown.truth));
     assert_eq!((reasons.lock().unwrap().len(), used(folder.path()).len()), (2, 2));
 
     let (strict, _) = with_gpus(&broken, true);
-    let mut frames = strict.frames(&shown.file, &index_of(&strict, &shown), &segments[0]).unwrap();
+    let index = strict.index(&shown.file).unwrap();
+    let mut frames = strict.frames(&shown.file, &index, &segments[0]).unwrap();
     let error = std::iter::repeat_with(|| frames.next_frame()).find_map(Result::err).unwrap();
     assert!(matches!(&error, VideoError::GpuFailed(text) if text == "cuvidDecodePicture failed"), "{error}");
     let missing = with_gpus(&on(folder.path(), FakeGpu::Missing), false);
-    assert_eq!(read(&missing.0, &shown), all(&shown.truth), "without a GPU from the first frame");
-}
-
-fn index_of(decoder: &Decoder, shown: &Shown) -> video::Index {
-    decoder.index(&shown.file).unwrap()
+    assert_eq!(every_number(&missing.0, &shown), all(&shown.truth), "without a GPU from the first frame");
 }
 
 #[testing::needs(video)]
@@ -120,11 +111,11 @@ fn video_unsupported_by_gpu_is_decoded_by_cpu() {
     let works = on(folder.path(), FakeGpu::Works);
     let shown = film(Encoding { rotation: 90, ..Encoding::new(Codec::H264, Container::Mp4) });
     let (decoder, reasons) = with_gpus(&works, false);
-    assert_eq!(read(&decoder, &shown), all(&shown.truth));
+    assert_eq!(every_number(&decoder, &shown), all(&shown.truth));
     assert_eq!(*reasons.lock().unwrap(), ["frames on a GPU cannot be rotated or mirrored"]);
     assert_eq!(used(folder.path()), Vec::<String>::new());
     let (strict, _) = with_gpus(&works, true);
-    let index = index_of(&strict, &shown);
+    let index = strict.index(&shown.file).unwrap();
     let segment = plan(&index, EVERY_FRAME, MAX_GAP_US).remove(0);
     let error = strict.frames(&shown.file, &index, &segment).err().unwrap();
     assert!(matches!(&error, VideoError::GpuOnly(text) if text.contains("rotated")), "{error}");

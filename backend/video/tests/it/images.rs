@@ -1,9 +1,8 @@
 //! Images of the formats that ffmpeg decodes: AVIF, HEIC, JPEG XL, TIFF and JPEG 2000.
 
-use super::{config, decoder};
-use std::os::unix::fs::PermissionsExt;
+use super::{decoder, scripted};
 use testing::still::{self, Heif};
-use video::{Config, Decoder, ImageDecoder, ImageError, Launcher};
+use video::{ImageDecoder, ImageError};
 use vision::{DecodeError, Decoded, Format, Limits, probe};
 
 const RED: [u8; 3] = [200, 40, 40];
@@ -222,17 +221,8 @@ fn missing_ffmpeg_error_names_format_and_script() {
 #[test]
 fn format_unknown_to_ffmpeg_is_unsupported() {
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("ffmpeg");
-    let script = "#!/bin/sh\n[ \"$1\" != -version ] || { echo ffmpeg version 7; echo libavutil 60.; exit; }\n\
-                  echo \"[in#0 @ 0x1] [fatal] Unknown input format: 'tiff_pipe'\" >&2\nexit 1\n";
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
-    let decoder = loop {
-        match Decoder::open(Config { launcher: Launcher::Direct, ..config(&program) }) {
-            Err(error) if error.to_string().contains("Text file busy") => {}
-            opened => break opened.unwrap(),
-        }
-    };
+    let script = "echo \"[in#0 @ 0x1] [fatal] Unknown input format: 'tiff_pipe'\" >&2\nexit 1";
+    let decoder = scripted(folder.path(), script, video::Limits::default());
     let tiff = still::tiff((8, 8), 1, &quadrants((8, 8), false));
     let error = decoder.image(&tiff, &Limits::default()).unwrap_err();
     let named = matches!(&error, ImageError::Decode(DecodeError::Unsupported { format: "tiff", .. }));

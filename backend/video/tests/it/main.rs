@@ -6,8 +6,10 @@ mod gpu;
 mod images;
 mod sandbox;
 
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use video::{Config, Decoder, Launcher, Limits};
+use video::{Config, Decoder, Launcher, Limits, VideoError};
 
 /// Starts `program` in the sandbox, as the service does.
 fn launcher() -> Launcher {
@@ -20,4 +22,28 @@ fn config(program: &Path) -> Config {
 
 fn decoder() -> Decoder {
     Decoder::open(config(&testing::ffmpeg())).unwrap()
+}
+
+/// Returns a decoder without a sandbox whose program is a shell script in `folder`: it prints a
+/// version, or else runs `script`.
+fn scripted(folder: &Path, script: &str, limits: Limits) -> Decoder {
+    let program = folder.join("ffmpeg");
+    let version = "[ \"$1\" != -version ] || { echo ffmpeg version 7; echo libavutil 60.; exit; }";
+    std::fs::write(&program, format!("#!/bin/sh\n{version}\n{script}\n")).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+    loop {
+        match Decoder::open(Config { launcher: Launcher::Direct, limits, ..config(&program) }) {
+            // A process that another test starts right now has inherited the file that was written,
+            // and the program cannot start until it closes the file.
+            Err(VideoError::Unavailable(text)) if text.contains("Text file busy") => {}
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
+/// Returns a file without a name that contains these bytes.
+fn file_of(bytes: &[u8]) -> std::fs::File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    file
 }

@@ -1,20 +1,18 @@
 //! What code inside the decoder's process can do (nothing but decode), and how processes end.
-use super::{config, decoder};
+use super::{config, decoder, scripted};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use testing::film::{Codec, Container, Encoding, Film, repeat};
 use video::sampling::{MAX_GAP_US, plan};
 use video::sandbox::FileAccess;
-use video::{Config, Decoder, Launcher, Limits, Sampling, VideoError};
+use video::{Decoder, Launcher, Limits, Sampling, VideoError};
 
 /// How the attacks are run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -203,48 +201,26 @@ fn sandbox_child_without_parent_does_not_start() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("the service has ended"));
 }
 
-/// Returns a decoder without a sandbox whose program is a shell script: it prints a version, or
-/// else runs `script`, in which `FIFO` is the path of a named pipe in `folder`.
-fn scripted(folder: &Path, script: &str, patience: Duration) -> (Decoder, PathBuf) {
-    let (program, fifo) = (folder.join("ffmpeg"), folder.join("fifo"));
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    let script = script.replace("FIFO", fifo.to_str().unwrap());
-    let version = "[ \"$1\" != -version ] || { echo ffmpeg version 7; echo libavutil 60.; exit; }";
-    std::fs::write(&program, format!("#!/bin/sh\n{version}\n{script}\n")).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
-    let limits = Limits { patience, ..Limits::default() };
-    let config = Config { launcher: Launcher::Direct, limits, ..config(&program) };
-    (open_when_free(&config), fifo)
-}
-
-/// Opens a decoder whose program was just written. A process that another test starts right then
-/// has inherited the file that was written, and the program cannot start until it closes the file.
-fn open_when_free(config: &Config) -> Decoder {
-    loop {
-        match Decoder::open(config.clone()) {
-            Err(VideoError::Unavailable(text)) if text.contains("Text file busy") => {}
-            opened => return opened.unwrap(),
-        }
-    }
-}
-
 /// Patience of a test in which a stall is the expected result.
 const SHORT: Duration = Duration::from_secs(1);
 /// Patience of a test in which a stall must not be the result.
 const LONG: Duration = testing::MAX_WAIT;
 
+/// Prints the lines about a packet.
+const PRINTS: &str = "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
+
 /// Reads the index of a file with a script in place of FFmpeg. The process is stalled if it uses
 /// almost no processor time for `patience`.
 fn index_of(script: &str, patience: Duration) -> Result<video::Index, VideoError> {
     let folder = tempfile::tempdir().unwrap();
-    scripted(folder.path(), script, patience).0.index(&tempfile::tempfile().unwrap())
+    let limits = Limits { patience, ..Limits::default() };
+    scripted(folder.path(), script, limits).index(&tempfile::tempfile().unwrap())
 }
 
 #[test]
 fn busy_process_without_output_is_not_stalled() {
     let works = "i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done";
-    let prints = "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
-    let index = index_of(&format!("{works}; {prints}"), SHORT).unwrap();
+    let index = index_of(&format!("{works}; {PRINTS}"), SHORT).unwrap();
     assert_eq!((index.width, index.keyframes_us), (16, vec![0]));
     assert!(matches!(index_of("kill -STOP $$", SHORT), Err(VideoError::Stalled(_))));
 }
@@ -259,17 +235,18 @@ fn killed_process_is_not_reported_as_cpu_limit() {
 
 #[test]
 fn crash_after_first_packets_is_reported_as_damage() {
-    let prints = "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
-    let damage = index_of(&format!("{prints}; kill -SEGV $$"), LONG).unwrap().damage.unwrap();
+    let damage = index_of(&format!("{PRINTS}; kill -SEGV $$"), LONG).unwrap().damage.unwrap();
     assert!(damage.message.contains("signal: 11"), "{damage:?}");
 }
 
 #[test]
 fn cancelling_ends_decoder_process() {
     let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     // The process holds the pipe until it ends.
-    let script = "exec 3> FIFO; echo started >&3; kill -STOP $$";
-    let (decoder, fifo) = scripted(folder.path(), script, Limits::default().patience);
+    let script = format!("exec 3> {}; echo started >&3; kill -STOP $$", fifo.display());
+    let decoder = scripted(folder.path(), &script, Limits::default());
     let (decoder, guard) = decoder.cancellable().unwrap();
     let call = std::thread::spawn(move || decoder.index(&tempfile::tempfile().unwrap()));
     let mut started = [0; 8];
