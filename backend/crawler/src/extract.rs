@@ -128,12 +128,11 @@ fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Vec<RawPage> {
     {
         let (mut page, frames) = read_document(&frame.html, agent, recipe, frame.recipe_filter);
         // The limits of a page apply to all its documents together.
-        let links = found.iter().map(|page| page.links.len()).sum();
-        page.links.truncate(MAX_LINKS.saturating_sub(links));
-        let images = found.iter().map(|page| page.images.len()).sum();
-        page.images.truncate(MAX_IMAGES.saturating_sub(images));
-        let videos = found.iter().map(|page| page.videos.len()).sum();
-        page.videos.truncate(MAX_VIDEOS.saturating_sub(videos));
+        let left =
+            |limit: usize, count: fn(&RawPage) -> usize| limit.saturating_sub(found.iter().map(count).sum());
+        page.links.truncate(left(MAX_LINKS, |page| page.links.len()));
+        page.images.truncate(left(MAX_IMAGES, |page| page.images.len()));
+        page.videos.truncate(left(MAX_VIDEOS, |page| page.videos.len()));
         if depth < MAX_FRAME_DEPTH {
             waiting.extend(frames.into_iter().map(|frame| (frame, found.len(), depth + 1)));
         }

@@ -6,7 +6,7 @@
 //! both parsers.
 #[cfg(test)]
 mod tests;
-use crate::urls::hex_value;
+use crate::urls::percent_escape;
 use memchr::memmem;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -350,23 +350,20 @@ impl Rules {
 /// means the character.
 fn canonical(text: &[u8], pattern: bool, out: &mut Vec<u8>) {
     let mut at = 0;
-    while at < text.len() {
-        match text[at..] {
-            [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                let value = (hex_value(high) << 4) | hex_value(low);
-                if value.is_ascii_alphanumeric() || matches!(value, b'-' | b'.' | b'_' | b'~') {
-                    out.push(value);
-                } else {
-                    escape(value, out);
-                }
-                at += 3;
-                continue;
+    while let Some(byte) = text.get(at) {
+        if let Some(value) = percent_escape(&text[at..]) {
+            if value.is_ascii_alphanumeric() || matches!(value, b'-' | b'.' | b'_' | b'~') {
+                out.push(value);
+            } else {
+                escape(value, out);
             }
-            [b'*', ..] if pattern => out.push(b'*'),
-            [byte @ (b'*' | b'$'), ..] => escape(byte, out),
-            [byte, ..] if byte.is_ascii_graphic() => out.push(byte),
-            [byte, ..] => escape(byte, out),
-            [] => break,
+            at += 3;
+            continue;
+        }
+        match byte {
+            b'*' if pattern => out.push(b'*'),
+            byte if byte.is_ascii_graphic() && !matches!(byte, b'*' | b'$') => out.push(*byte),
+            byte => escape(*byte, out),
         }
         at += 1;
     }

@@ -232,29 +232,22 @@ fn unescaped(path: &str) -> String {
     let bytes = path.as_bytes();
     let mut out = String::with_capacity(path.len());
     let mut at = 0;
-    while at < bytes.len() {
-        match bytes[at..] {
-            [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                let value = (hex_value(high) << 4) | hex_value(low);
-                // A decoded dot could create a dot segment. The parser has already handled escaped
-                // dots that form a dot segment.
-                let unreserved = value.is_ascii_alphanumeric() || matches!(value, b'-' | b'_' | b'~');
-                if unreserved && !ends_in_escape(&out) {
-                    out.push(char::from(value));
-                } else {
-                    out.push('%');
-                    out.push(char::from(high.to_ascii_uppercase()));
-                    out.push(char::from(low.to_ascii_uppercase()));
-                }
-                at += 3;
-            }
+    while let Some(byte) = bytes.get(at) {
+        let Some(value) = percent_escape(&bytes[at..]) else {
             // Paths of parsed URLs are ASCII.
-            [byte, ..] => {
-                out.push(char::from(byte));
-                at += 1;
-            }
-            [] => break,
+            out.push(char::from(*byte));
+            at += 1;
+            continue;
+        };
+        // A decoded dot could create a dot segment. The parser has already handled escaped dots
+        // that form a dot segment.
+        let unreserved = value.is_ascii_alphanumeric() || matches!(value, b'-' | b'_' | b'~');
+        if unreserved && !ends_in_escape(&out) {
+            out.push(char::from(value));
+        } else {
+            out.push_str(&path[at..at + 3].to_ascii_uppercase());
         }
+        at += 3;
     }
     out
 }
@@ -277,11 +270,11 @@ fn find_session(path: &str, at: usize) -> Option<(usize, usize)> {
     Some((from, to))
 }
 
-pub(crate) fn hex_value(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        _ => (digit | 0x20) - b'a' + 10,
-    }
+/// Returns the byte that the percent escape at the start of the text stands for.
+pub(crate) fn percent_escape(text: &[u8]) -> Option<u8> {
+    let [b'%', high, low, ..] = *text else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from((digit(high)? << 4) | digit(low)?).ok()
 }
 
 /// Returns the name of a query parameter in lower case.

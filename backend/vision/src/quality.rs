@@ -64,6 +64,7 @@ pub enum Profile {
     Strict,
 }
 
+/// The measures of a face; see the table of this module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QualityReport {
     /// The weighted geometric mean of the scores, 0..1.
@@ -72,20 +73,13 @@ pub struct QualityReport {
     pub passed: bool,
     /// Stable codes of the limits that the face does not meet.
     pub reasons: Vec<String>,
-    /// Laplacian variance.
     pub blur: Measure,
-    /// Tenengrad.
     pub sharpness: Measure,
-    /// Mean grey.
     pub brightness: Measure,
-    /// Standard deviation of grey.
     pub contrast: Measure,
-    /// Share of clipped pixels.
     pub exposure: Measure,
-    /// Distance between the eyes in pixels.
     pub size: Measure,
     pub pose: Pose,
-    /// Share of the box inside the image.
     pub truncation: Measure,
     pub det_score: Measure,
     /// The score of a learned model, if one is installed.
@@ -105,8 +99,8 @@ impl Measure {
 }
 
 impl QualityReport {
-    /// Returns the codes of the limits of `profile` that the measures do not meet, in the order of the
-    /// measures. The report may have been created for a different profile.
+    /// Returns the codes of the limits of `profile` that the measures do not meet, in the order of
+    /// the measures. The report may have been created for a different profile.
     pub fn unmet_limits(&self, profile: Profile) -> Vec<String> {
         let Some(limits) = profile.limits() else { return Vec::new() };
         // Written so that NaN does not meet a limit.
@@ -225,19 +219,15 @@ pub struct QualityLimits {
 /// upright is 0.3. In the photographs, no upright face has a roll over 35 degrees.
 const MAX_ROLL: f32 = 60.0;
 
-/// The limits of `standard` and `strict`, in this order.
-const TABLE: [QualityLimits; 2] = {
-    #[rustfmt::skip]
-    let standard = QualityLimits {
-        blur: 15.0, sharpness: 3000.0, darkest: 40.0, brightest: 225.0, contrast: 15.0, clipped: 0.40,
-        size: 12.0, yaw: 55.0, pitch: 45.0, roll: MAX_ROLL, inside: 0.75, det_score: 0.5,
-    };
-    #[rustfmt::skip]
-    let strict = QualityLimits {
-        blur: 150.0, sharpness: 6000.0, darkest: 60.0, brightest: 205.0, contrast: 25.0, clipped: 0.20,
-        size: 40.0, yaw: 25.0, pitch: 25.0, roll: MAX_ROLL, inside: 0.95, det_score: 0.7,
-    };
-    [standard, strict]
+#[rustfmt::skip]
+const STANDARD: QualityLimits = QualityLimits {
+    blur: 15.0, sharpness: 3000.0, darkest: 40.0, brightest: 225.0, contrast: 15.0, clipped: 0.40,
+    size: 12.0, yaw: 55.0, pitch: 45.0, roll: MAX_ROLL, inside: 0.75, det_score: 0.5,
+};
+#[rustfmt::skip]
+const STRICT: QualityLimits = QualityLimits {
+    blur: 150.0, sharpness: 6000.0, darkest: 60.0, brightest: 205.0, contrast: 25.0, clipped: 0.20,
+    size: 40.0, yaw: 25.0, pitch: 25.0, roll: MAX_ROLL, inside: 0.95, det_score: 0.7,
 };
 
 impl Profile {
@@ -245,8 +235,8 @@ impl Profile {
     pub fn limits(self) -> Option<&'static QualityLimits> {
         match self {
             Self::Off => None,
-            Self::Standard => Some(&TABLE[0]),
-            Self::Strict => Some(&TABLE[1]),
+            Self::Standard => Some(&STANDARD),
+            Self::Strict => Some(&STRICT),
         }
     }
 }

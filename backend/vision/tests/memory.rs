@@ -3,8 +3,9 @@
 //! process, so this is a single test.
 #![allow(clippy::unwrap_used)]
 
+use image::ColorType::{L8, L16, La8, La16, Rgb8, Rgb16, Rgba8, Rgba16};
+use image::ImageEncoder;
 use image::codecs::{bmp::BmpEncoder, png::PngEncoder};
-use image::{ColorType, ImageEncoder};
 use std::path::Path;
 use vision::{Frame, Limits, decode, encode, probe};
 
@@ -24,23 +25,13 @@ fn files() -> Vec<(String, Vec<u8>)> {
         .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
         .collect();
     let (width, height) = SIZE;
-    let colours = [
-        ColorType::L8,
-        ColorType::La8,
-        ColorType::Rgb8,
-        ColorType::Rgba8,
-        ColorType::L16,
-        ColorType::La16,
-        ColorType::Rgb16,
-        ColorType::Rgba16,
-    ];
-    for colour in colours {
+    for colour in [L8, La8, Rgb8, Rgba8, L16, La16, Rgb16, Rgba16] {
         let pixels: Vec<u8> =
             (0..u32::from(colour.bytes_per_pixel()) * width * height).map(|n| (n / 7) as u8).collect();
         let mut file = Vec::new();
         PngEncoder::new(&mut file).write_image(&pixels, width, height, colour.into()).unwrap();
         all.push((format!("{colour:?}.png"), file));
-        if matches!(colour, ColorType::L8 | ColorType::Rgb8 | ColorType::Rgba8) {
+        if matches!(colour, L8 | Rgb8 | Rgba8) {
             let mut file = Vec::new();
             BmpEncoder::new(&mut file).write_image(&pixels, width, height, colour.into()).unwrap();
             all.push((format!("{colour:?}.bmp"), file));
@@ -62,13 +53,10 @@ fn decoding_memory_stays_within_probe_estimate() {
         let held = dhat::HeapStats::get();
         drop(counting);
         let pixels = u64::from(SIZE.0) * u64::from(SIZE.1);
-        let most = held.max_bytes as u64;
-        println!(
-            "{name}: {:.2} bytes a pixel, {} foretold",
-            most as f64 / pixels as f64,
-            head.decoding_bytes() / pixels
-        );
-        assert!(most <= head.decoding_bytes() + BESIDE, "{name}: {most} and not {}", head.decoding_bytes());
+        let (most, predicted) = (held.max_bytes as u64, head.decoding_bytes());
+        let per_pixel = most as f64 / pixels as f64;
+        println!("{name}: {per_pixel:.2} bytes a pixel, {} predicted", predicted / pixels);
+        assert!(most <= predicted + BESIDE, "{name}: {most} and not {predicted}");
         assert_eq!(decoded.frame.data().len() as u64, head.decoded_bytes(), "{name}");
         assert!(held.curr_bytes as u64 <= head.decoded_bytes() + 1024, "{name}: {} stay", held.curr_bytes);
     }

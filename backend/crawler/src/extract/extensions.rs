@@ -6,8 +6,8 @@
 enum Kind {
     /// A file that the decoders can read, for some formats only with ffmpeg.
     Image,
-    /// A playlist, or a video file that the decoder can read. `ts` is missing, because it also means
-    /// TypeScript.
+    /// A playlist, or a video file that the decoder can read. `ts` is missing, because it also
+    /// means TypeScript.
     Video,
     /// A file that contains no links or images for the crawler.
     Other,

@@ -87,14 +87,14 @@ impl ImageAttributes {
                 into.push(ImageFile { url: url.to_owned(), found_in, decodable, width, media, density });
             }
         };
-        for entry in parse(self.lazy_srcset.as_deref().unwrap_or_default()) {
-            push(entry.url, "lazy", entry.width, entry.density);
+        for (url, width, density) in parse(self.lazy_srcset.as_deref().unwrap_or_default()) {
+            push(url, "lazy", width, density);
         }
         if let Some(url) = &self.lazy_src {
             push(url, "lazy", 0, 1.0);
         }
-        for entry in parse(self.srcset.as_deref().unwrap_or_default()) {
-            push(entry.url, "srcset", entry.width, entry.density);
+        for (url, width, density) in parse(self.srcset.as_deref().unwrap_or_default()) {
+            push(url, "srcset", width, density);
         }
         if let Some(url) = &self.src {
             push(url, "src", 0, 1.0);
@@ -160,18 +160,10 @@ fn media_rank(query: &str) -> i64 {
     digits.parse().unwrap_or(0)
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry<'a> {
-    /// The URL as written.
-    pub(super) url: &'a str,
-    /// `w` descriptor in pixels; 0 if there is none.
-    pub(super) width: u32,
-    /// `x` descriptor; 1 if there is none.
-    pub(super) density: f64,
-}
-
-/// Splits a `srcset`. Commas inside a URL are part of it. Omits entries with invalid descriptors.
-pub(super) fn parse(text: &str) -> Vec<Entry<'_>> {
+/// Splits a `srcset` into URLs as written, widths in pixels (0 without a `w` descriptor) and
+/// densities (1 without an `x` descriptor). Commas inside a URL are part of it. Omits entries with
+/// invalid descriptors.
+fn parse(text: &str) -> Vec<(&str, u32, f64)> {
     let mut entries = Vec::new();
     let mut rest = text;
     loop {
@@ -191,7 +183,7 @@ pub(super) fn parse(text: &str) -> Vec<Entry<'_>> {
             &after[..end]
         };
         if let Some((width, density)) = read_descriptors(descriptors) {
-            entries.push(Entry { url: bare, width, density });
+            entries.push((bare, width, density));
         }
     }
 }
@@ -235,29 +227,25 @@ fn read_descriptors(text: &str) -> Option<(u32, f64)> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Vec<(&str, u32, f64)> {
-        parse(text).into_iter().map(|e| (e.url, e.width, e.density)).collect()
-    }
-
     #[test]
     fn parses_srcset_as_html_standard() {
-        assert_eq!(read(""), []);
-        assert_eq!(read(" , ,"), []);
-        assert_eq!(read("a.jpg"), [("a.jpg", 0, 1.0)]);
-        assert_eq!(read("a.jpg 1x, b.jpg 2x"), [("a.jpg", 0, 1.0), ("b.jpg", 0, 2.0)]);
-        assert_eq!(read("a.jpg, b.jpg 1.5x"), [("a.jpg", 0, 1.0), ("b.jpg", 0, 1.5)]);
-        assert_eq!(read("\n a.jpg\t100w,\r\n b.jpg  200w 50h "), [("a.jpg", 100, 1.0), ("b.jpg", 200, 1.0)]);
+        assert_eq!(parse(""), []);
+        assert_eq!(parse(" , ,"), []);
+        assert_eq!(parse("a.jpg"), [("a.jpg", 0, 1.0)]);
+        assert_eq!(parse("a.jpg 1x, b.jpg 2x"), [("a.jpg", 0, 1.0), ("b.jpg", 0, 2.0)]);
+        assert_eq!(parse("a.jpg, b.jpg 1.5x"), [("a.jpg", 0, 1.0), ("b.jpg", 0, 1.5)]);
+        assert_eq!(parse("\n a.jpg\t100w,\r\n b.jpg  200w 50h "), [("a.jpg", 100, 1.0), ("b.jpg", 200, 1.0)]);
         // Commas inside URLs.
         assert_eq!(
-            read("/w_400,h_300/a.jpg 400w,/w_800,h_600/a.jpg 800w"),
+            parse("/w_400,h_300/a.jpg 400w,/w_800,h_600/a.jpg 800w"),
             [("/w_400,h_300/a.jpg", 400, 1.0), ("/w_800,h_600/a.jpg", 800, 1.0)]
         );
-        assert_eq!(read("a.jpg,b.jpg 2x"), [("a.jpg,b.jpg", 0, 2.0)]);
-        assert_eq!(read("data:image/gif;base64,R0lG 1x, b.jpg 2x")[1], ("b.jpg", 0, 2.0));
+        assert_eq!(parse("a.jpg,b.jpg 2x"), [("a.jpg,b.jpg", 0, 2.0)]);
+        assert_eq!(parse("data:image/gif;base64,R0lG 1x, b.jpg 2x")[1], ("b.jpg", 0, 2.0));
         // Invalid entries are omitted; the others remain.
-        assert_eq!(read("my photo.jpg 2x, b.jpg 2x"), [("b.jpg", 0, 2.0)]);
-        assert_eq!(read("a.jpg 0w, b.jpg -1x, c.jpg 1x 2x, d.jpg 10w 1x, e.jpg NaNx, f.jpg 9é"), []);
-        assert_eq!(read("a.jpg (1x, 2x) , b.jpg 3x"), [("b.jpg", 0, 3.0)]);
-        assert_eq!(read("a.jpg 3.0e0x"), [("a.jpg", 0, 3.0)]);
+        assert_eq!(parse("my photo.jpg 2x, b.jpg 2x"), [("b.jpg", 0, 2.0)]);
+        assert_eq!(parse("a.jpg 0w, b.jpg -1x, c.jpg 1x 2x, d.jpg 10w 1x, e.jpg NaNx, f.jpg 9é"), []);
+        assert_eq!(parse("a.jpg (1x, 2x) , b.jpg 3x"), [("b.jpg", 0, 3.0)]);
+        assert_eq!(parse("a.jpg 3.0e0x"), [("a.jpg", 0, 3.0)]);
     }
 }

@@ -6,7 +6,6 @@ use bytes::{Bytes, BytesMut};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-#[derive(Debug)]
 pub(super) struct Limits {
     /// Maximum length in decoded bytes.
     pub(super) bytes: usize,
@@ -25,7 +24,6 @@ pub(super) struct Limits {
 
 /// A body that arrives piece by piece. The limit counts decoded bytes as they arrive, so a
 /// decompression bomb stops at the limit.
-#[derive(Debug)]
 pub(super) struct Body {
     response: reqwest::Response,
     /// Decodes the body if it is encoded.

@@ -19,6 +19,8 @@ use url::Url;
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Number of bytes that are read if the content of a page is a video.
 const VIDEO_HEAD: usize = 1 << 10;
+/// Time limit from the connection to the head of the response.
+const POST_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_IDLE_PER_HOST: usize = 8;
 /// Maximum number of header lines of a response. The client's own maximum is 100, which some sites
 /// exceed.
@@ -251,10 +253,34 @@ impl Fetcher {
         };
         Ok((fetched, Body::new(response, limits)?))
     }
+
+    /// Posts `body` with `headers` to a URL that the guard allows, and returns the status of the
+    /// response. Does not follow redirects and does not read the response's body. Errors never
+    /// contain the URL, because it may contain a secret.
+    ///
+    /// # Errors
+    /// Fails with `Guard` for a forbidden URL or address, and with `Dns`, `Connect` or `Timeout` if
+    /// there is no response.
+    pub async fn post(
+        &self,
+        url: &Url,
+        headers: &[(&'static str, String)],
+        body: Bytes,
+    ) -> Result<u16, FetchError> {
+        self.guard().check_url(url)?;
+        let mut request = self.clients_for(url).pooled.post(url.clone()).body(body);
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        match tokio::time::timeout(POST_TIMEOUT, request.send()).await {
+            Ok(Ok(response)) => Ok(response.status().as_u16()),
+            Ok(Err(error)) => Err(explain(error.without_url())),
+            Err(_) => Err(FetchError::Timeout("no response within the time limit")),
+        }
+    }
 }
 
 /// A response whose body is read piece by piece.
-#[derive(Debug)]
 pub struct Download {
     /// The response, with an empty body.
     pub head: Fetched,
@@ -420,34 +446,4 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     // A date in the past means no wait.
     let wait = date::parse(&text, now)? - now;
     Some(Duration::try_from(wait).unwrap_or_default().min(MAX_RETRY_AFTER))
-}
-
-/// Time limit from the connection to the head of the response.
-const POST_TIMEOUT: Duration = Duration::from_secs(10);
-
-impl Fetcher {
-    /// Posts `body` with `headers` to a URL that the guard allows, and returns the status of the
-    /// response. Does not follow redirects and does not read the response's body. Errors never
-    /// contain the URL, because it may contain a secret.
-    ///
-    /// # Errors
-    /// Fails with `Guard` for a forbidden URL or address, and with `Dns`, `Connect` or `Timeout` if
-    /// there is no response.
-    pub async fn post(
-        &self,
-        url: &Url,
-        headers: &[(&'static str, String)],
-        body: Bytes,
-    ) -> Result<u16, FetchError> {
-        self.guard().check_url(url)?;
-        let mut request = self.clients_for(url).pooled.post(url.clone()).body(body);
-        for (name, value) in headers {
-            request = request.header(*name, value);
-        }
-        match tokio::time::timeout(POST_TIMEOUT, request.send()).await {
-            Ok(Ok(response)) => Ok(response.status().as_u16()),
-            Ok(Err(error)) => Err(explain(error.without_url())),
-            Err(_) => Err(FetchError::Timeout("no response within the time limit")),
-        }
-    }
 }

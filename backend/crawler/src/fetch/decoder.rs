@@ -5,7 +5,6 @@ use compression_codecs::core::util::{PartialBuffer, WriteBuffer};
 use compression_codecs::zstd::params::DParameter;
 use compression_codecs::{BrotliDecoder, DecodeV2, GzipDecoder, ZstdDecoder};
 use reqwest::header::{self, HeaderMap};
-use std::fmt;
 use std::io;
 
 /// The encodings that a request for a text accepts.
@@ -169,12 +168,6 @@ impl Decoder {
     /// Returns whether the input up to now ends inside a member or its magic number.
     pub(super) fn is_cut_off(&self) -> bool {
         matches!(self.progress, Progress::Inside { .. }) || !self.input.is_empty()
-    }
-}
-
-impl fmt::Debug for Decoder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decoder").field("is_cut_off", &self.is_cut_off()).finish_non_exhaustive()
     }
 }
 

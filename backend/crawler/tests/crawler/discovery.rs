@@ -77,28 +77,27 @@ const LINKS: &[(&str, bool)] = &[
     ("/base/frame/link.html", false),
 ];
 
+fn short(url: &Url) -> &str {
+    url.as_str().trim_start_matches("http://site.example")
+}
+
 #[test]
 fn discovery_page_yields_exact_images_and_links() {
     let html = include_bytes!("fixtures/discovery.html");
     let url = Url::parse("http://site.example/dir/index.html").unwrap();
     let page = extract_page(html, &url, Some("text/html"), "facecrawl", None);
-    let short = |url: &Url| url.as_str().trim_start_matches("http://site.example").to_owned();
-
-    let found: Vec<(&str, String, Option<&str>)> =
+    let found: Vec<(&str, &str, Option<&str>)> =
         page.images.iter().map(|i| (i.found_in, short(&i.url), i.alt.as_deref())).collect();
-    let expected: Vec<(&str, String, Option<&str>)> =
-        IMAGES.iter().map(|(form, url, alt)| (*form, (*url).to_owned(), *alt)).collect();
-    for (found, expected) in found.iter().zip(&expected) {
+    for (found, expected) in found.iter().zip(IMAGES) {
         assert_eq!(found, expected);
     }
-    assert_eq!(found.len(), expected.len(), "{:?}", found.get(expected.len()..));
+    assert_eq!(found.len(), IMAGES.len(), "{:?}", found.get(IMAGES.len()..));
 
-    let found: Vec<(String, bool)> = page.links.iter().map(|l| (short(&l.url), l.nofollow)).collect();
-    let expected: Vec<(String, bool)> = LINKS.iter().map(|(url, no)| ((*url).to_owned(), *no)).collect();
-    assert_eq!(found, expected);
+    let found: Vec<(&str, bool)> = page.links.iter().map(|l| (short(&l.url), l.nofollow)).collect();
+    assert_eq!(found, LINKS);
 
     assert_eq!(page.title.as_deref(), Some("Every form \u{2014} & one title"));
-    assert_eq!(page.canonical.as_ref().map(short).as_deref(), Some("/base/canonical.html"));
+    assert_eq!(page.canonical.as_ref().map(short), Some("/base/canonical.html"));
     assert_eq!(page.feeds.iter().map(short).collect::<Vec<_>>(), ["/base/feed.xml"]);
     assert_eq!(page.directives, Directives { nofollow: true, noimageai: true, ..Directives::default() });
 }

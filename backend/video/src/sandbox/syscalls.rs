@@ -142,7 +142,7 @@ pub(super) fn restrict(mode: Mode) -> Result<(), String> {
         if mode == Mode::Gpu {
             rules.extend(conditional_with_gpu()?);
         }
-        install(&filter(rules, SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow)?)
+        install(rules, SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow)
     };
     apply().map_err(|error: Box<dyn std::error::Error>| {
         let cause = if super::is_filtered() {
@@ -161,16 +161,13 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 fn fail_with(error: libc::c_int, calls: &[i64]) -> Outcome<()> {
     let action = SeccompAction::Errno(error.unsigned_abs());
     let calls = calls.iter().map(|call| (*call, Vec::new())).collect();
-    install(&filter(calls, SeccompAction::Allow, action)?)
+    install(calls, SeccompAction::Allow, action)
 }
 
-fn filter(rules: Rules, otherwise: SeccompAction, action: SeccompAction) -> Outcome<BpfProgram> {
+fn install(rules: Rules, otherwise: SeccompAction, action: SeccompAction) -> Outcome<()> {
     let architecture = std::env::consts::ARCH.try_into()?;
-    Ok(SeccompFilter::new(rules, otherwise, action, architecture)?.try_into()?)
-}
-
-fn install(program: &BpfProgram) -> Outcome<()> {
-    Ok(apply_filter(program)?)
+    let filter = SeccompFilter::new(rules, otherwise, action, architecture)?;
+    Ok(apply_filter(&BpfProgram::try_from(filter)?)?)
 }
 
 /// Returns the calls that are allowed with some arguments only.

@@ -205,18 +205,10 @@ const HEIF: [&[u8; 4]; 10] =
     [b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"];
 
 impl Format {
-    pub const ALL: [Self; 10] = [
-        Self::Jpeg,
-        Self::Png,
-        Self::Webp,
-        Self::Gif,
-        Self::Bmp,
-        Self::Avif,
-        Self::Heic,
-        Self::Jxl,
-        Self::Tiff,
-        Self::Jp2,
-    ];
+    pub const ALL: [Self; 10] = {
+        use Format::{Avif, Bmp, Gif, Heic, Jp2, Jpeg, Jxl, Png, Tiff, Webp};
+        [Jpeg, Png, Webp, Gif, Bmp, Avif, Heic, Jxl, Tiff, Jp2]
+    };
 
     /// Returns whether ffmpeg decodes the format, instead of [`super::decode`].
     pub fn needs_ffmpeg(self) -> bool {
