@@ -36,15 +36,12 @@ pub struct Config {
     /// `CRAWL_REFERER`: whether requests for images send the address of the page in the header
     /// Referer, as browsers do ([`crate::Referrer`]).
     pub send_referer: bool,
-    /// Maximum length of a page in decoded bytes.
+    /// Maximum length of a page in decoded bytes. The limits below are in decoded bytes too.
     pub page_limit: usize,
-    /// Maximum length of an image in decoded bytes.
     pub image_limit: usize,
-    /// Maximum length of a video in decoded bytes.
     pub video_limit: usize,
-    /// Maximum length of robots.txt in decoded bytes. The rest is ignored (RFC 9309 2.5).
+    /// The rest of robots.txt is ignored (RFC 9309 2.5).
     pub robots_limit: usize,
-    /// Maximum length of a sitemap in decoded bytes.
     pub sitemap_limit: usize,
 }
 

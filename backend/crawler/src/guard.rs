@@ -113,12 +113,10 @@ impl Guard {
         })
     }
 
-    /// Returns which addresses a connection to this port may reach.
     pub(crate) fn address_scope(&self, port: u16) -> AddressScope {
         if self.0.ports.contains(&port) { AddressScope::Public } else { AddressScope::AllowedPrivate }
     }
 
-    /// Returns whether the configuration allows any private range.
     pub(crate) fn allows_private_ranges(&self) -> bool {
         !self.0.allow_private.is_empty()
     }

@@ -302,8 +302,8 @@ fn after<'a>(text: &'a [u8], piece: &[u8], steps: &mut usize) -> Option<&'a [u8]
 /// end. Returns `None` for a value that fits.
 fn shortened(value: &[u8]) -> Option<&[u8]> {
     let cut = value.get(..MAX_RULE_BYTES).filter(|_| value.len() > MAX_RULE_BYTES)?;
-    let torn = cut.iter().rev().take(2).position(|byte| *byte == b'%').map_or(0, |at| at + 1);
-    Some(&cut[..MAX_RULE_BYTES - torn])
+    let partial = cut.iter().rev().take(2).position(|byte| *byte == b'%').map_or(0, |at| at + 1);
+    Some(&cut[..MAX_RULE_BYTES - partial])
 }
 
 /// The rules of a group, in the order in which they are evaluated.

@@ -10,16 +10,13 @@ use url::{ParseError, Url};
 /// normalised. The limit applies to links and images of pages, entries of sitemaps, targets of
 /// redirects, seeds, and URLs in API requests.
 pub const MAX_PARSED_LENGTH: usize = 8192;
-/// Maximum length in bytes of a page's URL that is followed. Longer URLs get the reason
-/// `url_too_long`.
+/// Maximum length in bytes of a page's URL that is followed.
 pub const MAX_LENGTH: usize = 2048;
 /// Maximum length of a host name in characters (RFC 1123).
 const MAX_HOST_LENGTH: usize = 253;
-/// Maximum number of path segments of a page that is followed. Longer paths get the reason
-/// `path_too_deep`.
+/// Maximum number of path segments of a page that is followed.
 pub const MAX_SEGMENTS: usize = 20;
-/// Maximum number of query parameters of a page that is followed. A URL with more parameters gets
-/// the reason `too_many_parameters`.
+/// Maximum number of query parameters of a page that is followed.
 pub const MAX_PARAMETERS: usize = 16;
 /// Number of consecutive equal runs of one to four segments for which a URL gets the reason
 /// `repeated_segments`.

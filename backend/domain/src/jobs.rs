@@ -33,7 +33,6 @@ pub struct JobSpec {
 }
 
 impl JobKind {
-    /// Returns how the queue treats the jobs of this kind.
     pub const fn spec(self) -> JobSpec {
         let (max_attempts, priority) = match self {
             // A crawl sets the priority of each URL. See `crawler::frontier`.

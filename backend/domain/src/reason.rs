@@ -90,13 +90,11 @@ reasons! {
     /// No connection could be established for another reason, such as a network without a route.
     ConnectFailure = "connect_failure", "The host cannot be reached";
     InvalidResponse = "invalid_response", "The response is invalid";
-    /// The body is not in the encoding that `Content-Encoding` states.
     UndecodableBody = "undecodable_body", "The body is not in the encoding that the server states";
     IncompleteTransfer = "incomplete_transfer",
         "The response did not arrive completely; what arrived may have been used";
     /// The connection, the response or the body took too long.
     Timeout = "timeout", "The host took too long";
-    /// The body exceeds the limit of bytes.
     TooManyBytes = "too_many_bytes", "Too many bytes";
     /// More redirects than allowed, or a loop.
     TooManyRedirects = "too_many_redirects", "Too many redirects";
@@ -114,13 +112,11 @@ reasons! {
     ExtractPanicked = "extract_panicked", "The page could not be read";
     /// The content is not an image of a known format.
     NotAnImage = "not_an_image", "Not an image";
-    /// A known format that this program cannot decode.
     UnsupportedFormat = "unsupported_format", "Unsupported image format";
     /// ffmpeg decodes the format, and there is no ffmpeg that can be used.
     NeedsFfmpeg = "needs_ffmpeg", "The format needs ffmpeg; run ./scripts/video";
     /// The image exceeds the limit of pixels or of its side.
     ImageTooLarge = "image_too_large", "Too many pixels";
-    /// The file is truncated or damaged.
     CorruptImage = "corrupt_image", "Damaged image";
     DecoderPanicked = "decoder_panicked", "The image could not be decoded";
     /// The content is not a video in an accepted container, or has no video stream.

@@ -32,7 +32,6 @@ impl CrawlState {
     /// The states of a crawl that has not ended.
     pub const LIVE: [Self; 2] = [Self::Running, Self::Paused];
 
-    /// Returns whether the crawl has not ended.
     pub fn is_live(self) -> bool {
         Self::LIVE.contains(&self)
     }
@@ -146,7 +145,6 @@ impl VideoState {
     /// The states of a video that has not ended.
     pub const LIVE: [Self; 3] = [Self::Queued, Self::Running, Self::Paused];
 
-    /// Returns whether the video has not ended.
     pub fn is_live(self) -> bool {
         Self::LIVE.contains(&self)
     }

@@ -18,7 +18,7 @@ pub struct Sample {
 
 /// The counts of Ristani et al., "Performance Measures and a Data Set for Multi-Target,
 /// Multi-Camera Tracking", ECCV Workshops 2016, section 3.1. Each true identity is assigned to at
-/// most one found identity, so that as many boxes as possible agree in the whole film.
+/// most one found identity, so that as many boxes as possible agree in the whole video.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityCounts {
     /// IDTP: found boxes that agree with the assigned identity.

@@ -1,7 +1,7 @@
 //! Joins the faces of successive frames into tracks, and the tracks of one video into people.
 //!
 //! Every result is a function of the input alone: no files, no network, no clock, no randomness.
-//! Times are microseconds of the film or, for a live stream, since the epoch. Boxes are in pixels
+//! Times are microseconds of the video or, for a live stream, since the epoch. Boxes are in pixels
 //! of the frame. An embedding is a vector of length 1; the similarity of two embeddings is their
 //! dot product, -1..1.
 

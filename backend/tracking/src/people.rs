@@ -23,12 +23,10 @@ const EVALUATIONS: usize = 64;
 #[error("{0} tracks are too many, at most {MAX_TRACKS} are allowed")]
 pub struct TooManyTracks(pub usize);
 
-/// When a track was visible, and the embeddings of its best shots.
+/// When a track was visible, in microseconds, and the embeddings of its best shots.
 #[derive(Clone, Debug)]
 pub struct Appearance {
-    /// Time of the first observation in microseconds.
     pub started_us: i64,
-    /// Time of the last observation in microseconds.
     pub ended_us: i64,
     /// The embeddings, of length 1 and all of the same model.
     pub embeddings: Vec<Arc<[f32]>>,

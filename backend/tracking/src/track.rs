@@ -102,7 +102,7 @@ pub(crate) fn between(from: &Rect, to: &Rect, share: f32) -> Rect {
     Rect { x, y, width: mix(from.width, to.width), height: mix(from.height, to.height) }
 }
 
-/// Settings of [`crate::Tracker`]. The defaults are for faces in films and camera streams.
+/// Settings of [`crate::Tracker`]. The defaults are for faces in videos and camera streams.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Minimum score of a face that may start a track, 0..1.

@@ -73,7 +73,7 @@ impl<P> Tracker<P> {
         self.open.drain(..).map(OpenTrack::end).collect()
     }
 
-    /// Ends all tracks, and returns them by number: the end of the film.
+    /// Ends all tracks, and returns them by number: the end of the video.
     pub fn finish(mut self) -> Vec<Track<P>> {
         self.cut()
     }

@@ -19,9 +19,8 @@ const SQUARE_PIXELS: &str = "scale=w='round(iw*max(1,sar))':h='round(ih*max(1,1/
 /// Tolerance for the times of frames that are listed, in microseconds.
 const ALSO_TOLERANCE_US: i64 = 100;
 
-/// The part of an index that the arguments for frames need.
+/// The part of an [`Index`](crate::Index) that the arguments for frames need.
 pub(crate) struct Source {
-    /// Time of the first frame in the time of the container, in microseconds.
     pub(crate) origin_us: i64,
     /// The colours, if they must be mapped from high dynamic range.
     pub(crate) hdr: Option<Hdr>,
@@ -30,11 +29,9 @@ pub(crate) struct Source {
     /// Time of the keyframe at which decoding of the segment starts.
     pub(crate) start_us: i64,
     pub(crate) timeline: Timeline,
-    /// Number of the stream among the video streams, from 0.
     pub(crate) stream: usize,
 }
 
-/// Prints the version.
 pub(crate) fn version() -> Vec<String> {
     strings(["-version"])
 }
@@ -225,7 +222,7 @@ fn restricted_input(
     arguments
 }
 
-/// Opens the file. Capital `V` excludes cover pictures that are marked as such.
+/// Opens the file. Capital `V` excludes cover images that are marked as such.
 fn video(stream: usize) -> Vec<String> {
     strings(["-fd", &VIDEO_FD.to_string(), "-i", "fd:", "-map", &format!("0:V:{stream}")])
 }
@@ -234,7 +231,6 @@ fn strings<const N: usize>(parts: [&str; N]) -> Vec<String> {
     parts.map(str::to_owned).into()
 }
 
-/// Formats microseconds as seconds.
 fn seconds(us: i64) -> String {
     let (sign, us) = (if us < 0 { "-" } else { "" }, us.unsigned_abs());
     format!("{sign}{}.{:06}", us / 1_000_000, us % 1_000_000)

@@ -171,12 +171,10 @@ impl Process {
         let _ = self.reap();
     }
 
-    /// Returns the messages of a process that has ended.
     fn take_messages(&mut self) -> Messages {
         self.messages.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
     }
 
-    /// Describes a failure to read from a pipe.
     pub(crate) fn read_error(&self, error: io::Error) -> VideoError {
         match error.kind() {
             io::ErrorKind::TimedOut => VideoError::Stalled(self.bounds.patience),

@@ -59,14 +59,12 @@ impl CpuBudget {
         }
     }
 
-    /// Counts the time of a process that has ended.
     pub(crate) fn spend(&self, used: Duration) {
         let us = u64::try_from(used.as_micros()).unwrap_or(u64::MAX);
         let add = |before: u64| Some(before.saturating_add(us));
         let _ = self.used_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Returns the error of a video that needs more.
     pub(crate) fn exceeded(&self) -> VideoError {
         VideoError::CpuLimit(self.total)
     }
@@ -87,7 +85,6 @@ impl CpuClock {
         return Some(pid).and(None);
     }
 
-    /// Returns the time until now.
     pub(crate) fn read(self) -> Option<Duration> {
         #[cfg(target_os = "linux")]
         return nix::time::clock_gettime(self.0).ok().map(Duration::from);

@@ -69,12 +69,10 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Describes timestamps that go back.
     pub(crate) fn of_times() -> Self {
         Self { truncated: false, message: "timestamps go back; frames after that may be missing".into() }
     }
 
-    /// Describes the end of a decoder that gave no reason.
     pub(crate) fn of_status(status: std::process::ExitStatus) -> Self {
         Self { truncated: false, message: format!("the decoder ended with {status}") }
     }

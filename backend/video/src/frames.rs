@@ -135,7 +135,6 @@ impl FrameReader {
         }
     }
 
-    /// Returns the next frame of the decoder.
     fn decoded(&mut self) -> Result<Option<TimedFrame>, VideoError> {
         loop {
             let Some(process) = &mut self.process else { return Ok(None) };

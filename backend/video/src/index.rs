@@ -38,7 +38,6 @@ impl Hdr {
     }
 }
 
-/// What is known about a video before any frame is decoded.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     /// Names of the container's format in ffmpeg, such as `matroska,webm`.

@@ -44,8 +44,8 @@ impl Decoder {
         let budget = self.budget(video.metadata()?.len());
         let mut listed = self.list(video, Timeline::Stored, 0, &budget)?;
         if listed.messages.videos > 1 {
-            // A cover picture that is not marked as such can be the first stream.
-            let stream = self.film(video, &budget)?;
+            // A cover image that is not marked as such can be the first stream.
+            let stream = self.main_stream(video, &budget)?;
             if stream > 0 {
                 listed = self.list(video, Timeline::Stored, stream, &budget)?;
             }
@@ -91,9 +91,9 @@ impl Decoder {
         Ok((index, goes_back))
     }
 
-    /// Returns the number of the stream that is the film; see [`choose`]. It is 0 if the streams
+    /// Returns the number of the main stream; see [`choose`]. It is 0 if the streams
     /// cannot be listed together.
-    fn film(&self, video: &File, budget: &CpuBudget) -> Result<usize, VideoError> {
+    fn main_stream(&self, video: &File, budget: &CpuBudget) -> Result<usize, VideoError> {
         let mut process = self.start(&arguments::streams(1), Some(video), budget)?;
         let mut streams = vec![CandidateStream::default(); MAX_STREAMS];
         each_line(&mut process, |line| {
@@ -119,7 +119,6 @@ impl Decoder {
     }
 }
 
-/// What ffmpeg printed about one stream.
 struct Listed {
     listing: Listing,
     timeline: Timeline,
@@ -128,7 +127,7 @@ struct Listed {
     messages: Messages,
 }
 
-/// What decides which of several streams is the film.
+/// What decides which of several streams is the main one.
 #[derive(Clone, Debug, Default)]
 struct CandidateStream {
     codec: String,
@@ -162,20 +161,19 @@ fn count(streams: &mut [CandidateStream], line: &str) {
     }
 }
 
-/// Returns the stream that is the film: the one with the largest frames among those that have at
+/// Returns the main stream: the one with the largest frames among those that have at
 /// least half as many frames as the longest. Streams whose codec is not accepted are left out. A
-/// stream of a single MJPEG frame, which may be a cover picture, is chosen only if there is no
+/// stream of a single MJPEG frame, which may be a cover image, is chosen only if there is no
 /// other. Among equals, the first one is returned.
 fn choose(streams: &[CandidateStream]) -> usize {
     let accepted = || streams.iter().enumerate().filter(|(_, one)| CODECS.contains(&one.codec.as_str()));
     let most = accepted().map(|(_, one)| one.packets).max().unwrap_or(0);
     let long = accepted().filter(|(_, one)| one.packets > 0 && one.packets >= most.div_ceil(2));
-    let is_picture = |one: &CandidateStream| one.packets == 1 && one.codec == "mjpeg";
-    let best = long.max_by_key(|(at, one)| (!is_picture(one), one.pixels, std::cmp::Reverse(*at)));
+    let is_cover = |one: &CandidateStream| one.packets == 1 && one.codec == "mjpeg";
+    let best = long.max_by_key(|(at, one)| (!is_cover(one), one.pixels, std::cmp::Reverse(*at)));
     best.map_or(0, |(at, _)| at)
 }
 
-/// Calls `read` with each line that the process prints.
 fn each_line(
     process: &mut Process,
     mut read: impl FnMut(&str) -> Result<(), VideoError>,
@@ -198,7 +196,6 @@ fn parse_size(size: &str) -> (u32, u32) {
     sides.unwrap_or_default()
 }
 
-/// The output of ffmpeg.
 #[derive(Default)]
 struct Listing {
     time_base: Option<(i64, i64)>,
@@ -344,7 +341,7 @@ mod tests {
 
     #[test]
     fn selects_long_video_stream_with_accepted_codec() {
-        let film = |streams: &[(&str, &str, usize)]| {
+        let main = |streams: &[(&str, &str, usize)]| {
             let mut found = vec![CandidateStream::default(); MAX_STREAMS];
             for (at, (codec, size, packets)) in streams.iter().enumerate() {
                 count(&mut found, &format!("#codec_id {at}: {codec}\n"));
@@ -354,16 +351,16 @@ mod tests {
             choose(&found)
         };
         for cover in ["mjpeg", "png", "bmp", "webp", "tiff", "gif"] {
-            assert_eq!(film(&[(cover, "3000x3000", 1), ("h264", "640x360", 50)]), 1, "{cover}");
-            assert_eq!(film(&[("h264", "640x360", 50), (cover, "3000x3000", 1)]), 0, "{cover}");
-            assert_eq!(film(&[(cover, "640x360", 1), (cover, "8x8", 1), ("vp9", "8x8", 1)]), 2, "{cover}");
+            assert_eq!(main(&[(cover, "3000x3000", 1), ("h264", "640x360", 50)]), 1, "{cover}");
+            assert_eq!(main(&[("h264", "640x360", 50), (cover, "3000x3000", 1)]), 0, "{cover}");
+            assert_eq!(main(&[(cover, "640x360", 1), (cover, "8x8", 1), ("vp9", "8x8", 1)]), 2, "{cover}");
         }
-        // Of two films, the one with larger frames, and otherwise the first one.
-        assert_eq!(film(&[("h264", "640x360", 50), ("hevc", "1920x1080", 48)]), 1);
-        assert_eq!(film(&[("h264", "640x360", 50), ("hevc", "1920x1080", 9)]), 0);
-        assert_eq!(film(&[("mjpeg", "640x360", 50), ("h264", "640x360", 50)]), 0);
-        assert_eq!(film(&[("prores", "640x360", 50), ("h264", "64x36", 5)]), 1);
-        assert_eq!(film(&[("h264", "0x0", 0), ("x", "y", 1)]), 0);
+        // Of two long streams, the one with larger frames, and otherwise the first one.
+        assert_eq!(main(&[("h264", "640x360", 50), ("hevc", "1920x1080", 48)]), 1);
+        assert_eq!(main(&[("h264", "640x360", 50), ("hevc", "1920x1080", 9)]), 0);
+        assert_eq!(main(&[("mjpeg", "640x360", 50), ("h264", "640x360", 50)]), 0);
+        assert_eq!(main(&[("prores", "640x360", 50), ("h264", "64x36", 5)]), 1);
+        assert_eq!(main(&[("h264", "0x0", 0), ("x", "y", 1)]), 0);
     }
 
     proptest! {

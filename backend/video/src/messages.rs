@@ -9,7 +9,7 @@ use crate::sandbox::REPORT;
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
-/// Maximum number of streams among which the film is looked for.
+/// Maximum number of streams among which the main one is chosen.
 pub(crate) const MAX_STREAMS: usize = 8;
 /// Maximum number of bytes of a line; the rest is ignored.
 const MAX_LINE: u64 = 1_000;
@@ -47,7 +47,7 @@ pub(crate) struct Messages {
     pub(crate) damage: Option<Damage>,
     /// Whether timestamps go back.
     pub(crate) goes_back: bool,
-    /// Number of streams of video, without cover pictures that are marked as such.
+    /// Number of streams of video, without cover images that are marked as such.
     pub(crate) videos: usize,
     /// Whether the lines that follow describe a stream of video in `streams`.
     in_video: bool,
@@ -59,7 +59,6 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    /// Reads the messages to their end.
     pub(crate) fn read(stderr: impl Read) -> Self {
         let (mut stderr, mut found) = (BufReader::new(stderr), Self::default());
         let mut lines = 0;
@@ -233,7 +232,7 @@ mod tests {
             let other = format!("{BANNER}{second}\n[info]       {line}\n");
             assert_eq!(turned(other), [false, true], "of another stream");
             let cover = format!("{BANNER}{second} (attached pic)\n[info]       {line}\n");
-            assert_eq!(turned(cover), [false], "of a cover picture");
+            assert_eq!(turned(cover), [false], "of a cover image");
         }
     }
 

@@ -78,7 +78,6 @@ pub struct Segment {
     pub from_us: i64,
     /// End in microseconds, exclusive; `i64::MAX` for the end of the file.
     pub to_us: i64,
-    /// Which frames are decoded.
     pub looks: Looks,
     /// Length of a cell in microseconds. Of each cell, the first of these frames is decoded for the
     /// reader. Cells start at time 0.
@@ -298,7 +297,6 @@ impl<F: Timed> Selection<F> {
         }
     }
 
-    /// Returns the next selected frame.
     pub(crate) fn take(&mut self) -> Option<F> {
         self.ready.pop_front()
     }

@@ -50,7 +50,6 @@ pub const GPU_VARIABLES: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Cpu,
-    /// A GPU of NVIDIA.
     Gpu,
 }
 

@@ -143,7 +143,7 @@ mod tests {
         assert!(!is_cut(&Frame::filled(640, 360, [200, 30, 30]), 0));
         assert!(!is_cut(&Frame::filled(640, 360, [210, 36, 30]), 200_000));
         assert!(is_cut(&Frame::filled(640, 360, [20, 30, 90]), 200_000));
-        // A still picture, then a change that would be small in a shot with much motion.
+        // A still image, then a change that would be small in a shot with much motion.
         assert!(!is_cut(&Frame::filled(640, 360, [20, 31, 90]), 200_000));
         assert!(!is_cut(&Frame::filled(640, 360, [20, 30, 90]), 200_000));
         assert!(is_cut(&Frame::filled(640, 360, [40, 75, 120]), 200_000));

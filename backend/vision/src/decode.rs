@@ -44,7 +44,6 @@ pub enum Format {
     /// GIF, first frame.
     Gif,
     Bmp,
-    /// AVIF, decoded by ffmpeg.
     Avif,
     /// HEIC and other HEIF, decoded by ffmpeg.
     Heic,
@@ -52,14 +51,12 @@ pub enum Format {
     Jxl,
     /// TIFF, decoded by ffmpeg; first page.
     Tiff,
-    /// JPEG 2000, decoded by ffmpeg.
     Jp2,
 }
 
 /// A decoded, upright image.
 #[derive(Clone, Debug)]
 pub struct Decoded {
-    /// The pixels, with the orientation applied.
     pub frame: Frame,
     pub format: Format,
 }
@@ -116,7 +113,6 @@ pub enum DecodeError {
          or set FFMPEG to the path of ffmpeg 6.0 or newer, and restart the service"
     )]
     NeedsFfmpeg { format: &'static str },
-    /// The file is longer than `Limits::max_bytes`.
     #[error("the image has {bytes} bytes; at most {limit} are allowed")]
     TooManyBytes { bytes: usize, limit: usize },
     #[error(
@@ -226,7 +222,6 @@ fn unsupported(format: &'static str, reason: impl std::fmt::Display) -> DecodeEr
     DecodeError::Unsupported { format, reason: reason.to_string() }
 }
 
-/// Returns the names of all formats.
 fn formats() -> String {
     Format::ALL.map(Format::name).join(", ")
 }

@@ -44,8 +44,8 @@ pub fn has_image_extension(url: &str) -> bool {
     kind(url) == Some(Kind::Image)
 }
 
-/// Returns whether a path may lead to a page: it has no extension of a document, an archive, a film
-/// or another file without links.
+/// Returns whether a path may lead to a page: it has no extension of a document, an archive, a
+/// video or another file without links.
 pub fn is_page_path(path: &str) -> bool {
     // Wikis describe a file on a page with the file's name: /wiki/File:Portrait.jpg
     is_namespaced(path) || kind(path).is_none()

@@ -324,7 +324,6 @@ impl State {
         }
     }
 
-    /// Adds the best candidate of a `<link rel=preload as=image>`.
     fn preload(&mut self, get: &dyn Fn(&str) -> Option<String>) {
         // As in a browser, a type that cannot be decoded is not loaded.
         if !self.recipe_filter.allows_images() || get("type").is_some_and(|mime| !is_decodable_type(&mime)) {

@@ -87,7 +87,7 @@ fn selects_best_candidate_of_each_image() {
             ("/dir/z.jpg", "src"),
         ],
     );
-    // The `<source>` elements of a film are not images.
+    // The `<source>` elements of a video are not images.
     check_images(
         "<video poster=p.jpg><source src=film.mp4 srcset=no.jpg></video>",
         &[("/dir/p.jpg", "poster")],

@@ -58,7 +58,6 @@ pub(super) fn has_token(value: Option<String>, token: &str) -> bool {
     value.is_some_and(|v| v.split([' ', ',', '\t', '\n', '\r']).any(|t| t.eq_ignore_ascii_case(token)))
 }
 
-/// Returns whether `itemprop` marks its value as an image.
 pub(super) fn is_image_property(itemprop: &str) -> bool {
     let is_image = |property| matches!(property, "image" | "thumbnailUrl" | "contentUrl" | "thumbnail");
     itemprop.split_ascii_whitespace().any(is_image)

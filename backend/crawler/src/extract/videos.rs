@@ -5,7 +5,6 @@ use super::picture::is_fetchable;
 use super::{MAX_RAW_URL, MAX_VIDEOS};
 use std::collections::HashSet;
 
-/// A video as the markup names it.
 pub(super) struct RawVideo {
     pub(super) url: String,
     pub(super) found_in: &'static str,

@@ -18,7 +18,6 @@ pub(super) struct Limits {
     pub(super) deadline: Instant,
     /// Minimum decoded bytes per second, measured over `window`. 0 disables the check.
     pub(super) min_speed: u64,
-    /// Period over which `min_speed` is measured.
     pub(super) window: Duration,
 }
 
@@ -26,7 +25,6 @@ pub(super) struct Limits {
 /// decompression bomb stops at the limit.
 pub(super) struct Body {
     response: reqwest::Response,
-    /// Decodes the body if it is encoded.
     decoder: Option<Decoder>,
     /// What arrived up to now, if it may have to be read without decoding.
     received: Option<BytesMut>,

@@ -19,7 +19,7 @@ use url::Url;
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Number of bytes that are read if the content of a page is a video.
 const VIDEO_HEAD: usize = 1 << 10;
-/// Time limit from the connection to the head of the response.
+/// Time limit of [`Fetcher::post`], from the connection to the head of the response.
 const POST_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_IDLE_PER_HOST: usize = 8;
 /// Maximum number of header lines of a response. The client's own maximum is 100, which some sites

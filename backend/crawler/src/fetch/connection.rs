@@ -131,7 +131,6 @@ pub(super) fn explain(error: reqwest::Error) -> FetchError {
     FetchError::Connect { cause: connect_error(&error), why }
 }
 
-/// Returns why there is no connection.
 fn connect_error(error: &reqwest::Error) -> ConnectError {
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(inner) = cause {

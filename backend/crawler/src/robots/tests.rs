@@ -230,8 +230,8 @@ fn truncates_long_disallow_and_ignores_long_allow() {
     check(&allow(2048), &[&path], &["/a"]);
     check(&allow(2049), &[], &[&path, "/a"]);
     // An escape that the cut would truncate is omitted, and so is the `$` at the end.
-    let torn = format!("User-agent: *\nDisallow: /{}%C3%A4x$", "a".repeat(2045));
-    check(&torn, &["/a"], &[&format!("/{}zzz", "a".repeat(2045))]);
+    let partial = format!("User-agent: *\nDisallow: /{}%C3%A4x$", "a".repeat(2045));
+    check(&partial, &["/a"], &[&format!("/{}zzz", "a".repeat(2045))]);
 }
 
 #[test]

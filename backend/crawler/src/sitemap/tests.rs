@@ -54,8 +54,8 @@ fn reads_compressed_and_truncated_sitemaps() {
     let url = Url::parse("http://site.example/sitemap.xml.gz").unwrap();
     assert_eq!(parse(&packed, &url).pages.len(), 2);
     // The file ends inside the second entry. The first entry is returned.
-    let torn = &URLSET[..URLSET.find("&#252;").unwrap()];
-    assert_eq!(read(torn).pages[0].url.as_str(), "http://site.example/a?x=1&y=2");
+    let truncated = &URLSET[..URLSET.find("&#252;").unwrap()];
+    assert_eq!(read(truncated).pages[0].url.as_str(), "http://site.example/a?x=1&y=2");
     assert!(parse(&packed[..packed.len() / 2], &url).pages.len() <= 2);
     assert_eq!(parse(&[0x1f, 0x8b, 0, 0], &url), Sitemap::default());
 }

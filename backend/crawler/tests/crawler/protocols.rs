@@ -51,7 +51,6 @@ async fn dropping_fetch_abandons_its_hop() {
     assert_eq!(policy.lines(), ["admit /hangs", "abandoned /hangs"]);
 }
 
-/// Returns the HTTP version of the request.
 fn version() -> Router {
     Router::new().route("/", get(|request: Incoming| async move { format!("{:?}", request.version()) }))
 }

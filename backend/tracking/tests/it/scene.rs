@@ -159,7 +159,6 @@ pub(crate) fn track(scene: &Scene, config: Config) -> Vec<Track<u64>> {
     tracks
 }
 
-/// Recall and IDF1 of tracks.
 pub(crate) struct Figures {
     pub(crate) recall: f64,
     pub(crate) counts: IdentityCounts,

@@ -142,7 +142,6 @@ fn recall_and_idf1_reach_goals_in_every_scene() {
     assert!(failures.is_empty(), "lowest of {SEEDS:?}:\n{}", failures.join("\n"));
 }
 
-/// Exact assignment is at least as good as greedy assignment, over all scenes.
 #[test]
 fn exact_assignment_is_not_worse_than_greedy() {
     let greedy = Config { exact_group: 0, ..Config::default() };

@@ -284,7 +284,7 @@ fn audio_stream_is_not_reported_as_damage() {
     assert_eq!((count, frames.damage()), (Film::short().length(), None));
 }
 
-/// Writes a film with a picture as another stream of video that is not marked as a cover.
+/// Writes a film with an image as another stream of video that is not marked as a cover.
 fn with_cover(film: &std::path::Path, codec: &str, is_first: bool, path: &std::path::Path) {
     let (first, second) = if is_first { ("1:v", "0:v") } else { ("0:v", "1:v") };
     let cover = if is_first { "-c:v:0" } else { "-c:v:1" };
@@ -367,7 +367,7 @@ fn joined_recordings_have_continuous_timestamps() {
     assert!(damage.message.contains("2 streams of video"), "{damage:?}");
 }
 
-/// Writes a film of one second with ffmpeg, from a picture with a white square in its centre.
+/// Writes a film of one second with ffmpeg, from an image with a white square in its centre.
 fn drawn(size: &str, filters: &str, arguments: &[&str], name: &str) -> File {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);

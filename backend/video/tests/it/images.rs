@@ -25,7 +25,6 @@ fn read(bytes: &[u8]) -> Result<Decoded, ImageError> {
     decoder().image(bytes, &Limits::default())
 }
 
-/// Checks size and quadrants of an image.
 fn check(name: &str, bytes: &[u8], format: Format, size: (u32, u32), expected: [[u8; 3]; 4], tolerance: u8) {
     assert_eq!(Format::sniff(bytes), Some(format), "{name}");
     let decoded = read(bytes).unwrap_or_else(|error| panic!("{name}: {error}"));

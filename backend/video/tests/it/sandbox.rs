@@ -32,7 +32,6 @@ fn listen(address: &SocketAddrUnix) -> OwnedFd {
     socket
 }
 
-/// Runs the attacks and returns the result of each.
 fn attack(place: Place) -> BTreeMap<String, String> {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port().to_string();

@@ -20,9 +20,7 @@ pub enum Coding {
     Hevc,
     /// A stream of AV1 in an IVF file.
     Av1,
-    /// A file of JPEG XL.
     Jxl,
-    /// A TIFF file.
     Tiff,
     /// A file or a codestream of JPEG 2000.
     Jp2,
@@ -31,7 +29,6 @@ pub enum Coding {
 /// The conversion of the colours to RGB that the file states, with the numbers of ITU-T H.273.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Colours {
-    /// Matrix coefficients.
     pub matrix: u16,
     /// Whether the samples use the full range of their bits.
     pub full_range: bool,
@@ -92,7 +89,6 @@ pub(super) enum Step {
 #[derive(Clone, Debug)]
 pub struct CodedImage<'a> {
     pub header: ImageHeader,
-    /// The pictures with the colours.
     pub colour: Pictures<'a>,
     /// The pictures with the opacity, if they are separate from the colours.
     pub alpha: Option<Pictures<'a>>,
@@ -102,7 +98,6 @@ pub struct CodedImage<'a> {
 }
 
 impl Pictures<'_> {
-    /// Returns the number of pictures.
     pub fn count(&self) -> u64 {
         u64::from(self.grid.columns) * u64::from(self.grid.rows)
     }
@@ -135,7 +130,6 @@ impl Pictures<'_> {
 }
 
 impl<'a> CodedImage<'a> {
-    /// Starts to put the image together.
     pub fn assemble(&self) -> Assembly<'_, 'a> {
         let (width, height) = self.colour.grid.output;
         let pixels = vec![255; width as usize * height as usize * 3];
@@ -222,7 +216,6 @@ impl Assembly<'_, '_> {
         Ok(Decoded { frame: upright(frame, image.orientation), format: image.header.format })
     }
 
-    /// Writes the picture with this number to its place.
     fn place<const N: usize>(
         &mut self,
         grid: Grid,

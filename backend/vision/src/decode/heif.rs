@@ -30,10 +30,8 @@ struct Item<'a> {
     extents: Vec<&'a [u8]>,
 }
 
-/// The structure of a file.
 #[derive(Default)]
 struct Structure<'a> {
-    /// Length of the file.
     file_bytes: usize,
     primary: u32,
     items: BTreeMap<u32, Item<'a>>,
@@ -106,7 +104,6 @@ impl<'a> Structure<'a> {
         Some(found)
     }
 
-    /// Reads the types of the items.
     fn read_items(&mut self, body: &'a [u8]) -> Option<()> {
         let (version, fields) = Fields::of_box(body)?;
         let entries = fields.rest.get(if version == 0 { 2 } else { 4 }..)?;
@@ -218,7 +215,6 @@ impl<'a> Structure<'a> {
         self.properties(item).find(|(kind, _)| kind == name).map(|(_, body)| *body)
     }
 
-    /// Returns the items to which an item refers.
     fn references(&self, item: u32, name: &[u8; 4]) -> &[u32] {
         let found = self.references.iter().find(|(kind, from, _)| kind == name && *from == item);
         found.map(|(_, _, to)| to.as_slice()).unwrap_or_default()

@@ -26,7 +26,6 @@ fn assert_near(name: &str, found: [[u8; 3]; 4], wanted: [[u8; 3]; 4], tolerance:
     assert!(off.unwrap() <= tolerance, "{name}: {found:?} is not {wanted:?}");
 }
 
-/// Converts a colour to BT.601 grey.
 fn grey_of([r, g, b]: [u8; 3]) -> [u8; 3] {
     [(0.299 * f32::from(r) + 0.587 * f32::from(g) + 0.114 * f32::from(b)).round() as u8; 3]
 }
@@ -147,14 +146,12 @@ fn applies_webp_exif_orientation() {
     }
 }
 
-/// Returns a PNG chunk with its checksum.
 fn png_chunk(name: &[u8; 4], content: &[u8]) -> Vec<u8> {
     let body = [&name[..], content].concat();
     let checksum = crc32(&body).to_be_bytes();
     [&(content.len() as u32).to_be_bytes()[..], &body, &checksum].concat()
 }
 
-/// Returns the position of the first chunk of this name in a PNG.
 fn chunk_position(png: &[u8], name: &[u8; 4]) -> usize {
     png.windows(4).position(|window| window == name).unwrap() - 4
 }
@@ -378,7 +375,6 @@ fn rejects_image_sizes_over_limits_before_allocation() {
     assert_eq!(error, DecodeError::TooManyBytes { bytes: small.len(), limit: small.len() - 1 });
 }
 
-/// Returns the checksum of a PNG chunk's name and content.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 })

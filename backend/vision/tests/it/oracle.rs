@@ -10,7 +10,6 @@ fn photograph(name: &str) -> Frame {
     vision::decode(&bytes, &Limits::default()).unwrap_or_else(|e| panic!("{name}: {e}")).frame
 }
 
-/// Returns the names of all photographs.
 fn names() -> impl Iterator<Item = String> {
     testing::images().into_iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
 }
