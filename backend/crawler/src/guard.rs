@@ -146,7 +146,11 @@ impl Guard {
         if self.0.allow_private.iter().any(|net| net.contains(&address.to_canonical())) {
             return Ok(());
         }
-        match (special(address), scope) {
+        let special = match address {
+            IpAddr::V4(address) => special_v4(address),
+            IpAddr::V6(address) => special_v6(address),
+        };
+        match (special, scope) {
             (Some(range), _) => Err(GuardError::Address { address, range }),
             (None, AddressScope::Public) => Ok(()),
             (None, AddressScope::AllowedPrivate) => Err(GuardError::Url(
@@ -212,20 +216,14 @@ const V6: &[(Ipv6Addr, u32, &str)] = &[
     (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8, "multicast"),
 ];
 
-/// Returns the name of the special-purpose range that contains the address, or the IPv4 address
-/// embedded in it.
-fn special(address: IpAddr) -> Option<&'static str> {
-    match address {
-        IpAddr::V4(v4) => special_v4(v4),
-        IpAddr::V6(v6) => special_v6(v6),
-    }
-}
-
+/// Returns the name of the special-purpose range that contains the address.
 fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     let bits = address.to_bits();
     V4.iter().find(|(net, len, _)| (bits ^ net.to_bits()) >> (32 - len) == 0).map(|(_, _, name)| *name)
 }
 
+/// Returns the name of the special-purpose range that contains the address, or the IPv4 address
+/// embedded in it.
 fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     let bits = address.to_bits();
     let listed =

@@ -74,7 +74,7 @@ pub struct VideoEntry {
 /// `url` is the address of the file. For a damaged file, returns the entries before the damage. Any
 /// other file yields an empty result.
 pub fn parse(body: &[u8], url: &Url) -> Sitemap {
-    let body = unpack(body);
+    let body = unpack(body, body.len(), MAX_BYTES);
     let (text, _) = charset::decode(&body, None);
     let mut builder = SitemapBuilder::new(url);
     if is_url(text.trim_start()) {
@@ -90,10 +90,7 @@ pub fn parse(body: &[u8], url: &Url) -> Sitemap {
 /// Returns the local name of the first element of an XML file in lower case. The file may be
 /// compressed with gzip. Returns `None` if the file does not begin like XML.
 pub fn root(body: &[u8]) -> Option<String> {
-    let head = match is_gzip(body) {
-        true => Cow::Owned(gunzip(&body[..body.len().min(PACKED_HEAD)], HEAD)),
-        false => Cow::Borrowed(&body[..body.len().min(HEAD)]),
-    };
+    let head = unpack(body, PACKED_HEAD, HEAD);
     let (text, _) = charset::decode(&head, None);
     let text = text.trim_start();
     if !text.starts_with('<') {
@@ -120,10 +117,11 @@ fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
-fn unpack(body: &[u8]) -> Cow<'_, [u8]> {
+/// Returns up to `limit` bytes of a file, which are decompressed from up to `packed_limit` bytes.
+fn unpack(body: &[u8], packed_limit: usize, limit: usize) -> Cow<'_, [u8]> {
     match is_gzip(body) {
-        true => Cow::Owned(gunzip(body, MAX_BYTES)),
-        false => Cow::Borrowed(&body[..body.len().min(MAX_BYTES)]),
+        true => Cow::Owned(gunzip(&body[..body.len().min(packed_limit)], limit)),
+        false => Cow::Borrowed(&body[..body.len().min(limit)]),
     }
 }
 

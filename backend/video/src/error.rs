@@ -69,10 +69,6 @@ pub struct Damage {
 }
 
 impl Damage {
-    pub(crate) fn of_times() -> Self {
-        Self { truncated: false, message: "timestamps go back; frames after that may be missing".into() }
-    }
-
     pub(crate) fn of_status(status: std::process::ExitStatus) -> Self {
         Self { truncated: false, message: format!("the decoder ended with {status}") }
     }

@@ -57,7 +57,8 @@ impl Decoder {
             (index, goes_back) = self.read_listed(continued, &budget)?;
         }
         if goes_back {
-            index.damage.get_or_insert_with(Damage::of_times);
+            let message = "timestamps go back; frames after that may be missing".into();
+            index.damage.get_or_insert(Damage { truncated: false, message });
         }
         self.check(&index)?;
         Ok(index)

@@ -97,7 +97,7 @@ pub const BYTES_PER_PIXEL: u64 = 3;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The first bytes match no known format.
-    #[error("the content is not an image of a supported format ({})", formats())]
+    #[error("the content is not an image of a supported format ({})", Format::ALL.map(Format::name).join(", "))]
     NotAnImage,
     /// A known format, or a coding of one, that this program cannot decode.
     #[error("this {format} image cannot be decoded: {reason}")]
@@ -220,10 +220,6 @@ impl Limits {
 
 fn unsupported(format: &'static str, reason: impl std::fmt::Display) -> DecodeError {
     DecodeError::Unsupported { format, reason: reason.to_string() }
-}
-
-fn formats() -> String {
-    Format::ALL.map(Format::name).join(", ")
 }
 
 fn corrupt(format: Format, reason: impl std::fmt::Display) -> DecodeError {

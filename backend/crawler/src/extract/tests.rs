@@ -471,13 +471,6 @@ fn limits_links_and_images_of_huge_page() {
     check_images(&format!("{}<img src=a.jpg>", "<picture>".repeat(20_000)), &[("/dir/a.jpg", "src")]);
 }
 
-/// Returns the total bytes of the links' URLs, and of the images' URLs plus the page's for each.
-fn url_bytes(found: &Page) -> (usize, usize) {
-    let links = found.links.iter().map(|link| link.url.as_str().len()).sum();
-    let images = found.images.iter().map(|image| image.url.as_str().len() + PAGE.len()).sum();
-    (links, images)
-}
-
 #[test]
 fn total_url_bytes_stay_limited_with_long_base() {
     let pair = |i| format!("<a href=l{i}>x</a><img src=i{i}.jpg><a href=l{}>x</a>", i + 1);
@@ -486,7 +479,8 @@ fn total_url_bytes_stay_limited_with_long_base() {
     // The longest base that is used, and one that is a byte longer.
     let base = |bytes: usize| format!("<base href='{origin}{}/'>", "b".repeat(bytes - origin.len() - 1));
     let found = page(&(base(crate::urls::MAX_LENGTH) + &many));
-    let (links, images) = url_bytes(&found);
+    let links: usize = found.links.iter().map(|link| link.url.as_str().len()).sum();
+    let images: usize = found.images.iter().map(|image| image.url.as_str().len() + PAGE.len()).sum();
     assert_eq!(found.links[0].url.host_str(), Some("x.example"));
     assert!(links <= MAX_URL_BYTES && images <= MAX_URL_BYTES, "{links} {images}");
     assert!(links > MAX_URL_BYTES - 3_000 && images > MAX_URL_BYTES - 3_000, "{links} {images}");

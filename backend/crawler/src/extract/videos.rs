@@ -89,7 +89,9 @@ impl Videos {
 
 fn source(get: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let file = get("src").filter(|src| is_fetchable(src)).or_else(|| get("data-src"))?;
-    get("type").is_none_or(|mime| is_file_type(&mime)).then_some(file).filter(|file| !is_dash(file))
+    let path = file.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
+    let is_file = get("type").is_none_or(|mime| is_file_type(&mime)) && !path.ends_with(".mpd");
+    is_file.then_some(file)
 }
 
 /// Returns whether a media type is that of a video file or of a playlist of HLS. Playlists of DASH
@@ -97,11 +99,6 @@ fn source(get: &dyn Fn(&str) -> Option<String>) -> Option<String> {
 pub(crate) fn is_file_type(mime: &str) -> bool {
     let mime = mime.trim().to_ascii_lowercase();
     mime.is_empty() || mime.starts_with("video/") || mime.contains("mpegurl")
-}
-
-fn is_dash(url: &str) -> bool {
-    let path = url.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
-    path.ends_with(".mpd")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Reads response bodies within their limits.
 use super::FetchError;
 use super::decoder::Decoder;
-use crate::fetch::connection;
+use crate::config::deepest_cause;
 use bytes::{Bytes, BytesMut};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -84,7 +84,7 @@ impl Body {
                     if self.decoded.is_multiple_of(CALLS_PER_TURN) {
                         tokio::task::yield_now().await;
                     }
-                    decoder.next().map_err(connection::undecodable)?
+                    decoder.next().map_err(|error| FetchError::Undecodable(error.to_string()))?
                 }
                 None => None,
             };
@@ -137,12 +137,15 @@ impl Body {
             Ok(Ok(Some(piece))) => Ok(Some(piece)),
             Ok(Ok(None)) => {
                 self.ended = true;
-                match &self.decoder {
-                    Some(decoder) if decoder.is_cut_off() => Err(connection::cut_off()),
-                    _ => Ok(None),
+                // The transfer was complete, but the encoded body may end too early.
+                if self.decoder.as_ref().is_some_and(Decoder::is_cut_off) {
+                    let why = "the encoded body ends too early".into();
+                    return Err(FetchError::Incomplete { why, received: None });
                 }
+                Ok(None)
             }
-            Ok(Err(error)) => Err(connection::broken_off(&error)),
+            // Any error after a valid head counts as an incomplete transfer.
+            Ok(Err(error)) => Err(FetchError::Incomplete { why: deepest_cause(&error), received: None }),
             Err(_) => Ok(None),
         }
     }

@@ -157,17 +157,3 @@ fn contained<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 's
     let inner = error.downcast_ref::<io::Error>()?.get_ref()?;
     Some(inner)
 }
-
-/// Converts the error of a body. Any error after a valid head counts as an incomplete transfer.
-pub(super) fn broken_off(error: &reqwest::Error) -> FetchError {
-    FetchError::Incomplete { why: deepest_cause(error), received: None }
-}
-
-/// Returns the error of an encoded body that ends too early although its transfer was complete.
-pub(super) fn cut_off() -> FetchError {
-    FetchError::Incomplete { why: "the encoded body ends too early".into(), received: None }
-}
-
-pub(super) fn undecodable(error: io::Error) -> FetchError {
-    FetchError::Undecodable(error.to_string())
-}

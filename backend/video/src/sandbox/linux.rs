@@ -32,24 +32,19 @@ pub(super) fn restrict(mode: Mode, parent: u32, cpu_seconds: u32, program: &Path
     die_with(parent)?;
     close_other_files()?;
     limit(mode, cpu_seconds)?;
-    let access = restrict_files(mode, program)?;
-    let report = match access {
+    let report = match restrict_files(mode, program)? {
         FileAccess::LibrariesOnly => "landlock",
         FileAccess::ReadOnly | FileAccess::Unrestricted => "no landlock",
     };
     eprintln!("{REPORT} {report}");
     if mode == Mode::Gpu {
-        leave_network();
+        // Gives a child of root a network of its own, which is empty. A child with a GPU can create
+        // Unix sockets and write files in `/proc/self/task`, among them files of the network. Only
+        // root may do this; other users may not write these files.
+        let _ = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET);
     }
     drop_capabilities()?;
     syscalls::restrict(mode)
-}
-
-/// Gives a child of root a network of its own, which is empty. A child with a GPU can create Unix
-/// sockets and write files in `/proc/self/task`, among them files of the network. Only root may do
-/// this; other users may not write these files.
-fn leave_network() {
-    let _ = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET);
 }
 
 /// Takes the rights of root, such as reading the memory of every process, from a child of root. It
