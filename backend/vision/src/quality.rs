@@ -295,19 +295,15 @@ mod tests {
             change(&mut detection);
             judge(&good, &detection).reasons
         };
-        assert_eq!(
-            with(|d| d.landmarks = d.landmarks.map(|p| Point { x: p.x / 8.0, y: p.y / 8.0 })),
-            ["too_small"]
-        );
+        let moved = |place: fn(Point) -> Point| {
+            let detection = Detection { landmarks: face().landmarks.map(place), ..face() };
+            judge(&good, &detection).reasons
+        };
+        assert_eq!(moved(|p| Point { x: p.x / 8.0, y: p.y / 8.0 }), ["too_small"]);
         assert_eq!(with(|d| d.landmarks[2].x += 60.0), ["turned_away"]);
-        let upside_down = |d: &mut Detection| {
-            d.landmarks = d.landmarks.map(|p| Point { x: 224.0 - p.x, y: 224.0 - p.y });
-        };
-        assert_eq!(with(upside_down), ["not_upright"]);
-        let on_its_side = |d: &mut Detection| {
-            d.landmarks = d.landmarks.map(|p| Point { x: p.y, y: 224.0 - p.x });
-        };
-        assert_eq!(with(on_its_side), ["not_upright"]);
+        // Upside down, and on its side.
+        assert_eq!(moved(|p| Point { x: 224.0 - p.x, y: 224.0 - p.y }), ["not_upright"]);
+        assert_eq!(moved(|p| Point { x: p.y, y: 224.0 - p.x }), ["not_upright"]);
         assert_eq!(with(|d| d.bbox.x = -150.0), ["truncated"]);
         assert_eq!(with(|d| d.det_score = 0.3), ["low_score"]);
         assert_eq!(with(|d| d.det_score = f32::NAN), ["low_score"]);

@@ -27,6 +27,12 @@ fn links(html: &str) -> Vec<String> {
     page(html).links.iter().map(marked).collect()
 }
 
+/// Checks the links of a page: URLs without the site, separated by spaces.
+#[track_caller]
+fn check_links(html: &str, expected: &str) {
+    assert_eq!(links(html).join(" "), expected, "{html}");
+}
+
 #[track_caller]
 fn check_images(html: &str, expected: &[(&str, &str)]) {
     let images = page(html).images;
@@ -111,48 +117,24 @@ fn same_image_is_listed_once() {
 
 #[test]
 fn extracts_links_as_normalised_urls() {
-    assert_eq!(
-        links(
-            "<a href='b.html'>1</a><a href=/c>2</a><a href='?page=2'>3</a><a href='//other.example/x'>4</a><a href='../up'>5</a>\
-             <a href='a&amp;b.html?x=1&amp;y=2'>6</a><a href=' spaced out.html '>7</a><a href='/&uuml;ber/f&uuml;r.html'>8</a>\
-             <a href='b.html#part'>again</a><a href='#top'>-</a><a href=''>-</a><a>-</a><a href='page.html?q=1'>self</a>\
-             <a href='mailto:a@b.c'>-</a><a href='javascript:void(0)'>-</a><a href='tel:1'>-</a><a href='http://'>-</a>\
-             <a href='HTTP://SITE.example:80/UP/?utm_source=x'>9</a><area href=area.html><a href='li\nne.html'>10</a>"
-        ),
-        [
-            "/dir/b.html",
-            "/c",
-            "/dir/page.html?page=2",
-            "http://other.example/x",
-            "/up",
-            "/dir/a&b.html?x=1&y=2",
-            "/dir/spaced%20out.html",
-            "/%C3%BCber/f%C3%BCr.html",
-            "/UP/",
-            "/dir/area.html",
-            "/dir/line.html"
-        ]
+    check_links(
+        "<a href='b.html'>1</a><a href=/c>2</a><a href='?page=2'>3</a><a href='//other.example/x'>4</a><a href='../up'>5</a>\
+         <a href='a&amp;b.html?x=1&amp;y=2'>6</a><a href=' spaced out.html '>7</a><a href='/&uuml;ber/f&uuml;r.html'>8</a>\
+         <a href='b.html#part'>again</a><a href='#top'>-</a><a href=''>-</a><a>-</a><a href='page.html?q=1'>self</a>\
+         <a href='mailto:a@b.c'>-</a><a href='javascript:void(0)'>-</a><a href='tel:1'>-</a><a href='http://'>-</a>\
+         <a href='HTTP://SITE.example:80/UP/?utm_source=x'>9</a><area href=area.html><a href='li\nne.html'>10</a>",
+        "/dir/b.html /c /dir/page.html?page=2 http://other.example/x /up /dir/a&b.html?x=1&y=2 \
+         /dir/spaced%20out.html /%C3%BCber/f%C3%BCr.html /UP/ /dir/area.html /dir/line.html",
     );
-    assert_eq!(
-        links(
-            "<a rel='external NoFollow' href=n.html>1</a><a rel=nofollow href=both.html>2</a><a href=both.html>2</a>\
-             <a href=x.pdf>-</a><a href=x.zip?y>-</a><iframe src=frame.html></iframe><frame src=f2.html><iframe data-src=lazy.html></iframe>\
-             <link rel=next href=p2><link rel=alternate hreflang=de href=de/><link rel=alternate type=application/rss+xml href=feed>\
-             <link rel='stylesheet alternate' href=a><link rel=icon href=i.png><link rel=preconnect href=//cdn.example>\
-             <meta http-equiv=Refresh content=\"0; URL='next.html'\"><meta http-equiv=refresh content=30>\
-             <svg><a xlink:href='fromsvg'></a></svg>"
-        ),
-        [
-            "!/dir/n.html",
-            "/dir/both.html",
-            "/dir/frame.html",
-            "/dir/f2.html",
-            "/dir/lazy.html",
-            "/dir/p2",
-            "/dir/de/",
-            "/dir/next.html",
-            "/dir/fromsvg"
-        ]
+    check_links(
+        "<a rel='external NoFollow' href=n.html>1</a><a rel=nofollow href=both.html>2</a><a href=both.html>2</a>\
+         <a href=x.pdf>-</a><a href=x.zip?y>-</a><iframe src=frame.html></iframe><frame src=f2.html><iframe data-src=lazy.html></iframe>\
+         <link rel=next href=p2><link rel=alternate hreflang=de href=de/><link rel=alternate type=application/rss+xml href=feed>\
+         <link rel='stylesheet alternate' href=a><link rel=icon href=i.png><link rel=preconnect href=//cdn.example>\
+         <meta http-equiv=Refresh content=\"0; URL='next.html'\"><meta http-equiv=refresh content=30>\
+         <svg><a xlink:href='fromsvg'></a></svg>",
+        "!/dir/n.html /dir/both.html /dir/frame.html /dir/f2.html /dir/lazy.html /dir/p2 /dir/de/ \
+         /dir/next.html /dir/fromsvg",
     );
     let found = page(
         "<link rel=canonical href='/canon?utm_medium=x'><link rel=canonical href=/second><link rel=alternate type=application/atom+xml href=/atom>",
@@ -167,10 +149,8 @@ fn links_to_image_files_are_images() {
         "<a href='big.JPG?x=1'><img src=thumb.jpg></a><a href=/wiki/File:Face.jpg>",
         &[("/dir/big.JPG?x=1", "link"), ("/dir/thumb.jpg", "src")],
     );
-    assert_eq!(
-        links("<a href=big.jpg>-</a><a href=/wiki/File:Face.jpg>1</a><a href=logo.svg>-</a>"),
-        ["/wiki/File:Face.jpg"]
-    );
+    let html = "<a href=big.jpg>-</a><a href=/wiki/File:Face.jpg>1</a><a href=logo.svg>-</a>";
+    check_links(html, "/wiki/File:Face.jpg");
 }
 
 #[test]
@@ -330,30 +310,23 @@ fn limits_number_depth_and_length_of_srcdoc_documents() {
         .collect();
     let frames: String = (0..3).map(|i| nested(1, &format!("<base href=/{i}/>{many}"))).collect();
     let found = page(&frames);
-    assert_eq!(
-        (found.links.len(), found.images.len(), found.videos.len()),
-        (MAX_LINKS, MAX_IMAGES, MAX_VIDEOS)
-    );
+    let counts = (found.links.len(), found.images.len(), found.videos.len());
+    assert_eq!(counts, (MAX_LINKS, MAX_IMAGES, MAX_VIDEOS));
 }
 
 #[test]
 fn markup_sets_image_referrer_policy() {
     assert_eq!(policies("<img src=a.jpg>"), [None]);
     assert_eq!(policies("<img src=a.jpg referrerpolicy=ORIGIN><img src=b.jpg>"), [ORIGIN, None]);
-    assert_eq!(
-        policies("<meta name=Referrer content=no-referrer><meta name=referrer content=bad><img src=a.jpg>
-            <img src=b.jpg referrerpolicy=origin><img src=c.jpg referrerpolicy=bad><p style='background:url(d.jpg)'>"),
-        [NONE, ORIGIN, NONE, NONE]
-    );
+    let html = "<meta name=Referrer content=no-referrer><meta name=referrer content=bad><img src=a.jpg>
+        <img src=b.jpg referrerpolicy=origin><img src=c.jpg referrerpolicy=bad><p style='background:url(d.jpg)'>";
+    assert_eq!(policies(html), [NONE, ORIGIN, NONE, NONE]);
     assert_eq!(policies("<template><meta name=referrer content=origin></template><img src=a.jpg>"), [None]);
     assert_eq!(policies("<meta property=referrer content=origin><img src=a.jpg>"), [None]);
-    assert_eq!(
-        policies(
-            "<picture><source srcset=a.jpg referrerpolicy=no-referrer><img referrerpolicy=origin></picture>
-            <link rel=preload as=image href=b.jpg referrerpolicy=no-referrer>"
-        ),
-        [ORIGIN, NONE]
-    );
+    let html =
+        "<picture><source srcset=a.jpg referrerpolicy=no-referrer><img referrerpolicy=origin></picture>
+        <link rel=preload as=image href=b.jpg referrerpolicy=no-referrer>";
+    assert_eq!(policies(html), [ORIGIN, NONE]);
     // A frame has the policy of its page unless it has its own.
     let frames = format!(
         "<meta name=referrer content=origin>{}{}",
@@ -377,14 +350,10 @@ fn markup_sets_image_referrer_policy() {
 
 #[test]
 fn link_referrer_policy_applies_to_linked_image() {
-    assert_eq!(
-        policies(
-            "<a href=a.jpg rel='noopener NoReferrer' referrerpolicy=unsafe-url>1</a><a href=b.jpg referrerpolicy=origin>2</a>
+    let html = "<a href=a.jpg rel='noopener NoReferrer' referrerpolicy=unsafe-url>1</a><a href=b.jpg referrerpolicy=origin>2</a>
             <map><area href=c.jpg rel=noreferrer></map><a href=d.jpg>4</a>
-            <a href=page rel=noreferrer style='background:url(e.jpg)'><img src=f.jpg></a>"
-        ),
-        [NONE, ORIGIN, NONE, None, None, None]
-    );
+            <a href=page rel=noreferrer style='background:url(e.jpg)'><img src=f.jpg></a>";
+    assert_eq!(policies(html), [NONE, ORIGIN, NONE, None, None, None]);
 }
 
 #[test]
@@ -439,14 +408,10 @@ fn reads_page_title_and_robots_directives() {
          <meta name=ROBOTS content='NOINDEX, noimageai'><meta name=FaceCrawl content=nofollow><meta name=otherbot content=noai>",
     );
     assert_eq!(found.title.as_deref(), Some("Faces & <b>friends</b> \u{a9}"));
-    assert_eq!(
-        found.directives,
-        Directives { noindex: true, nofollow: true, noimageai: true, ..Directives::default() }
-    );
-    assert_eq!(
-        page(&format!("<title>{}</title>", "ü".repeat(10_000))).title.unwrap().chars().count(),
-        MAX_TEXT
-    );
+    let expected = Directives { noindex: true, nofollow: true, noimageai: true, ..Directives::default() };
+    assert_eq!(found.directives, expected);
+    let long = page(&format!("<title>{}</title>", "ü".repeat(10_000)));
+    assert_eq!(long.title.unwrap().chars().count(), MAX_TEXT);
 }
 
 #[test]
@@ -458,10 +423,7 @@ fn url_queries_use_page_encoding() {
 
 #[test]
 fn limits_links_and_images_of_huge_page() {
-    let mut html = String::new();
-    for i in 0..20_000 {
-        html.push_str(&format!("<a href='/l/{i}'>x</a><img src='/i/{i}.jpg'>"));
-    }
+    let html: String = (0..20_000).map(|i| format!("<a href='/l/{i}'>x</a><img src='/i/{i}.jpg'>")).collect();
     let found = page(&html);
     assert_eq!((found.links.len(), found.images.len()), (MAX_LINKS, MAX_IMAGES));
     assert_eq!(found.links[MAX_LINKS - 1].url.path(), format!("/l/{}", MAX_LINKS - 1));

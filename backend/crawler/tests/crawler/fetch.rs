@@ -163,10 +163,8 @@ async fn response_bodies_are_limited_by_kind() {
     let exact = Config { page_limit: 1000, ..local_config() };
     assert_eq!(fetch_with(&exact, &site, "/exact", Kind::Page).await.unwrap().body.len(), 1000);
     let less = Config { page_limit: 999, ..local_config() };
-    assert_eq!(
-        fetch_with(&less, &site, "/exact", Kind::Page).await.unwrap_err().reason().code(),
-        "too_many_bytes"
-    );
+    let error = fetch_with(&less, &site, "/exact", Kind::Page).await.unwrap_err();
+    assert_eq!(error.reason().code(), "too_many_bytes");
 }
 
 #[tokio::test]
@@ -210,10 +208,8 @@ async fn videos_download_in_chunks_within_own_limits() {
     let impatient = Config { video_timeout: Duration::from_secs(1), ..config.clone() };
     let error = download(&impatient, "/silence").await.unwrap_err();
     assert!(matches!(error, FetchError::Timeout(why) if why.contains("not complete")), "{error}");
-    assert!(matches!(
-        download(&config, "/missing").await.unwrap_err(),
-        FetchError::Status { status: 404, .. }
-    ));
+    let error = download(&config, "/missing").await.unwrap_err();
+    assert!(matches!(error, FetchError::Status { status: 404, .. }), "{error}");
 }
 
 #[tokio::test]

@@ -162,14 +162,9 @@ mod tests {
             let frame = Frame::new(width, height, data.collect()).unwrap();
             let (found, wanted) = (grey_statistics(&frame), reference(&frame));
             let close = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b.max(1.0);
-            assert!(
-                close(found.laplacian_variance, wanted.laplacian_variance)
-                    && close(found.tenengrad, wanted.tenengrad)
-                    && close(found.mean, wanted.mean)
-                    && close(found.std, wanted.std)
-                    && close(found.clipped, wanted.clipped),
-                "{width}x{height}: {found:?} {wanted:?}"
-            );
+            let numbers = |s: &GreyStatistics| [s.laplacian_variance, s.tenengrad, s.mean, s.std, s.clipped];
+            let mut pairs = numbers(&found).into_iter().zip(numbers(&wanted));
+            assert!(pairs.all(|(a, b)| close(a, b)), "{width}x{height}: {found:?} {wanted:?}");
         }
     }
 }
