@@ -39,13 +39,11 @@ pub(crate) struct Messages {
     pub(crate) landlock: Option<bool>,
     /// Names of the container's format, such as `mov,mp4,m4a,3gp,3g2,mj2`.
     pub(crate) container: Option<String>,
-    /// Duration that the container reports.
     pub(crate) duration: Option<Duration>,
     /// The descriptions of the first streams of video, at most [`MAX_STREAMS`].
     pub(crate) streams: Vec<StreamFacts>,
     /// The first error or warning about damage.
     pub(crate) damage: Option<Damage>,
-    /// Whether timestamps go back.
     pub(crate) goes_back: bool,
     /// Number of streams of video, without cover images that are marked as such.
     pub(crate) videos: usize,

@@ -174,18 +174,13 @@ impl Decoder {
     }
 }
 
-/// Opens a file again, only for reading. It works for files without a name too.
-#[cfg(target_os = "linux")]
+/// Opens a file again, only for reading. It works for files without a name too. Other systems have
+/// no common way to do this, so the file is rewound there.
 fn reopen(file: &File) -> std::io::Result<File> {
-    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
-}
-
-/// Rewinds a file, because other systems have no common way to open it again.
-#[cfg(not(target_os = "linux"))]
-fn reopen(file: &File) -> std::io::Result<File> {
-    let mut copy = file.try_clone()?;
-    std::io::Seek::rewind(&mut copy)?;
-    Ok(copy)
+    #[cfg(target_os = "linux")]
+    return File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    #[cfg(not(target_os = "linux"))]
+    return file.try_clone().and_then(|mut copy| std::io::Seek::rewind(&mut copy).map(|()| copy));
 }
 
 /// Reads the first number of the line `libavutil      61.  1.102 / 61.  1.102`.

@@ -368,16 +368,13 @@ mod tests {
             plan(&index, sampling, 2 * SECOND)
         };
         let [whole] = last(&[0], Sampling::Auto).try_into().unwrap();
-        assert_eq!((whole.looks, whole.also_us.as_slice()), (Looks::All, [last_us].as_slice()));
+        assert_eq!((whole.looks, whole.also_us), (Looks::All, vec![last_us]));
         let [whole] = last(&[0, 15], Sampling::Fps(4.0)).try_into().unwrap();
-        assert_eq!((whole.cell_us, whole.also_us.as_slice()), (SECOND / 4, [last_us].as_slice()));
+        assert_eq!((whole.cell_us, whole.also_us), (SECOND / 4, vec![last_us]));
         let seconds: Vec<i64> = (0..16).collect();
         let [most, end] = last(&seconds, Sampling::Auto).try_into().unwrap();
         assert_eq!((most.looks, most.to_us, end.from_us), (Looks::Keyframes, last_us, last_us));
-        assert_eq!(
-            (end.looks, end.to_us, end.also_us.as_slice()),
-            (Looks::All, i64::MAX, [last_us].as_slice())
-        );
+        assert_eq!((end.looks, end.to_us, end.also_us), (Looks::All, i64::MAX, vec![last_us]));
         assert_eq!(last(&seconds, Sampling::Keyframes).len(), 1);
     }
 

@@ -30,7 +30,6 @@ pub const LOW_SIDE: u32 = 400;
 /// so nothing is enlarged twice.
 pub const TARGET_SIDE: u32 = 640;
 pub const MAX_SCALE: f64 = 4.0;
-/// Maximum contrast gain.
 pub const MAX_GAIN: f32 = 4.0;
 /// Standard deviation of the unsharp mask's blur, in pixels of the result.
 pub const SIGMA: f32 = 1.5;

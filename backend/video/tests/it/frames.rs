@@ -3,6 +3,8 @@
 //! when: sound, joined recordings, pixels that are not square, and high dynamic range.
 use super::{decoder, file_of};
 use std::fs::File;
+use std::path::Path;
+use std::process::Command;
 use testing::film::{Codec, Container, Encoding, Film, MovieIndex, Timing, Truth, read_number};
 use video::sampling::{MAX_GAP_US, plan};
 use video::{Decoder, Index, Sampling, Segment, VideoError};
@@ -265,14 +267,8 @@ fn audio_stream_is_not_reported_as_damage() {
     let folder = tempfile::tempdir().unwrap();
     let (silent, path) = (folder.path().join("silent.mp4"), folder.path().join("film.mp4"));
     Film::short().encode(&Encoding::new(Codec::H264, Container::Mp4), &silent).unwrap();
-    let added = std::process::Command::new(testing::ffmpeg())
-        .args(["-loglevel", "error", "-i"])
-        .arg(&silent)
-        .args(["-f", "lavfi", "-i", "sine", "-t", "2", "-c:v", "copy", "-c:a", "aac"])
-        .arg(&path)
-        .status()
-        .unwrap();
-    assert!(added.success());
+    let sound = ["-f", "lavfi", "-i", "sine", "-t", "2", "-c:v", "copy", "-c:a", "aac"];
+    ffmpeg(&silent, &sound, &path);
     let (decoder, file) = (decoder(), File::open(&path).unwrap());
     let index = decoder.index(&file).unwrap();
     assert_eq!(index.damage, None);
@@ -284,19 +280,20 @@ fn audio_stream_is_not_reported_as_damage() {
     assert_eq!((count, frames.damage()), (Film::short().length(), None));
 }
 
+/// Runs ffmpeg with one file as its first input.
+fn ffmpeg(from: &Path, arguments: &[&str], to: &Path) {
+    let mut command = Command::new(testing::ffmpeg());
+    command.args(["-nostdin", "-y", "-loglevel", "error", "-i"]).arg(from).args(arguments).arg(to);
+    assert!(command.status().unwrap().success(), "{command:?}");
+}
+
 /// Writes a film with an image as another stream of video that is not marked as a cover.
-fn with_cover(film: &std::path::Path, codec: &str, is_first: bool, path: &std::path::Path) {
+fn with_cover(film: &Path, codec: &str, is_first: bool, path: &Path) {
     let (first, second) = if is_first { ("1:v", "0:v") } else { ("0:v", "1:v") };
     let cover = if is_first { "-c:v:0" } else { "-c:v:1" };
-    let added = std::process::Command::new(testing::ffmpeg())
-        .args(["-loglevel", "error", "-i"])
-        .arg(film)
-        .args(["-f", "lavfi", "-i", "color=red:size=1024x1024:rate=25:duration=0.04"])
-        .args(["-map", first, "-map", second, "-c", "copy", cover, codec])
-        .arg(path)
-        .status()
-        .unwrap();
-    assert!(added.success(), "{codec} {}", path.display());
+    let image = ["-f", "lavfi", "-i", "color=red:size=1024x1024:rate=25:duration=0.04"];
+    let streams = ["-map", first, "-map", second, "-c", "copy", cover, codec];
+    ffmpeg(film, &[&image[..], &streams].concat(), path);
 }
 
 #[testing::needs(video)]
@@ -338,10 +335,7 @@ fn joined_recordings_have_continuous_timestamps() {
     let later = |name: &str, arguments: &[&str]| {
         let (from, to) = (folder.path().join("part.ts"), folder.path().join(name));
         std::fs::write(&from, &part).unwrap();
-        let mut command = std::process::Command::new(testing::ffmpeg());
-        command.args(["-nostdin", "-y", "-loglevel", "error", "-i"]).arg(&from);
-        command.args(["-c", "copy", "-muxdelay", "0"]);
-        assert!(command.args(arguments).arg(&to).status().unwrap().success());
+        ffmpeg(&from, &[&["-c", "copy", "-muxdelay", "0"], arguments].concat(), &to);
         std::fs::read(to).unwrap()
     };
     // Jumps by an hour and by two seconds. ffmpeg treats them differently.
@@ -371,7 +365,7 @@ fn joined_recordings_have_continuous_timestamps() {
 fn drawn(size: &str, filters: &str, arguments: &[&str], name: &str) -> File {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
-    let mut command = std::process::Command::new(testing::ffmpeg());
+    let mut command = Command::new(testing::ffmpeg());
     command.args(["-loglevel", "error", "-f", "lavfi", "-i"]).arg(format!(
         "color=black:size={size}:duration=1,drawbox=x=(iw-iw/4)/2:y=(ih-ih/4)/2:w=iw/4:h=ih/4:c=white:t=fill,{filters}"
     ));
