@@ -1,7 +1,7 @@
 //! Tests jobs that crash their process: they are identified, and other jobs are not discarded.
 use crate::runner::{Worker, body};
 use crate::support::{Bench, SOON, image, page, soon, until};
-use queue::{ClaimedJob, Config, JobState, NewJob, Outcome, QueueError};
+use queue::{ClaimedJob, Config, JobState, NewJob, QueueError, RunEnd};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -120,7 +120,7 @@ async fn worker_shutdown_counts_no_crash() {
         started.send(job.claim.id).unwrap();
         async move {
             cancel.cancelled().await;
-            Outcome::Snooze(Duration::ZERO)
+            RunEnd::Snooze(Duration::ZERO)
         }
     });
     let id = bench.add_one(page()).await;
@@ -166,7 +166,7 @@ async fn alone_job_waits_for_others_and_runs_exclusively() {
                     }
                 }
                 log.lock().unwrap().push((id, false));
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
@@ -196,7 +196,7 @@ async fn crashed_job_beside_long_job_is_not_marked_alone() {
             let gate = gate.clone();
             async move {
                 let _permit = gate.acquire().await.unwrap();
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
@@ -305,13 +305,13 @@ async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
                 let sql = "select alone from jobs where id = $1";
                 let mark: bool = sqlx::query_scalar(sql).bind(job.claim.id).fetch_one(&pool).await.unwrap();
                 marks.send(mark).unwrap();
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
     let images = body(move |_, _| {
         began.add_permits(1);
-        async { Outcome::Done }
+        async { RunEnd::Done }
     });
     let worker = Worker::start_with(&bench.queue, &[("page", 1, pages), ("image", 1, images)], SOON, alone);
     soon("the suspect starts", starts.recv()).await;
@@ -336,13 +336,13 @@ async fn never_alone_kind_runs_beside_others_after_crashes() {
             let began = began.clone();
             async move {
                 let _other = began.acquire().await.unwrap();
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
     let images = body(move |_, _| {
         began.add_permits(1);
-        async { Outcome::Done }
+        async { RunEnd::Done }
     });
     let worker = Worker::start_on(&bench.queue, &[("page", 1, pages), ("image", 1, images)], |config| {
         config.never_alone = vec!["page".to_owned()];

@@ -1,6 +1,6 @@
 //! Tests the runner: executing, settling, waking up and stopping.
 use crate::support::{Bench, SOON, image, page, soon, until};
-use queue::{ClaimedJob, Config, Enqueued, Handler, JobState, NewJob, Outcome, Queue, Runner, RunnerConfig};
+use queue::{ClaimedJob, Config, Enqueued, Handler, JobState, NewJob, Queue, RunEnd, Runner, RunnerConfig};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,9 +16,9 @@ struct Body<F>(F);
 impl<F, O> Handler for Body<F>
 where
     F: Fn(ClaimedJob, CancellationToken) -> O + Send + Sync + 'static,
-    O: Future<Output = Outcome> + Send,
+    O: Future<Output = RunEnd> + Send,
 {
-    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
         (self.0)(job, cancel).await
     }
 }
@@ -26,7 +26,7 @@ where
 pub(crate) fn body<F, O>(run: F) -> Arc<dyn Handler>
 where
     F: Fn(ClaimedJob, CancellationToken) -> O + Send + Sync + 'static,
-    O: Future<Output = Outcome> + Send + 'static,
+    O: Future<Output = RunEnd> + Send + 'static,
 {
     Arc::new(Body(run))
 }
@@ -98,7 +98,7 @@ fn gated() -> (Arc<dyn Handler>, Arc<Semaphore>, mpsc::UnboundedReceiver<()>) {
             let gate = Arc::clone(&gate);
             async move {
                 gate.acquire().await.unwrap().forget();
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
@@ -125,7 +125,7 @@ async fn runner_completes_jobs_of_all_kinds_once() {
         let runs = Arc::clone(&runs);
         move |_, _| {
             runs.fetch_add(1, Ordering::Relaxed);
-            async { Outcome::Done }
+            async { RunEnd::Done }
         }
     });
     let images = body({
@@ -137,7 +137,7 @@ async fn runner_completes_jobs_of_all_kinds_once() {
                 let mut tx = queue.pool().begin().await.unwrap();
                 queue.complete(&mut tx, job.claim).await.unwrap();
                 tx.commit().await.unwrap();
-                Outcome::Settled
+                RunEnd::Settled
             }
         }
     });
@@ -172,7 +172,7 @@ async fn runner_limits_concurrency_per_kind() {
                 // Only groups of three pass this barrier.
                 together.wait().await;
                 in_flight.fetch_sub(1, Ordering::SeqCst);
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
@@ -201,7 +201,7 @@ async fn idle_runner_wakes_for_new_and_scheduled_jobs() {
     let (ran, mut runs) = mpsc::unbounded_channel();
     let pages = body(move |job, _| {
         ran.send(job.claim.id).unwrap();
-        async { Outcome::Done }
+        async { RunEnd::Done }
     });
     let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
     for _ in 0..3 {
@@ -229,10 +229,10 @@ async fn handler_outcome_determines_job_state() {
         ran.send((job.payload["do"].as_str().unwrap().to_owned(), job.attempt)).unwrap();
         async move {
             match (job.payload["do"].as_str().unwrap(), job.attempt) {
-                ("retry once", 2) | ("panic once", 2) => Outcome::Done,
-                ("retry once" | "retry", _) => Outcome::Retry("no luck".to_owned(), None),
+                ("retry once", 2) | ("panic once", 2) => RunEnd::Done,
+                ("retry once" | "retry", _) => RunEnd::Retry("no luck".to_owned(), None),
                 ("panic once" | "panic", _) => panic!("boom {}", job.attempt),
-                ("discard", _) => Outcome::Discard("hopeless".to_owned()),
+                ("discard", _) => RunEnd::Discard("hopeless".to_owned()),
                 other => unreachable!("{other:?}"),
             }
         }
@@ -272,7 +272,7 @@ async fn snoozed_job_returns_without_using_attempt() {
         move |job, _| {
             let run = runs.fetch_add(1, Ordering::SeqCst);
             assert_eq!(job.attempt, 1);
-            async move { if run < 5 { Outcome::Snooze(Duration::from_millis(20)) } else { Outcome::Done } }
+            async move { if run < 5 { RunEnd::Snooze(Duration::from_millis(20)) } else { RunEnd::Done } }
         }
     });
     bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
@@ -294,9 +294,9 @@ async fn lost_claim_cancels_handler_and_discards_result() {
             if job.attempt == 1 {
                 cancel.cancelled().await;
                 late.send(()).unwrap();
-                return Outcome::Discard("too late to say so".to_owned());
+                return RunEnd::Discard("too late to say so".to_owned());
             }
-            Outcome::Done
+            RunEnd::Done
         }
     });
     let id = bench.add_one(page()).await;
@@ -348,7 +348,7 @@ async fn heartbeat_renews_leases_if_handlers_use_all_connections() {
                     leases.insert(lease);
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
@@ -399,11 +399,11 @@ async fn shutdown_releases_unfinished_jobs() {
                     }
                     "fail" => {
                         cancel.cancelled().await;
-                        Outcome::Retry("interrupted".to_owned(), None)
+                        RunEnd::Retry("interrupted".to_owned(), None)
                     }
                     _ => {
                         cancel.cancelled().await;
-                        Outcome::Done
+                        RunEnd::Done
                     }
                 }
             }
@@ -460,7 +460,7 @@ async fn job_error_with_host_name_is_not_logged() {
     let bench = Bench::with(quick()).await;
     let pages = body(|job, _| async move {
         let error = "host.test cannot be resolved".to_owned();
-        if job.attempt == 1 { Outcome::Retry(error, None) } else { Outcome::Discard(error) }
+        if job.attempt == 1 { RunEnd::Retry(error, None) } else { RunEnd::Discard(error) }
     });
     let id = bench.add_one(NewJob { max_attempts: 3, ..page() }).await;
     let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);

@@ -1,7 +1,7 @@
 //! Tests that tenants share a worker's slots.
 use crate::runner::{Worker, body};
 use crate::support::{Bench, SOON, page, soon, until};
-use queue::{Enqueued, NewJob, Outcome, outside_slot};
+use queue::{Enqueued, NewJob, RunEnd, outside_slot};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
@@ -36,7 +36,7 @@ impl Shared {
                 tell.send(job.tenant).unwrap();
                 async move {
                     gate.acquire().await.unwrap().forget();
-                    Outcome::Done
+                    RunEnd::Done
                 }
             }
         });
@@ -186,7 +186,7 @@ async fn job_waiting_outside_its_slot_lets_others_run() {
                 } else {
                     gate.add_permits(1);
                 }
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });

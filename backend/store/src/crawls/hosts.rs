@@ -19,7 +19,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum PermitOutcome {
+pub enum PermitDecision {
     /// A permit. Call `finish_request` with the token when the response head has arrived or the
     /// request failed.
     Granted {
@@ -115,7 +115,7 @@ impl Hosts<'_> {
     /// With `delay_ms` 0, the permit is always granted, unless the host requested a pause. A host
     /// has one permit at a time. A permit that is not finished within 60 s expires, because its
     /// holder has presumably died.
-    pub async fn acquire_permit(self, host_key: &str, delay_ms: i64) -> Result<PermitOutcome, StoreError> {
+    pub async fn acquire_permit(self, host_key: &str, delay_ms: i64) -> Result<PermitDecision, StoreError> {
         if delay_ms <= 0 {
             return self.acquire_undelayed_permit(host_key).await;
         }
@@ -127,14 +127,14 @@ impl Hosts<'_> {
             .fetch_one(&self.0.pool)
             .await?;
         Ok(match wait {
-            None => PermitOutcome::Granted { token },
-            Some(wait) => PermitOutcome::Wait { wait: duration(wait) },
+            None => PermitDecision::Granted { token },
+            Some(wait) => PermitDecision::Wait { wait: duration(wait) },
         })
     }
 
     /// Grants a permit without a delay. Such permits exclude no other permits, so no row is
     /// written. Only a pause is respected.
-    async fn acquire_undelayed_permit(self, host_key: &str) -> Result<PermitOutcome, StoreError> {
+    async fn acquire_undelayed_permit(self, host_key: &str) -> Result<PermitDecision, StoreError> {
         let pause: Option<f64> = sqlx::query_scalar(
             "select extract(epoch from not_before - clock_timestamp())::float8 from hosts
              where host_key = $1 and not_before > clock_timestamp()",
@@ -143,8 +143,8 @@ impl Hosts<'_> {
         .fetch_optional(&self.0.pool)
         .await?;
         Ok(match pause {
-            None => PermitOutcome::Granted { token: FREE_TOKEN },
-            Some(wait) => PermitOutcome::Wait { wait: duration(wait) },
+            None => PermitDecision::Granted { token: FREE_TOKEN },
+            Some(wait) => PermitDecision::Wait { wait: duration(wait) },
         })
     }
 
@@ -343,7 +343,7 @@ impl Hosts<'_> {
         host_key: &str,
         own: OwnDelay,
         delay_ms: i64,
-    ) -> Result<PermitOutcome, StoreError> {
+    ) -> Result<PermitDecision, StoreError> {
         let wait: Option<f64> = sqlx::query_scalar(ACQUIRE)
             .bind(own.collection)
             .bind(host_key)
@@ -353,10 +353,10 @@ impl Hosts<'_> {
             .fetch_one(&self.0.pool)
             .await?;
         if let Some(wait) = wait {
-            return Ok(PermitOutcome::Wait { wait: duration(wait) });
+            return Ok(PermitDecision::Wait { wait: duration(wait) });
         }
         let outcome = self.acquire_permit(host_key, delay_ms).await?;
-        if let PermitOutcome::Wait { wait } = outcome {
+        if let PermitDecision::Wait { wait } = outcome {
             self.end_collection_permit(host_key, own, wait.as_secs_f64()).await?;
         }
         Ok(outcome)

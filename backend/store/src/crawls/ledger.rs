@@ -19,7 +19,7 @@ pub enum Ledger {
 
 /// Number of rows of a crawl with the same outcome.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
-pub struct Outcomes {
+pub struct LedgerCount {
     /// Whether the URLs were fetched: neither skipped nor failed.
     pub fetched: bool,
     pub reason: Option<Reason>,
@@ -124,7 +124,11 @@ impl Ledgers<'_> {
 
     /// Returns the outcomes of the settled rows of both ledgers and of the videos that have ended,
     /// as this transaction sees them.
-    pub async fn outcomes(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Vec<Outcomes>, StoreError> {
+    pub async fn outcomes(
+        self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+    ) -> Result<Vec<LedgerCount>, StoreError> {
         Ok(sqlx::query_as(
             "select state not in ('skipped', 'failed', 'cancelled') as fetched, reason, count(*) as count
              from (select state, reason from pages where crawl_id = $1 and state <> 'queued'

@@ -5,7 +5,7 @@ use crate::faces::FaceSubject;
 use crate::index::scope::Scope;
 use crate::index::scope::{Access, FaceFilter, FaceScope, few_images_of_site};
 use crate::index::{EmbeddingModel, check_embedding, floats};
-use crate::index::{Found, Nearest, Similar};
+use crate::index::{Nearest, NearestFaces, Similar};
 use crate::store::Faces;
 use crate::{StoreError, index};
 use pgvector::HalfVector;
@@ -104,7 +104,7 @@ impl Faces<'_> {
         if !found.exact && (found.faces.len() as i64) < limit {
             found = self.nearest(&Nearest { exact: true, ..nearest }).await?;
         }
-        let Found { faces: mut similar, exact } = found;
+        let NearestFaces { faces: mut similar, exact } = found;
         similar.retain(|face| face.similarity >= query.threshold);
         // The index returns rows in relaxed order. Ties are ordered by id, so that results are
         // reproducible.
@@ -184,12 +184,12 @@ impl Faces<'_> {
     }
 
     /// Asks the index. If it is not available, compares with every face in scope.
-    async fn nearest(self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+    async fn nearest(self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
         match self.0.index.nearest(query).await {
             Err(StoreError::IndexUnavailable(reason)) => {
                 let index = self.0.index.name();
                 tracing::warn!(index, reason, "vector index not available; comparing all faces in scope");
-                Ok(Found { faces: index::nearest(&self.0.pool, query).await?, exact: true })
+                Ok(NearestFaces { faces: index::nearest(&self.0.pool, query).await?, exact: true })
             }
             answered => answered,
         }

@@ -74,7 +74,7 @@ pub struct Pair {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct NearestFaces {
     /// The faces, in any order.
     pub faces: Vec<Similar>,
     /// Whether every face in scope was compared.
@@ -97,7 +97,7 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
     async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError>;
 
     /// Returns the most similar faces. An approximate answer may omit some of them.
-    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError>;
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError>;
 
     /// Returns the most similar faces of each of the stored faces, without the face itself, in the
     /// order of the ids of the face and its neighbour.

@@ -1,7 +1,7 @@
 //! The index that Postgres itself keeps: one partial HNSW index of pgvector for each embedding
 //! model. Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the
 //! model's id as a literal, because the planner uses a partial index only if it sees the condition.
-use super::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar};
+use super::{AllSimilar, FaceIndex, Nearest, NearestFaces, Neighbours, Pair, Similar};
 use crate::index::scope::Access;
 use crate::index::{EmbeddingModel, halfvec};
 use crate::{StoreError, index};
@@ -97,12 +97,12 @@ impl FaceIndex for Pgvector {
         Ok(())
     }
 
-    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
         let faces = match query.exact {
             true => index::nearest(&self.pool, query).await?,
             false => self.search(query).await?,
         };
-        Ok(Found { faces, exact: query.exact })
+        Ok(NearestFaces { faces, exact: query.exact })
     }
 
     async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {

@@ -4,7 +4,7 @@ use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
 use serde_json::json;
 use std::collections::HashSet;
 use store::StoreError;
-use store::crawls::ledger::{Ledger, Outcomes};
+use store::crawls::ledger::{Ledger, LedgerCount};
 use store::crawls::pages::{ImageUrlResult, NewImageUrl, PageResult};
 use store::crawls::{CrawlFilter, OverLimit};
 use store::videos::crawled::{NewVideoUrl, VideoLimits};
@@ -446,7 +446,7 @@ async fn transaction_reads_its_queued_rows_and_outcomes() {
     store.ledger().settle_page(conn, pages[0].id, &fetched).await.unwrap();
     assert!(store.ledger().has_queued_rows(&mut *conn, crawl.id).await.unwrap(), "pages");
     assert!(store.ledger().queued_rows(conn, crawl.id, Ledger::ImageUrls, None, 9).await.unwrap().is_empty());
-    let outcome = |fetched, reason, count| Outcomes { fetched, reason, count };
+    let outcome = |fetched, reason, count| LedgerCount { fetched, reason, count };
     let outcomes = store.ledger().outcomes(conn, crawl.id).await.unwrap();
     assert_eq!(outcomes, [outcome(false, Some(Reason::Timeout), 2), outcome(true, None, 1)]);
     for page in &pages[1..] {

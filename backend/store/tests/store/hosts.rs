@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 use store::Store;
 use store::collections::CollectionSettings;
-use store::crawls::hosts::{OwnDelay, PermitOutcome, RobotsRecord};
+use store::crawls::hosts::{OwnDelay, PermitDecision, RobotsRecord};
 use time::OffsetDateTime;
 
 /// Returns the time of the database's clock, which permits use.
@@ -17,16 +17,16 @@ async fn told(store: &Store) -> OffsetDateTime {
     sqlx::query_scalar("select told_until from hosts").fetch_one(store.pool()).await.unwrap()
 }
 
-fn waits(outcome: PermitOutcome) -> Duration {
+fn waits(outcome: PermitDecision) -> Duration {
     match outcome {
-        PermitOutcome::Wait { wait } => wait,
+        PermitDecision::Wait { wait } => wait,
         granted => panic!("{granted:?}"),
     }
 }
 
-fn granted(outcome: PermitOutcome) -> i64 {
+fn granted(outcome: PermitDecision) -> i64 {
     match outcome {
-        PermitOutcome::Granted { token } => token,
+        PermitDecision::Granted { token } => token,
         wait => panic!("{wait:?}"),
     }
 }
@@ -45,7 +45,7 @@ async fn concurrent_crawlers_respect_host_delay() {
                     return;
                 }
                 match store.hosts().acquire_permit("busy.test", DELAY_MS).await.unwrap() {
-                    PermitOutcome::Granted { token } => {
+                    PermitDecision::Granted { token } => {
                         // The clock is read twice while the permit is held: after it was granted
                         // and before it ends.
                         let begin = clock(&store).await;
@@ -53,7 +53,7 @@ async fn concurrent_crawlers_respect_host_delay() {
                         store.hosts().finish_request("busy.test", token, DELAY_MS, None, None).await.unwrap();
                         log.lock().await.push((begin, end, token));
                     }
-                    PermitOutcome::Wait { wait } => tokio::time::sleep(wait).await,
+                    PermitDecision::Wait { wait } => tokio::time::sleep(wait).await,
                 }
             }
         })
@@ -205,8 +205,8 @@ async fn collections(store: &Store) -> [OwnDelay; 2] {
 async fn granted_to(store: &Store, own: OwnDelay) -> i64 {
     loop {
         match store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
-            PermitOutcome::Granted { token } => return token,
-            PermitOutcome::Wait { wait } => {
+            PermitDecision::Granted { token } => return token,
+            PermitDecision::Wait { wait } => {
                 assert!(wait < Duration::from_secs(30), "the delay of another collection applies: {wait:?}");
                 tokio::time::sleep(wait).await;
             }
@@ -216,7 +216,7 @@ async fn granted_to(store: &Store, own: OwnDelay) -> i64 {
 
 async fn waits_for(store: &Store, own: OwnDelay) -> Duration {
     match store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
-        PermitOutcome::Wait { wait } => wait,
+        PermitDecision::Wait { wait } => wait,
         granted => panic!("{granted:?}"),
     }
 }
@@ -247,7 +247,7 @@ async fn collection_delay_counts_from_end_of_own_request() {
     let token = granted_to(&store, theirs).await;
     finish(&store, theirs, token).await;
     let is_granted = async || {
-        matches!(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap(), PermitOutcome::Granted { .. })
+        matches!(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap(), PermitDecision::Granted { .. })
     };
     while !is_granted().await {
         tokio::task::yield_now().await;
@@ -258,7 +258,7 @@ async fn collection_delay_counts_from_end_of_own_request() {
 async fn collection_delay_is_not_used_if_host_denies_permit() {
     let (_db, store) = fixture::database().await;
     let [ours, _] = collections(&store).await;
-    let PermitOutcome::Granted { token } = store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap()
+    let PermitDecision::Granted { token } = store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap()
     else {
         panic!()
     };

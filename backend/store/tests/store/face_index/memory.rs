@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use store::Store;
 use store::index::changes::IndexSet;
 use store::index::engine::{
-    Candidate, EngineError, EngineFace, EngineFilter, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
+    EngineError, EngineFace, EngineFilter, EngineHit, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
 };
 use store::index::external::{ExternalIndex, Followed};
 use testing::TestDatabase;
@@ -133,13 +133,13 @@ impl VectorEngine for Engine {
         &self,
         set: &FaceSet,
         queries: Vec<EngineQuery>,
-    ) -> Result<Vec<Vec<Candidate>>, EngineError> {
+    ) -> Result<Vec<Vec<EngineHit>>, EngineError> {
         let faces = self.in_set(set.id)?;
         let answer = |query: EngineQuery| {
-            let mut found: Vec<Candidate> = faces
+            let mut found: Vec<EngineHit> = faces
                 .values()
                 .filter(|face| passes(face, &query.filter))
-                .map(|face| Candidate { id: face.id, similarity: cosine(&face.embedding, &query.probe) })
+                .map(|face| EngineHit { id: face.id, similarity: cosine(&face.embedding, &query.probe) })
                 .collect();
             found.sort_by(|a, b| b.similarity.total_cmp(&a.similarity).then(a.id.cmp(&b.id)));
             found.truncate(query.limit);
@@ -179,7 +179,7 @@ pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
     fn asked(&self, _: &[EngineQuery]) {}
 
     /// Changes the answers of a search.
-    async fn answer(&self, _: &mut [Vec<Candidate>]) {}
+    async fn answer(&self, _: &mut [Vec<EngineHit>]) {}
 
     /// Changes what an update stores and deletes. An error is returned after the update.
     fn update(&self, _: &mut Vec<EngineFace>, _: &mut Vec<Uuid>) -> Result<(), EngineError> {
@@ -237,7 +237,7 @@ impl<F: Faults> VectorEngine for Faulty<F> {
         &self,
         set: &FaceSet,
         queries: Vec<EngineQuery>,
-    ) -> Result<Vec<Vec<Candidate>>, EngineError> {
+    ) -> Result<Vec<Vec<EngineHit>>, EngineError> {
         self.faults.check()?;
         self.faults.asked(&queries);
         let mut answers = self.engine.search(set, queries).await?;
@@ -289,7 +289,7 @@ struct Wrong {
 
 #[async_trait::async_trait]
 impl Faults for Wrong {
-    async fn answer(&self, answers: &mut [Vec<Candidate>]) {
+    async fn answer(&self, answers: &mut [Vec<EngineHit>]) {
         // Faces of all collections and models, and one that does not exist.
         let mut wrong: Vec<Uuid> = sqlx::query_scalar("select id from faces order by md5(id::text) limit $1")
             .bind(WRONG)
@@ -298,7 +298,7 @@ impl Faults for Wrong {
             .unwrap();
         wrong.push(Uuid::now_v7());
         for answer in answers {
-            answer.extend(wrong.iter().map(|id| Candidate { id: *id, similarity: 1.0 }));
+            answer.extend(wrong.iter().map(|id| EngineHit { id: *id, similarity: 1.0 }));
             answer.iter_mut().for_each(|face| face.similarity = 1.0);
             answer.sort_by_key(|face| face.id);
         }
