@@ -182,7 +182,7 @@ pub struct CollectionSettings {
 impl CollectionSettings {
     fn check(&self) -> Result<(), StoreError> {
         if let Some(profile) = &self.quality_profile {
-            crate::db::text::one_of("quality profile", profile, &["off", "standard", "strict"])?;
+            crate::db::values::one_of("quality profile", profile, &["off", "standard", "strict"])?;
         }
         if let Some(threshold) = self.match_threshold.filter(|value| !(-1.0..=1.0).contains(value)) {
             return Err(StoreError::Invalid(format!(

@@ -2,7 +2,7 @@
 //! its directories and hosts yield.
 use crate::StoreError;
 use crate::crawls::pages::{NewPage, lock_crawl};
-use crate::db::text::{url_hash, without_nul};
+use crate::db::values::url_hashes;
 use crate::store::{Crawls, Images, Ledgers};
 use domain::{CrawlState, ImageState, Reason};
 use sqlx::{FromRow, PgConnection, PgExecutor};
@@ -186,7 +186,7 @@ impl Ledgers<'_> {
         images: i64,
     ) -> Result<(), StoreError> {
         lock_crawl(conn, crawl).await?;
-        let mut hashes: Vec<Uuid> = directories.iter().map(|name| url_hash(Some(name))).collect();
+        let mut hashes = url_hashes(directories);
         hashes.sort_unstable();
         hashes.dedup();
         sqlx::query(
@@ -210,7 +210,7 @@ impl Ledgers<'_> {
         crawl: Uuid,
         directories: &[&str],
     ) -> Result<Vec<DirectoryYield>, StoreError> {
-        let hashes: Vec<Uuid> = directories.iter().map(|name| url_hash(Some(name))).collect();
+        let hashes = url_hashes(directories);
         let rows: Vec<(Uuid, i64, i64)> = sqlx::query_as(
             "select directory_hash, pages_read, images_found from crawl_directories
              where crawl_id = $1 and directory_hash = any($2)",
@@ -238,9 +238,8 @@ impl Ledgers<'_> {
         pages: Vec<(NewPage, String)>,
     ) -> Result<(Vec<NewPage>, i64), StoreError> {
         lock_crawl(conn, crawl).await?;
-        let hashes: Vec<Uuid> =
-            pages.iter().map(|(page, _)| url_hash(Some(&without_nul(&page.url)))).collect();
-        let directories: Vec<Uuid> = pages.iter().map(|(_, name)| url_hash(Some(name))).collect();
+        let hashes = url_hashes(pages.iter().map(|(page, _)| &page.url));
+        let directories = url_hashes(pages.iter().map(|(_, name)| name));
         let known = "select url_hash from pages where crawl_id = $1 and url_hash = any($2)";
         let mut seen: HashSet<Uuid> = sqlx::query_scalar(known)
             .bind(crawl)

@@ -217,7 +217,7 @@ impl Crawls<'_> {
         .bind(id)
         .bind(from)
         .bind(to)
-        .bind(crate::db::text::clipped(error))
+        .bind(crate::db::values::clipped(error))
         .execute(&mut *conn)
         .await?
         .rows_affected();

@@ -4,8 +4,7 @@
 //! admitted once, and the limits are exact, even under concurrency. Lock order within a
 //! transaction: crawl, pages, image URLs, sources.
 use crate::StoreError;
-use crate::db::text::NewRows;
-use crate::db::text::{clipped, url_hash, without_nul};
+use crate::db::values::{NewRows, clipped, page_hash, url_hash, url_hashes, without_nul};
 use crate::store::Ledgers;
 use domain::{ImageState, PageState, Reason};
 use sqlx::PgConnection;
@@ -315,7 +314,7 @@ impl Ledgers<'_> {
         image_url: Uuid,
         answered: &str,
     ) -> Result<(), StoreError> {
-        let hash = url_hash(Some(&without_nul(answered)));
+        let hash = url_hash(answered);
         for note in [
             "update image_urls set final_hash = $2 where id = $1",
             "update image_sources set final_hash = $2 where image_url_id = $1",
@@ -395,13 +394,13 @@ async fn record_sightings(
     images: &[NewImageUrl],
 ) -> Result<(), StoreError> {
     let urls: Vec<String> = images.iter().map(|image| without_nul(&image.url)).collect();
-    let hashes: Vec<Uuid> = urls.iter().map(|url| url_hash(Some(url))).collect();
+    let hashes: Vec<Uuid> = url_hashes(&urls);
     let pages: Vec<Option<String>> =
         images.iter().map(|image| image.page_url.as_deref().map(without_nul)).collect();
-    let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(page.as_deref())).collect();
+    let page_hashes: Vec<Uuid> = pages.iter().map(|page| page_hash(page.as_deref())).collect();
     // All images of a page have the same URL here. This URL can be long, so it is hashed once.
     let mut known: HashMap<&str, Uuid> = HashMap::new();
-    let mut hash = |url| *known.entry(url).or_insert_with(|| url_hash(Some(&without_nul(url))));
+    let mut hash = |url| *known.entry(url).or_insert_with(|| url_hash(url));
     let asked: Vec<Option<Uuid>> =
         images.iter().map(|image| image.asked_url.as_deref().map(&mut hash)).collect();
     let alts: Vec<Option<String>> = images.iter().map(|image| clipped(image.alt.as_deref())).collect();

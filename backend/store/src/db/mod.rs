@@ -1,8 +1,8 @@
 //! Connections to the database, transactions, and errors.
 pub mod deletions;
 pub mod schema;
-pub(crate) mod text;
 pub mod transient;
+pub(crate) mod values;
 use crate::db::transient::Cause;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};

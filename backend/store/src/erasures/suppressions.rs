@@ -1,6 +1,6 @@
 //! Suppressions, which prevent erased content from being stored again. They contain hashes and
 //! sketches, but no images, addresses or embeddings.
-use crate::db::text::{url_hash, without_nul};
+use crate::db::values::{box_of, url_hash};
 use crate::store::Suppressions;
 use crate::{StoreError, images};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgExecutor};
@@ -168,7 +168,7 @@ impl Suppressions<'_> {
         )
         .bind(collection)
         .bind(image_url)
-        .bind(answered.map(|url| url_hash(Some(&without_nul(url)))))
+        .bind(answered.map(url_hash))
         .fetch_one(executor)
         .await?)
     }
@@ -203,7 +203,7 @@ impl Suppressions<'_> {
             "select exists(select 1 from suppressions where collection_id = $1 and url_hash = $2)",
         )
         .bind(collection)
-        .bind(url_hash(Some(&without_nul(url))))
+        .bind(url_hash(url))
         .fetch_one(conn)
         .await?)
     }
@@ -257,9 +257,7 @@ impl Suppressions<'_> {
         .bind(sha256.as_slice())
         .fetch_all(conn)
         .await?;
-        let numbers =
-            |region: Vec<f32>| std::array::from_fn(|at| region.get(at).copied().unwrap_or_default());
-        Ok(rows.into_iter().map(|(at_us, region)| (at_us, numbers(region))).collect())
+        Ok(rows.into_iter().map(|(at_us, region)| (at_us, box_of(&region))).collect())
     }
 
     pub async fn suppresses_video(
@@ -363,15 +361,11 @@ impl<'a> Identity<'a> {
                 Self::Image(sha256, Some(region.map(f32::to_bits)), Some(*at_us))
             }
             Suppression::VideoFile { sha256 } => Self::Video(sha256),
-            Suppression::Url(url) => Self::Url(hash_of(url)),
+            Suppression::Url(url) => Self::Url(url_hash(url)),
             Suppression::UrlHash(hash) => Self::Url(*hash),
             Suppression::Person(Sketch { bits, key, model_id }) => Self::Person(bits, key, *model_id),
         }
     }
-}
-
-fn hash_of(url: &str) -> Uuid {
-    url_hash(Some(&without_nul(url)))
 }
 
 /// Stores rows as columns, for one statement.
@@ -413,7 +407,7 @@ impl<'a> Columns<'a> {
                     (file, region, time) = (Some(sha256.as_slice()), Some(*of), Some(*at_us));
                 }
                 Suppression::VideoFile { sha256 } => file = Some(sha256.as_slice()),
-                Suppression::Url(url) => address = Some(hash_of(url)),
+                Suppression::Url(url) => address = Some(url_hash(url)),
                 Suppression::UrlHash(hash) => address = Some(*hash),
                 Suppression::Person(sketch) => face = Some(sketch),
             }

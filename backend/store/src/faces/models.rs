@@ -1,8 +1,8 @@
 //! The registered embedding models, and faces whose embedding is of another model. A search never
 //! compares faces of different models.
 use crate::StoreError;
+use crate::db::values::{check_embedding, halfvec};
 pub use crate::index::EmbeddingModel;
-use crate::index::{check_embedding, halfvec};
 use crate::store::Models;
 use pgvector::HalfVector;
 use uuid::Uuid;

@@ -11,6 +11,8 @@
 //! set is not complete, searches use the index of pgvector if it exists.
 mod follow;
 use crate::db;
+use crate::db::values::floats;
+use crate::index::EmbeddingModel;
 use crate::index::changes::IndexLog;
 use crate::index::changes::IndexSet;
 use crate::index::engine::{
@@ -21,7 +23,6 @@ use crate::index::scope::{FaceFilter, FaceScope};
 use crate::index::{
     AllSimilar, FaceIndex, Nearest, NearestFaces, Neighbours, Pair, Pgvector, Similar, changes,
 };
-use crate::index::{EmbeddingModel, floats};
 use crate::{StoreError, index};
 pub use follow::Followed;
 use follow::Progress;

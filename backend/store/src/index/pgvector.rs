@@ -2,8 +2,9 @@
 //! model. Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the
 //! model's id as a literal, because the planner uses a partial index only if it sees the condition.
 use super::{AllSimilar, FaceIndex, Nearest, NearestFaces, Neighbours, Pair, Similar};
+use crate::db::values::halfvec;
+use crate::index::EmbeddingModel;
 use crate::index::scope::Access;
-use crate::index::{EmbeddingModel, halfvec};
 use crate::{StoreError, index};
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Postgres, QueryBuilder, Row};
 use std::time::Duration;

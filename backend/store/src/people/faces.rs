@@ -1,8 +1,8 @@
 //! Assignment of faces to subjects.
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::faces::Face;
-use crate::faces::FaceSubject;
+use crate::db::values::{url_hash, without_nul};
+use crate::faces::{Face, FaceSubject};
 use crate::images::{delete_images, lock_images};
 use crate::store::People;
 use sqlx::PgConnection;
@@ -178,7 +178,7 @@ impl People<'_> {
         answered: Option<&str>,
     ) -> Result<(), StoreError> {
         let origin = match url {
-            Some(url) => crate::db::text::without_nul(url),
+            Some(url) => without_nul(url),
             None => format!("urn:facecrawl:subject:{subject}"),
         };
         sqlx::query(
@@ -189,7 +189,7 @@ impl People<'_> {
         .bind(image)
         .bind(Uuid::nil())
         .bind(origin)
-        .bind(answered.map(|url| crate::db::text::url_hash(Some(&crate::db::text::without_nul(url)))))
+        .bind(answered.map(url_hash))
         .execute(conn)
         .await?;
         Ok(())

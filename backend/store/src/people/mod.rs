@@ -7,7 +7,7 @@
 pub mod clusters;
 pub mod faces;
 use crate::StoreError;
-use crate::db::text::without_nul;
+use crate::db::values::without_nul;
 use crate::store::People;
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
