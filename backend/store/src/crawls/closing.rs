@@ -14,8 +14,7 @@ use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::crawls::ledger::Ledger;
 use crate::crawls::pages::lock_crawl;
 use crate::crawls::{Crawl, crawl_row};
-use crate::db::deletions::CarriedOut;
-use crate::db::deletions::LedgerJobs;
+use crate::db::deletions::{CarriedOut, LedgerJobs, set_tombstones};
 use crate::images::delete_images;
 use crate::store::Crawls;
 use crate::videos::crawled::cancel_videos_of_crawl;
@@ -56,9 +55,7 @@ impl Crawls<'_> {
         }
         let videos = cancel_videos_of_crawl(conn, crawl, &reason, most - skipped).await?;
         let mut jobs = self.0.erasures().erase_skipped(conn, collection, crawl).await?;
-        for video in &videos {
-            jobs.extend(self.0.erasures().erase_emptied_video(conn, *video).await?);
-        }
+        jobs.extend(self.0.erasures().erase_emptied_videos(conn, &videos).await?);
         Ok(Skipped { rows: skipped + videos.len() as i64, jobs })
     }
 
@@ -254,16 +251,14 @@ impl Crawls<'_> {
         let mut keys = Vec::new();
         if with_images {
             let images = images_of_crawl_alone(conn, id).await?;
-            crate::db::deletions::set_tombstones(conn, &images, &images).await?;
+            set_tombstones(conn, &images, &images).await?;
             keys = delete_images(conn, &images).await?.1;
             let videos = videos_of_crawl_alone(conn, id).await?;
             keys.extend(delete_videos(conn, &videos).await?);
         }
         // Without the crawl, a worker would fetch them without its rules.
-        let mut jobs = LedgerJobs::default();
-        for video in cancel_videos_of_crawl(conn, id, &Reason::Cancelled, i64::MAX).await? {
-            jobs.extend(self.0.erasures().erase_emptied_video(conn, video).await?);
-        }
+        let cancelled = cancel_videos_of_crawl(conn, id, &Reason::Cancelled, i64::MAX).await?;
+        let jobs = self.0.erasures().erase_emptied_videos(conn, &cancelled).await?;
         // Sightings without an image are useless without their ledger row.
         sqlx::query("delete from image_sources where crawl_id = $1 and image_id is null")
             .bind(id)

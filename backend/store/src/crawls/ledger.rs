@@ -3,8 +3,8 @@
 use crate::StoreError;
 use crate::crawls::pages::{NewPage, lock_crawl};
 use crate::db::values::url_hashes;
-use crate::store::{Crawls, Images, Ledgers};
-use domain::{CrawlState, ImageState, Reason};
+use crate::store::Ledgers;
+use domain::{ImageState, Reason};
 use sqlx::{FromRow, PgConnection, PgExecutor};
 use std::collections::{HashMap, HashSet};
 use time::OffsetDateTime;
@@ -67,23 +67,7 @@ impl Ledgers<'_> {
         .fetch_all(&self.0.pool)
         .await?)
     }
-}
 
-impl Crawls<'_> {
-    /// Locks the crawl's row until the transaction ends (lock order: after the suppressions, before
-    /// any row of its ledgers). Other transactions can still add rows that refer to the crawl.
-    pub async fn lock(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Uuid, StoreError> {
-        Ok(crate::crawls::pages::lock_crawl(conn, crawl).await?.collection_id)
-    }
-
-    /// Returns the crawl's state as this transaction sees it; `None` if it is gone.
-    pub async fn state(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Option<CrawlState>, StoreError> {
-        let state = "select state from crawls where id = $1";
-        Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
-    }
-}
-
-impl Ledgers<'_> {
     /// Returns `true` if a ledger of the crawl has a `queued` row, or if one of its videos is live.
     pub async fn has_queued_rows(
         self,
@@ -146,22 +130,6 @@ impl Ledgers<'_> {
         .bind(Reason::NotModified)
         .fetch_all(conn)
         .await?)
-    }
-}
-
-impl Images<'_> {
-    /// Takes advisory locks with these keys and holds them until the transaction ends. Transactions
-    /// that must see each other's changes use the same keys. The keys are locked in order, which
-    /// prevents deadlocks.
-    pub async fn lock_near_keys(self, conn: &mut PgConnection, keys: &[i64]) -> Result<(), StoreError> {
-        let mut keys = keys.to_vec();
-        keys.sort_unstable();
-        keys.dedup();
-        sqlx::query("select pg_advisory_xact_lock(key) from unnest($1::bigint[]) as locks(key)")
-            .bind(&keys)
-            .execute(conn)
-            .await?;
-        Ok(())
     }
 }
 

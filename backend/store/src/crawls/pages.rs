@@ -128,21 +128,7 @@ impl Ledgers<'_> {
         .bind(room)
         .fetch_all(&mut *conn)
         .await?;
-        let (mut admitted, over_limit) = AdmittedRow::split(rows);
-        if !admitted.is_empty() || over_limit > 0 {
-            sqlx::query(
-                "update crawls set pages_admitted = pages_admitted + $2, pages_over_limit = pages_over_limit + $3
-                 where id = $1",
-            )
-            .bind(crawl)
-            .bind(admitted.len() as i64)
-            .bind(over_limit)
-            .execute(conn)
-            .await?;
-        }
-        // The ids were generated in input order, and UUIDv7 values of one process are ordered.
-        admitted.sort_by_key(|row| row.id);
-        Ok(admitted)
+        count_admitted(conn, crawl, COUNT_PAGES, rows).await
     }
 
     /// Adds image URLs that are new to the crawl, up to `max_images` in total. Returns the new rows
@@ -181,20 +167,8 @@ impl Ledgers<'_> {
         .bind(room)
         .fetch_all(&mut *conn)
         .await?;
-        let (mut admitted, over_limit) = AdmittedRow::split(rows);
-        if !admitted.is_empty() || over_limit > 0 {
-            sqlx::query(
-                "update crawls set images_admitted = images_admitted + $2, images_over_limit = images_over_limit + $3
-                 where id = $1",
-            )
-            .bind(crawl)
-            .bind(admitted.len() as i64)
-            .bind(over_limit)
-            .execute(&mut *conn)
-            .await?;
-        }
+        let admitted = count_admitted(conn, crawl, COUNT_IMAGE_URLS, rows).await?;
         record_sightings(conn, crawl, images).await?;
-        admitted.sort_by_key(|row| row.id);
         Ok(admitted)
     }
 
@@ -374,15 +348,29 @@ struct AdmittedRow {
     fresh: i64,
 }
 
-impl AdmittedRow {
-    /// Returns the added rows, and the number of new addresses that were not added.
-    fn split(rows: Vec<Self>) -> (Vec<Admitted>, i64) {
-        let fresh = rows.first().map_or(0, |row| row.fresh);
-        let row = |row: Self| Some(Admitted { id: row.id?, url: row.url?, depth: row.depth? });
-        let admitted: Vec<Admitted> = rows.into_iter().filter_map(row).collect();
-        let over_limit = fresh - admitted.len() as i64;
-        (admitted, over_limit)
+const COUNT_PAGES: &str = "
+update crawls set pages_admitted = pages_admitted + $2, pages_over_limit = pages_over_limit + $3 where id = $1";
+const COUNT_IMAGE_URLS: &str = "
+update crawls set images_admitted = images_admitted + $2, images_over_limit = images_over_limit + $3 where id = $1";
+
+/// Counts the added rows, and the new addresses that were not added. Returns the added rows in
+/// input order.
+async fn count_admitted(
+    conn: &mut PgConnection,
+    crawl: Uuid,
+    count: &'static str,
+    rows: Vec<AdmittedRow>,
+) -> Result<Vec<Admitted>, StoreError> {
+    let fresh = rows.first().map_or(0, |row| row.fresh);
+    let row = |row: AdmittedRow| Some(Admitted { id: row.id?, url: row.url?, depth: row.depth? });
+    let mut admitted: Vec<Admitted> = rows.into_iter().filter_map(row).collect();
+    let (added, over_limit) = (admitted.len() as i64, fresh - admitted.len() as i64);
+    if added > 0 || over_limit > 0 {
+        sqlx::query(count).bind(crawl).bind(added).bind(over_limit).execute(conn).await?;
     }
+    // The ids were generated in input order, and UUIDv7 values of one process are ordered.
+    admitted.sort_by_key(|row| row.id);
+    Ok(admitted)
 }
 
 /// Records one source per image URL in the ledger and page. Records no sources for suppressed or

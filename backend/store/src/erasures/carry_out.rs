@@ -6,7 +6,7 @@
 use super::{Plan, PlannedFace};
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::db::deletions::{CarriedOut, LedgerJobs};
+use crate::db::deletions::{CarriedOut, LedgerJobs, set_tombstones};
 use crate::db::values::box_of;
 use crate::erasures::traces::Traces;
 use crate::faces::CROP_MARGIN;
@@ -30,7 +30,7 @@ impl Erasures<'_> {
             faces.chain(&plan.images).chain(&plan.subjects).chain(&plan.videos).copied().collect();
         let touched = plan.faces.iter().map(|face| &face.image_id);
         let touched: Vec<Uuid> = touched.chain(&plan.images).copied().collect();
-        crate::db::deletions::set_tombstones(conn, &gone, &touched).await?;
+        set_tombstones(conn, &gone, &touched).await?;
         let mut keys = Vec::new();
         let mut traces = Traces::new(plan.collection);
         let mut videos = Vec::new();

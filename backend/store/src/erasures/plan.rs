@@ -4,7 +4,7 @@ use crate::StoreError;
 use crate::db::values::{box_of, check_embedding, url_hashes, without_nul};
 use crate::erasures::similar_faces;
 use crate::erasures::suppressions::Suppression;
-use crate::index::{AllSimilar, EmbeddingModel};
+use crate::index::AllSimilar;
 use crate::store::Erasures;
 use crate::videos::crawled::videos_at;
 use crate::videos::frames_of;
@@ -115,10 +115,7 @@ impl Erasures<'_> {
         // Uses the transaction's own connection: all other connections may be waiting for the lock.
         let model = match target {
             Target::Likeness { embedding, model_id, .. } => {
-                let model = "select id, identity, name, dimensions from embedding_models where id = $1";
-                let model: Option<EmbeddingModel> =
-                    sqlx::query_as(model).bind(model_id).fetch_optional(&mut *conn).await?;
-                let model = model.ok_or_else(|| StoreError::not_found("embedding model", model_id))?;
+                let model = self.0.models().get_in(&mut *conn, *model_id).await?;
                 check_embedding(embedding, &model.name, model.dimensions)?;
                 Some(model)
             }

@@ -55,6 +55,18 @@ impl Erasures<'_> {
         erase_videos(conn, *collection, &videos).await
     }
 
+    pub(crate) async fn erase_emptied_videos(
+        self,
+        conn: &mut PgConnection,
+        videos: &[Uuid],
+    ) -> Result<LedgerJobs, StoreError> {
+        let mut jobs = LedgerJobs::default();
+        for video in videos {
+            jobs.extend(self.erase_emptied_video(conn, *video).await?);
+        }
+        Ok(jobs)
+    }
+
     /// Removes the traces of a suppressed image that was found again. These are its URL, its
     /// sightings, and the cached content and titles of the pages that mention it.
     ///

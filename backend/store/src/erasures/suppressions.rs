@@ -121,7 +121,7 @@ impl Suppressions<'_> {
         Ok(())
     }
 
-    /// Takes the shared lock of [`Self::lock_suppressions`] for the collection of a crawl and
+    /// Takes the shared lock of [`Self::lock`] for the collection of a crawl and
     /// returns the collection. Call it before the crawl's row is locked.
     ///
     /// # Errors

@@ -3,7 +3,8 @@ pub mod models;
 pub mod search;
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::db::values::{check_embedding, halfvec};
+use crate::db::deletions::set_tombstones;
+use crate::db::values::{check_embedding, floats, halfvec};
 use crate::index::scope::{Access, FaceFilter, few_images_of_site};
 use crate::store::Faces;
 use pgvector::HalfVector;
@@ -211,7 +212,7 @@ impl Faces<'_> {
                 .fetch_optional(&self.0.pool)
                 .await?
                 .ok_or_else(|| StoreError::not_found("face", face))?;
-        Ok((model, embedding.as_slice().iter().map(|component| component.to_f32()).collect()))
+        Ok((model, floats(&embedding)))
     }
 }
 
@@ -281,7 +282,7 @@ impl Faces<'_> {
             .bind(image)
             .execute(&mut *conn)
             .await?;
-        crate::db::deletions::set_tombstones(conn, &[id], &[image]).await?;
+        set_tombstones(conn, &[id], &[image]).await?;
         let mut keys = [chip, crop].into_iter().flatten().collect();
         keys = enqueue_blob_deletions(conn, keys).await?;
         if is_assigned {

@@ -2,10 +2,10 @@
 //! pages), and what an export contains of an image. An image can be on every page of a site, and
 //! URLs can be long. So every result is limited in rows and bytes.
 use crate::StoreError;
+use crate::db::values::floats;
 use crate::faces::Face;
 use crate::images::Image;
 use crate::store::Images;
-pub use crate::videos::export::{ExportedTrack, ExportedTracks, ExportedVideo, VideoSource};
 use pgvector::HalfVector;
 use std::collections::HashMap;
 use time::OffsetDateTime;
@@ -224,6 +224,5 @@ impl Images<'_> {
 }
 
 pub(crate) fn components(rows: Vec<(Uuid, HalfVector)>) -> HashMap<Uuid, Vec<f32>> {
-    let components = |vector: HalfVector| vector.as_slice().iter().map(|c| c.to_f32()).collect();
-    rows.into_iter().map(|(face, vector)| (face, components(vector))).collect()
+    rows.into_iter().map(|(face, vector)| (face, floats(&vector))).collect()
 }

@@ -1,6 +1,7 @@
 //! Assignment of faces to subjects.
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::db::deletions::set_tombstones;
 use crate::db::values::{url_hash, without_nul};
 use crate::faces::{Face, FaceSubject};
 use crate::images::{delete_images, lock_images};
@@ -162,7 +163,7 @@ impl People<'_> {
         if unused.is_empty() {
             return Ok(Vec::new());
         }
-        crate::db::deletions::set_tombstones(conn, &unused, &unused).await?;
+        set_tombstones(conn, &unused, &unused).await?;
         let (_, keys) = delete_images(conn, &unused).await?;
         enqueue_blob_deletions(conn, keys).await
     }

@@ -426,11 +426,7 @@ impl CrawledVideos<'_> {
         .bind(detail)
         .fetch_all(&mut *conn)
         .await?;
-        let mut jobs = LedgerJobs::default();
-        for video in &ended {
-            jobs.extend(self.0.erasures().erase_emptied_video(conn, *video).await?);
-        }
-        Ok(jobs)
+        self.0.erasures().erase_emptied_videos(conn, &ended).await
     }
 
     pub async fn counts(self, id: Uuid) -> Result<VideoCounts, StoreError> {

@@ -1,7 +1,6 @@
 //! Reads the videos that a crawl or a scan found, and the tracks of a video.
 use crate::StoreError;
-use crate::images::sources::{ExportedFace, components};
-use crate::images::sources::{MAX_COUNTED_SOURCES, MAX_SOURCES};
+use crate::images::sources::{ExportedFace, MAX_COUNTED_SOURCES, MAX_SOURCES, components};
 use crate::store::CrawledVideos;
 use crate::videos::Video;
 use crate::videos::tracks::{Track, TrackFilter, TrackPage};
@@ -68,7 +67,7 @@ impl CrawledVideos<'_> {
     }
 
     /// Returns a video with the places where a crawl or a scan found it; `None` if it does not
-    /// exist. Does not check the store's scope, because [`Self::export_videos`] does.
+    /// exist. Does not check the store's scope, because [`Self::list_for_export`] does.
     pub async fn export_of_crawl(self, crawl: Uuid, id: Uuid) -> Result<Option<ExportedVideo>, StoreError> {
         match self.0.videos().by_ids(&[id]).await?.pop() {
             Some(video) => Ok(Some(self.with_sources(video, Some(crawl)).await?)),

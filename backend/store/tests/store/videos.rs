@@ -166,7 +166,7 @@ async fn paged_export_omits_faces_erased_in_between() {
     let (_db, store, _, model) = fixture::with_model(4).await;
     let (video, faces) = fixture::film(&store, &model, [1; 32], 5).await;
     let first = store.crawled_videos().export_tracks(video, None, 2, true).await.unwrap();
-    let ids = |tracks: &[store::images::sources::ExportedTrack]| -> Vec<Uuid> {
+    let ids = |tracks: &[store::videos::export::ExportedTrack]| -> Vec<Uuid> {
         tracks.iter().flat_map(|track| &track.faces).map(|(_, (face, _))| face.id).collect()
     };
     assert_eq!(ids(&first.tracks), faces[..2]);
