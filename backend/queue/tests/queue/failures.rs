@@ -50,7 +50,7 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
         ..Config::default()
     };
     let bench = Bench::with(config).await;
-    sqlx::raw_sql("create table results (job uuid)").execute(bench.db.pool()).await.unwrap();
+    bench.run_sql("create table results (job uuid)").await;
     bench.add(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
     let (ran, mut runs) = mpsc::unbounded_channel();
     let pages = body({
@@ -98,7 +98,7 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
     })
     .await;
     worker.stop().await;
-    assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, JOBS);
+    assert_eq!(bench.completed().await, JOBS);
     assert_eq!(bench.count("select count(*) from results").await, JOBS);
     assert_eq!(bench.count("select count(distinct job) from results").await, JOBS);
 }

@@ -1,5 +1,5 @@
 //! Tests the runner: executing, settling, waking up and stopping.
-use crate::support::{Bench, SOON, image, page, soon, until};
+use crate::support::{Bench, SOON, image, page, quick, soon, three_extensions, until};
 use queue::{ClaimedJob, Config, Enqueued, Handler, JobState, NewJob, Queue, RunEnd, Runner, RunnerConfig};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,6 +8,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::{Barrier, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 /// A handler that wraps a function.
 struct Body<F>(F);
@@ -86,15 +87,15 @@ impl Worker {
     }
 }
 
-/// Returns a handler that waits for a permit of the gate, the gate, and the receiver of a message
-/// for each job that starts.
-fn gated() -> (Arc<dyn Handler>, Arc<Semaphore>, mpsc::UnboundedReceiver<()>) {
+/// Returns a handler that waits for a permit of the gate, the gate, and the receiver of the id of
+/// each job that starts.
+pub(crate) fn gated() -> (Arc<dyn Handler>, Arc<Semaphore>, mpsc::UnboundedReceiver<Uuid>) {
     let gate = Arc::new(Semaphore::new(0));
     let (started, starts) = mpsc::unbounded_channel();
     let handler = body({
         let gate = Arc::clone(&gate);
-        move |_, _| {
-            started.send(()).unwrap();
+        move |job, _| {
+            started.send(job.claim.id).unwrap();
             let gate = Arc::clone(&gate);
             async move {
                 gate.acquire().await.unwrap().forget();
@@ -103,17 +104,6 @@ fn gated() -> (Arc<dyn Handler>, Arc<Semaphore>, mpsc::UnboundedReceiver<()>) {
         }
     });
     (handler, gate, starts)
-}
-
-fn quick() -> Config {
-    Config { retry_base: Duration::from_millis(1), retry_max: Duration::from_millis(5), ..Config::default() }
-}
-
-async fn ended(bench: &Bench, count: i64) {
-    until("all jobs have ended", || async {
-        bench.count("select count(*) from finished_jobs").await == count
-    })
-    .await;
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
@@ -147,7 +137,7 @@ async fn runner_completes_jobs_of_all_kinds_once() {
     let worker = Worker::start(&bench.queue, &[("page", 50, pages), ("image", 4, images)], SOON);
     bench.add(&vec![page(); 1000]).await;
     bench.add(&vec![image(); 100]).await;
-    ended(&bench, 2200).await;
+    bench.ended(2200).await;
     assert_eq!(runs.load(Ordering::Relaxed), 2200);
     assert_eq!(
         bench.count("select count(*) from finished_jobs where state = 'completed' and attempt = 1").await,
@@ -181,7 +171,7 @@ async fn runner_limits_concurrency_per_kind() {
     bench.add(&vec![image(); 3]).await;
     let worker = Worker::start(&bench.queue, &[("page", 3, pages), ("image", 1, images)], SOON);
     // A kind whose jobs are stuck does not block another kind.
-    ended(&bench, 30).await;
+    bench.ended(30).await;
     assert_eq!(most.load(Ordering::SeqCst), 3);
     soon("one image starts", starts.recv()).await.unwrap();
     assert!(starts.try_recv().is_err(), "one image at a time");
@@ -191,7 +181,7 @@ async fn runner_limits_concurrency_per_kind() {
         soon("the others start beside it", starts.recv()).await.unwrap();
     }
     gate.add_permits(3);
-    ended(&bench, 33).await;
+    bench.ended(33).await;
     worker.stop().await;
 }
 
@@ -243,7 +233,7 @@ async fn handler_outcome_determines_job_state() {
         ids.insert(what, bench.add_one(job(what)).await);
     }
     let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
-    ended(&bench, 5).await;
+    bench.ended(5).await;
     for (what, state, attempt, error) in [
         ("retry once", JobState::Completed, 2, None),
         ("retry", JobState::Discarded, 2, Some("no luck")),
@@ -277,7 +267,7 @@ async fn snoozed_job_returns_without_using_attempt() {
     });
     bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
     let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
-    ended(&bench, 1).await;
+    bench.ended(1).await;
     assert_eq!(runs.load(Ordering::SeqCst), 6);
     worker.stop().await;
 }
@@ -315,7 +305,7 @@ async fn lost_claim_cancels_handler_and_discards_result() {
     soon("the token fires", lates.recv()).await.unwrap();
     let second = soon("the job starts again", starts.recv()).await.unwrap();
     assert!(second.id == first.id && second.fence > first.fence);
-    ended(&bench, 1).await;
+    bench.ended(1).await;
     worker.stop().await;
     let row = bench.get(id).await;
     assert_eq!((row.state, row.attempt), (JobState::Completed, 2));
@@ -336,18 +326,7 @@ async fn heartbeat_renews_leases_if_handlers_use_all_connections() {
             let small = small.clone();
             async move {
                 let mut conn = small.acquire().await.unwrap();
-                let mut leases = std::collections::HashSet::new();
-                // Waits for three extensions of the lease, which take at least as long as it.
-                while leases.len() < 4 {
-                    let lease: OffsetDateTime =
-                        sqlx::query_scalar("select lease_until from jobs where id = $1")
-                            .bind(job.claim.id)
-                            .fetch_one(&mut *conn)
-                            .await
-                            .unwrap();
-                    leases.insert(lease);
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
+                three_extensions(&mut conn, job.claim.id).await;
                 RunEnd::Done
             }
         }
@@ -355,7 +334,7 @@ async fn heartbeat_renews_leases_if_handlers_use_all_connections() {
     bench.add(&[page(), page()]).await;
     let queue = Queue::new(small, config);
     let worker = Worker::start(&queue, &[("page", 2, pages)], SOON);
-    ended(&bench, 2).await;
+    bench.ended(2).await;
     assert_eq!(
         bench.count("select count(*) from finished_jobs where attempt = 1 and state = 'completed'").await,
         2
@@ -376,7 +355,7 @@ async fn shutdown_waits_for_running_jobs_and_claims_none() {
     bench.add(&vec![page(); 4]).await;
     gate.add_permits(10);
     worker.stop().await;
-    assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, 2);
+    assert_eq!(bench.completed().await, 2);
     assert_eq!(bench.count("select count(*) from jobs where state = 'available' and attempt = 0").await, 6);
 }
 
@@ -464,7 +443,7 @@ async fn job_error_with_host_name_is_not_logged() {
     });
     let id = bench.add_one(NewJob { max_attempts: 3, ..page() }).await;
     let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
-    ended(&bench, 1).await;
+    bench.ended(1).await;
     worker.stop().await;
     assert_eq!(bench.get(id).await.last_error.as_deref(), Some("host.test cannot be resolved"));
     let log = log.0.lock().unwrap();
