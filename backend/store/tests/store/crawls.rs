@@ -1,5 +1,7 @@
 //! Tests crawls, and the ledgers of their pages and images.
-use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle, wait_for_a_lock};
+use crate::fixture::{
+    self, admit_images, admit_pages, assert_not_found, image_url, page, settle, wait_for_a_lock,
+};
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
 use serde_json::json;
 use std::collections::HashSet;
@@ -66,12 +68,12 @@ async fn crawl_list_filters_and_pages_newest_first() {
     assert_eq!(listed(store.crawls().list(&default, Some(first[1]), 10).await.unwrap()), ids[2..]);
     assert_eq!(listed(store.crawls().list(&in_state(CrawlState::Paused), None, 10).await.unwrap()), [ids[3]]);
     assert_eq!(store.crawls().list(&CrawlFilter::default(), None, 10).await.unwrap().len(), 6);
-    assert!(matches!(store.crawls().list(&of("none"), None, 10).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.crawls().list(&of("none"), None, 10).await, "collection");
     let mut tx = store.begin().await.unwrap();
-    assert!(matches!(
+    assert_not_found(
         store.crawls().insert(tx.conn(), Uuid::now_v7(), CrawlKind::Web, &[], &json!({})).await,
-        Err(StoreError::NotFound { what: "collection", .. })
-    ));
+        "collection",
+    );
 }
 
 #[testing::test]
@@ -100,11 +102,8 @@ async fn crawl_state_changes_only_from_allowed_states() {
         .crawls()
         .set_state(&mut conn, Uuid::now_v7(), &[CrawlState::Running], CrawlState::Paused, None)
         .await;
-    assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
-    assert!(matches!(
-        store.crawls().get(Uuid::now_v7()).await,
-        Err(StoreError::NotFound { what: "crawl", .. })
-    ));
+    assert_not_found(nobody, "crawl");
+    assert_not_found(store.crawls().get(Uuid::now_v7()).await, "crawl");
 }
 
 #[testing::test]
@@ -160,7 +159,7 @@ async fn crawl_progress_counts_ledger_rows() {
             "reasons": {"not_an_image": 2, "timeout": 2, "robots_disallowed": 1},
         })
     );
-    assert!(matches!(store.crawls().progress(Uuid::now_v7()).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.crawls().progress(Uuid::now_v7()).await, "crawl");
 }
 
 fn result(state: ImageState, reason: Option<Reason>, image: Option<Uuid>) -> ImageUrlResult<'static> {
@@ -188,7 +187,7 @@ async fn pages_are_admitted_once_in_order_up_to_limit() {
     assert_eq!(admit_pages(&store, other.id, 4, &[long.clone(), long]).await.len(), 1);
     let mut conn = store.pool().acquire().await.unwrap();
     let nobody = store.ledger().admit_pages(&mut conn, Uuid::now_v7(), 4, &[page("a")]).await;
-    assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
+    assert_not_found(nobody, "crawl");
 }
 
 #[testing::test]
@@ -454,7 +453,7 @@ async fn transaction_reads_its_queued_rows_and_outcomes() {
     }
     assert!(!store.ledger().has_queued_rows(&mut *conn, crawl.id).await.unwrap());
     let nobody = store.crawls().lock(conn, Uuid::now_v7()).await;
-    assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
+    assert_not_found(nobody, "crawl");
 }
 
 #[testing::test]

@@ -99,8 +99,20 @@ pub(crate) async fn faces(
     seed: u64,
     count: usize,
 ) -> Vec<Uuid> {
+    changed_faces(store, collection, model, (seed, count), |_, _| {}).await
+}
+
+/// Works like [`faces`]. `change` changes each face, given its number.
+pub(crate) async fn changed_faces(
+    store: &Store,
+    collection: Uuid,
+    model: &EmbeddingModel,
+    (seed, count): (u64, usize),
+    change: impl Fn(usize, &mut NewFace),
+) -> Vec<Uuid> {
     let (mut rng, dimensions) = (rng(seed), model.dimensions as usize);
-    let faces: Vec<_> = (0..count).map(|_| face(model, direction(&mut rng, dimensions))).collect();
+    let mut faces: Vec<_> = (0..count).map(|_| face(model, direction(&mut rng, dimensions))).collect();
+    faces.iter_mut().enumerate().for_each(|(number, face)| change(number, face));
     store_image(store, collection, &image(seed), &faces).await.unwrap();
     faces.iter().map(|face| face.id).collect()
 }
@@ -123,6 +135,14 @@ pub(crate) async fn person(store: &Store, collection: Uuid, new: &NewSubject, fa
 /// Runs a statement with ids in its text.
 pub(crate) async fn run(store: &Store, statement: String) -> Result<(), sqlx::Error> {
     sqlx::query(sqlx::AssertSqlSafe(statement)).execute(store.pool()).await.map(drop)
+}
+
+#[track_caller]
+pub(crate) fn assert_not_found<T: std::fmt::Debug>(result: Result<T, StoreError>, expected: &str) {
+    match result {
+        Err(StoreError::NotFound { what, .. }) => assert_eq!(what, expected),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Returns the number of rows of a table.
