@@ -87,7 +87,6 @@ impl Concurrency {
         self.0.set_limit(kind, limit);
     }
 
-    /// Returns the number of running jobs of a kind.
     pub fn used(&self, kind: &str) -> usize {
         self.0.used().into_iter().find(|(name, _)| name == kind).map_or(0, |(_, used)| used)
     }

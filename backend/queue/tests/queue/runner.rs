@@ -10,7 +10,6 @@ use tokio::sync::{Barrier, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// A handler that wraps a function.
 struct Body<F>(F);
 
 #[async_trait::async_trait]
@@ -32,7 +31,6 @@ where
     Arc::new(Body(run))
 }
 
-/// A runner and the token that stops it.
 pub(crate) struct Worker {
     runner: Runner,
     shutdown: CancellationToken,

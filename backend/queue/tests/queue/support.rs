@@ -26,7 +26,6 @@ impl Bench {
         Self { queue: Queue::new(db.pool().clone(), config), db }
     }
 
-    /// Returns the time of the database's clock.
     pub(crate) async fn clock(&self) -> OffsetDateTime {
         sqlx::query_scalar("select clock_timestamp()").fetch_one(self.db.pool()).await.unwrap()
     }
@@ -42,7 +41,6 @@ impl Bench {
         Ok(result)
     }
 
-    /// Enqueues jobs in a separate transaction.
     pub(crate) async fn add(&self, jobs: &[NewJob]) -> Vec<Enqueued> {
         self.commit(async |conn| self.queue.enqueue(conn, jobs).await).await.unwrap()
     }
@@ -73,7 +71,6 @@ impl Bench {
         self.get(id).await.state
     }
 
-    /// Makes a lease expire immediately.
     pub(crate) async fn expire(&self, id: Uuid) {
         self.set("lease_until = now() - interval '1 second'", id).await;
     }
@@ -109,7 +106,6 @@ impl Bench {
         sqlx::query_scalar(sql).fetch_one(self.db.pool()).await.unwrap()
     }
 
-    /// Returns the number of completed jobs.
     pub(crate) async fn completed(&self) -> i64 {
         self.count("select count(*) from finished_jobs where state = 'completed'").await
     }
@@ -138,7 +134,6 @@ pub(crate) async fn three_extensions(conn: &mut PgConnection, job: Uuid) {
     }
 }
 
-/// Returns the job kinds that the tests use.
 pub(crate) fn kinds() -> Vec<String> {
     vec!["page".to_owned(), "image".to_owned()]
 }

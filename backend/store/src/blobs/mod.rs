@@ -413,7 +413,6 @@ enum Target {
 }
 
 impl BlobWriter {
-    /// Begins a blob under a valid key.
     async fn begin(blobs: &Blobs, key: &str, location: Path) -> Result<Self, StoreError> {
         let Some(folder) = blobs.folder.clone() else {
             let writer = BufWriter::with_capacity(blobs.objects.clone(), location, PART);
@@ -453,7 +452,6 @@ impl BlobWriter {
         }
     }
 
-    /// Ends the blob without storing it.
     pub(crate) async fn discard(self) -> Result<(), StoreError> {
         match self.0 {
             Target::Folder { .. } => Ok(()),

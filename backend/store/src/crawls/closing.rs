@@ -25,7 +25,6 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// What `store.crawls().skip_queued` did.
 #[derive(Clone, Debug, Default)]
 pub struct Skipped {
     /// Number of rows and videos. A number below the limit means that no such rows remain.
@@ -96,7 +95,6 @@ impl Crawls<'_> {
         Ok(renewed.rows_affected() == 1)
     }
 
-    /// Returns the running scans whose lease expired.
     pub async fn lapsed_scans(self) -> Result<Vec<Uuid>, StoreError> {
         let lapsed = "select id from crawls where state = 'running' and kind = 'scan' and lease_until < clock_timestamp()";
         Ok(sqlx::query_scalar(lapsed).fetch_all(&self.0.pool).await?)

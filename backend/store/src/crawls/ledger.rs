@@ -26,7 +26,6 @@ pub struct LedgerCount {
     pub count: i64,
 }
 
-/// An image URL of a crawl that was not processed.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct UnprocessedImage {
     pub id: Uuid,

@@ -12,7 +12,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A page URL to admit.
 #[derive(Clone, Debug)]
 pub struct NewPage {
     /// Normalised URL.
@@ -315,7 +314,6 @@ fn settled(is_settled: bool) -> Result<(), StoreError> {
     if is_settled { Ok(()) } else { Err(StoreError::Invalid("queued is not the state of a result".into())) }
 }
 
-/// A crawl whose row is locked.
 #[derive(sqlx::FromRow)]
 pub(crate) struct LockedCrawl {
     pub(crate) collection_id: Uuid,

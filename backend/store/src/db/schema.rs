@@ -414,7 +414,6 @@ fn is_conflict(error: &MigrateError) -> bool {
     Cause::of(error) == Some(Cause::Conflict) || code.as_deref() == Some(LOCK_NOT_AVAILABLE)
 }
 
-/// Limits the log lines of a wait.
 #[derive(Default)]
 struct LogLimit(Option<Instant>);
 

@@ -35,7 +35,9 @@ impl Erasures<'_> {
         let mut traces = Traces::new(plan.collection);
         let mut videos = Vec::new();
         for images in plan.images.chunks(IMAGES) {
-            videos.extend(videos_of_frames(conn, images).await?);
+            let of_frames = "select distinct video_id from video_frames where image_id = any($1)";
+            let shown: Vec<Uuid> = sqlx::query_scalar(of_frames).bind(images).fetch_all(&mut *conn).await?;
+            videos.extend(shown);
             traces.erase_image_traces(conn, images).await?;
             keys.extend(delete_images(conn, images).await?.1);
         }
@@ -44,8 +46,7 @@ impl Erasures<'_> {
         traces.erase_video_traces(conn, &without_address).await?;
         keys.extend(delete_video_rows(conn, &plan.videos).await?);
         if !plan.addresses.is_empty() {
-            traces.erase_addresses_of_images(conn, &plan.addresses).await?;
-            traces.erase_page_traces(conn, &plan.addresses).await?;
+            traces.erase_addresses(conn, &plan.addresses).await?;
         }
         traces.finish(conn).await?;
         let whole: HashSet<Uuid> = plan.images.iter().copied().collect();
@@ -129,7 +130,6 @@ async fn erase_in_neighbours(
     Ok(keys)
 }
 
-/// A remaining face of the same image.
 #[derive(FromRow)]
 struct Neighbour {
     id: Uuid,
@@ -192,13 +192,6 @@ fn footprint(landmarks: &[f32]) -> Option<[f64; 4]> {
     let least = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::INFINITY, f64::min);
     let most = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::NEG_INFINITY, f64::max);
     Some([least(0), least(1), most(0), most(1)])
-}
-
-async fn videos_of_frames(conn: &mut PgConnection, images: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
-    Ok(sqlx::query_scalar("select distinct video_id from video_frames where image_id = any($1)")
-        .bind(images)
-        .fetch_all(conn)
-        .await?)
 }
 
 /// Returns those of the videos that have ended and have no frames any more, and the videos of the

@@ -29,7 +29,6 @@ pub struct PlannedFace {
     pub(super) bbox: [f32; 4],
 }
 
-/// What an erasure deletes.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Faces, including those of completely erased images.
@@ -148,7 +147,9 @@ impl Erasures<'_> {
         };
         let faces = match target {
             Target::Likeness { embedding, model_id, threshold } => {
-                plan.not_compared = not_of_model(conn, collection, *model_id).await?;
+                let others = "select count(*) from faces where collection_id = $1 and model_id <> $2";
+                let others = sqlx::query_scalar(others).bind(collection).bind(model_id);
+                plan.not_compared = others.fetch_one(&mut *conn).await?;
                 match &model {
                     Some(model) => {
                         let (probe, threshold) = (embedding.as_slice(), *threshold);
@@ -316,14 +317,6 @@ async fn faces_where(
     Ok(sqlx::query_as(AssertSqlSafe(sql)).bind(collection).bind(ids).fetch_all(conn).await?)
 }
 
-async fn not_of_model(conn: &mut PgConnection, collection: Uuid, model: i32) -> Result<i64, StoreError> {
-    Ok(sqlx::query_scalar("select count(*) from faces where collection_id = $1 and model_id <> $2")
-        .bind(collection)
-        .bind(model)
-        .fetch_one(conn)
-        .await?)
-}
-
 struct AddressHashes {
     /// Of the addresses as requested.
     requested: Vec<Uuid>,
@@ -406,7 +399,6 @@ pub(super) async fn same_files(
     .await?)
 }
 
-/// The file and the addresses of a video.
 #[derive(FromRow)]
 struct FileRow {
     sha256: Option<Vec<u8>>,

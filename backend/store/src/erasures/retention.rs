@@ -229,7 +229,6 @@ impl Extents<'_> {
         Ok(Extent { images, faces, videos, subjects, suppressions })
     }
 
-    /// Counts the suppressions of an erasure.
     pub async fn of_suppressions(self, erasure: Uuid) -> Result<Extent, StoreError> {
         let suppressions: Option<i64> = sqlx::query_scalar(
             "select (select count(*) from (select 1 from suppressions where erasure_id = e.id limit $3) s)

@@ -22,7 +22,6 @@ pub struct Sketch {
     pub model_id: i32,
 }
 
-/// The content that a suppression blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Suppression {
     /// A whole image, or one face in it.

@@ -61,17 +61,6 @@ impl Traces {
         self.erase_image_rows(conn, images).await
     }
 
-    /// Removes the rows of these addresses that led to no image, like
-    /// [`Self::erase_image_traces`].
-    pub(super) async fn erase_addresses_of_images(
-        &mut self,
-        conn: &mut PgConnection,
-        addresses: &[String],
-    ) -> Result<(), StoreError> {
-        self.hashes.extend(url_hashes(addresses));
-        self.erase_image_rows(conn, &[]).await
-    }
-
     async fn erase_image_rows(&mut self, conn: &mut PgConnection, images: &[Uuid]) -> Result<(), StoreError> {
         // Rows of other crawls with the same URLs, which led to no image.
         let rows: Vec<LedgerRow> = sqlx::query_as(
@@ -175,14 +164,17 @@ impl Traces {
         .await?)
     }
 
-    /// Removes the traces of pages at these URLs: the rows of these pages, and the sightings on
-    /// these pages of images that were never stored.
-    pub(super) async fn erase_page_traces(
+    /// Removes the traces of these URLs: image rows that led to no image, like
+    /// [`Self::erase_image_traces`], the rows of pages, and the sightings on these pages of images
+    /// that were never stored.
+    pub(super) async fn erase_addresses(
         &mut self,
         conn: &mut PgConnection,
         addresses: &[String],
     ) -> Result<(), StoreError> {
         let hashes = url_hashes(addresses);
+        self.hashes.extend(&hashes);
+        self.erase_image_rows(conn, &[]).await?;
         let pages = self.pages_at(conn, addresses, &hashes, false).await?;
         self.erased_pages.extend(pages.iter().map(|row| row.url_hash));
         self.erase_page_rows(conn, pages).await?;
@@ -274,7 +266,6 @@ const ERASE_PAGES: &str =
         last_modified = null
      where id = any($1) and state <> 'queued'";
 
-/// A row of one of the ledgers.
 #[derive(FromRow)]
 pub(super) struct LedgerRow {
     id: Uuid,

@@ -32,7 +32,6 @@ pub struct SearchQuery {
     pub with_subject: bool,
 }
 
-/// A face and its similarity to the probe.
 #[derive(Clone, Debug)]
 pub struct Hit {
     pub face: Face,

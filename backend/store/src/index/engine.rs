@@ -25,7 +25,6 @@ pub struct FaceSet {
     pub dimensions: usize,
 }
 
-/// A face as an engine contains it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineFace {
     pub id: Uuid,

@@ -57,7 +57,9 @@ impl People<'_> {
             .fetch_optional(&mut *conn)
             .await?;
             if let Some((face, other)) = elsewhere {
-                return Err(assigned_to_another(face, other));
+                return Err(StoreError::Conflict(format!(
+                    "the face {face} is already assigned to the subject {other}; set move=true to move it"
+                )));
             }
         }
         // A face that another transaction has just assigned is moved only if `moved` is set.
@@ -256,10 +258,4 @@ impl People<'_> {
         .await?;
         Ok(rows.into_iter().map(|subject| (subject.face_id, subject)).collect())
     }
-}
-
-fn assigned_to_another(face: Uuid, subject: Uuid) -> StoreError {
-    StoreError::Conflict(format!(
-        "the face {face} is already assigned to the subject {subject}; set move=true to move it"
-    ))
 }

@@ -25,7 +25,6 @@ pub(crate) fn rng(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// Creates a database, and a store that uses it.
 pub(crate) async fn database() -> (TestDatabase, Store) {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -117,7 +116,6 @@ pub(crate) async fn changed_faces(
     faces.iter().map(|face| face.id).collect()
 }
 
-/// Returns a person without a name.
 pub(crate) fn unnamed() -> NewSubject {
     NewSubject { metadata: json!({}), ..NewSubject::default() }
 }
@@ -145,7 +143,6 @@ pub(crate) fn assert_not_found<T: std::fmt::Debug>(result: Result<T, StoreError>
     }
 }
 
-/// Returns the number of rows of a table.
 pub(crate) async fn count(store: &Store, table: &str) -> i64 {
     let sql = format!("select count(*) from {table}");
     sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(store.pool()).await.unwrap()
