@@ -1,7 +1,7 @@
 //! Tests failures: killed connections, an unavailable database, a dead process. Also tests the
 //! metrics that report these failures.
 use crate::runner::{Worker, body};
-use crate::support::{Bench, SOON, page, soon, until};
+use crate::support::{Bench, SOON, page, quick, soon, until};
 use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use queue::{Config, JobState, NewJob, QueueError, RunEnd};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -43,13 +43,7 @@ impl Admin {
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_connections_neither_lose_nor_repeat_jobs() {
     const JOBS: i64 = 300;
-    let config = Config {
-        lease: Duration::from_secs(3),
-        retry_base: Duration::from_millis(1),
-        retry_max: Duration::from_millis(5),
-        ..Config::default()
-    };
-    let bench = Bench::with(config).await;
+    let bench = Bench::with(Config { lease: Duration::from_secs(3), ..quick() }).await;
     bench.run_sql("create table results (job uuid)").await;
     bench.add(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
     let (ran, mut runs) = mpsc::unbounded_channel();

@@ -187,7 +187,7 @@ fn jobs(group: Uuid, partition_key: &str, numbers: std::ops::Range<i64>) -> Vec<
 }
 
 async fn parked(bench: &Bench) -> i64 {
-    sqlx::query_scalar("select count(*) from jobs where parked").fetch_one(bench.db.pool()).await.unwrap()
+    bench.count("select count(*) from jobs where parked").await
 }
 
 #[testing::test]
@@ -301,13 +301,8 @@ async fn groups_with_many_partitions_do_not_block_each_other() {
     let bench = Bench::with(Config { group_window: 4, ..narrow() }).await;
     let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
     for group in [one, two] {
-        bench
-            .add(
-                &(0..PARTITIONS)
-                    .map(|partition_key| job(group, &format!("{partition_key:04}"), partition_key))
-                    .collect::<Vec<_>>(),
-            )
-            .await;
+        let one_of_each = (0..PARTITIONS).map(|key| job(group, &format!("{key:04}"), key));
+        bench.add(&one_of_each.collect::<Vec<_>>()).await;
     }
     // The first group has no free places, so none of its parked jobs can be unparked.
     let full = bench.claim(4).await;
@@ -342,9 +337,7 @@ async fn concurrent_processes_unpark_each_job_once() {
             let claimed = bench.claim(3).await;
             if claimed.is_empty() && bench.queue.next_due(&crate::support::kinds()).await.unwrap().is_none() {
                 // No job is ready: another worker holds the remaining jobs, or all are completed.
-                let live: i64 =
-                    sqlx::query_scalar("select count(*) from jobs").fetch_one(bench.db.pool()).await.unwrap();
-                if live == 0 {
+                if bench.count("select count(*) from jobs").await == 0 {
                     return done;
                 }
             }

@@ -336,15 +336,8 @@ async fn jobs_complete_once_under_constant_rescues() {
             let bench = &bench;
             async move {
                 let (mut done, mut stale) = (0, 0);
-                while bench
-                    .queue
-                    .jobs()
-                    .depth()
-                    .await
-                    .unwrap()
-                    .counts
-                    .iter()
-                    .any(|(_, state, _)| state.is_live())
+                while let depth = bench.queue.jobs().depth().await.unwrap()
+                    && depth.counts.iter().any(|(_, state, _)| state.is_live())
                 {
                     for job in bench.queue.claim(&kinds(), 10, &format!("worker {worker}")).await.unwrap() {
                         match bench.complete(job.claim).await {

@@ -34,6 +34,13 @@ pub enum PermitDecision {
     },
 }
 
+impl PermitDecision {
+    /// Returns a permit, or the wait in seconds if there is one.
+    fn of(token: i64, wait: Option<f64>) -> Self {
+        wait.map_or(Self::Granted { token }, |wait| Self::Wait { wait: duration(wait) })
+    }
+}
+
 /// The pace of a host, derived from its latest responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, sqlx::FromRow)]
 pub struct HostPace {
@@ -126,10 +133,7 @@ impl Hosts<'_> {
             .bind(HORIZON_S)
             .fetch_one(&self.0.pool)
             .await?;
-        Ok(match wait {
-            None => PermitDecision::Granted { token },
-            Some(wait) => PermitDecision::Wait { wait: duration(wait) },
-        })
+        Ok(PermitDecision::of(token, wait))
     }
 
     /// Grants a permit without a delay. Such permits exclude no other permits, so no row is
@@ -142,10 +146,7 @@ impl Hosts<'_> {
         .bind(host_key)
         .fetch_optional(&self.0.pool)
         .await?;
-        Ok(match pause {
-            None => PermitDecision::Granted { token: FREE_TOKEN },
-            Some(wait) => PermitDecision::Wait { wait: duration(wait) },
-        })
+        Ok(PermitDecision::of(FREE_TOKEN, pause))
     }
 
     /// Returns the host's pace. A host that was never requested has the default pace.

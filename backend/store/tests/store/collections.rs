@@ -80,14 +80,7 @@ async fn collection_deletion_repeats_interrupted_batch() {
                 // The deletion waits for a running crawl.
                 assert!(!cancelled);
                 cancelled = true;
-                store
-                    .commit(async |tx| {
-                        store
-                            .crawls()
-                            .set_state(tx.conn(), crawl, &[CrawlState::Running], CrawlState::Cancelled, None)
-                            .await
-                    })
-                    .await;
+                fixture::set_state(&store, crawl, CrawlState::Cancelled).await;
             }
             _ => {}
         }

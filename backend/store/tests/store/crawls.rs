@@ -1,6 +1,6 @@
 //! Tests crawls, and the ledgers of their pages and images.
 use crate::fixture::{
-    self, admit_images, admit_pages, assert_not_found, image_url, page, settle, wait_for_a_lock,
+    self, Commit, admit_images, admit_pages, assert_not_found, image_url, page, settle, wait_for_a_lock,
 };
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
 use serde_json::json;
@@ -37,18 +37,10 @@ async fn crawl_list_filters_and_pages_newest_first() {
         ids.push(fixture::crawl(&store).await.id);
     }
     let other = fixture::collection(&store, "other").await;
-    let mut tx = store.begin().await.unwrap();
-    let scan = store
-        .crawls()
-        .insert(tx.conn(), other, CrawlKind::Scan, &["/photos".into()], &json!({}))
-        .await
-        .unwrap();
-    store
-        .crawls()
-        .set_state(tx.conn(), ids[1], &[CrawlState::Running], CrawlState::Paused, None)
-        .await
-        .unwrap();
-    tx.commit().await.unwrap();
+    let (kind, seeds, options) = (CrawlKind::Scan, ["/photos".to_owned()], json!({}));
+    let scan =
+        store.commit(async |tx| store.crawls().insert(tx.conn(), other, kind, &seeds, &options).await).await;
+    fixture::set_state(&store, ids[1], CrawlState::Paused).await;
     assert_eq!(
         (scan.state, scan.collection.as_str(), scan.finished_at),
         (CrawlState::Running, "other", None)
@@ -132,17 +124,13 @@ async fn crawl_progress_counts_ledger_rows() {
     settle(&store, images[4].id, "suppressed", None, None).await;
     let mut conn = store.pool().acquire().await.unwrap();
     let result = |state, reason| PageResult { reason, ..PageResult::new(state) };
-    store.ledger().settle_page(&mut conn, pages[0].id, &result(PageState::Fetched, None)).await.unwrap();
-    store
-        .ledger()
-        .settle_page(&mut conn, pages[1].id, &result(PageState::Skipped, Some(Reason::RobotsDisallowed)))
-        .await
-        .unwrap();
-    store
-        .ledger()
-        .settle_page(&mut conn, pages[2].id, &result(PageState::Failed, Some(Reason::Timeout)))
-        .await
-        .unwrap();
+    for (page, result) in pages.iter().zip([
+        result(PageState::Fetched, None),
+        result(PageState::Skipped, Some(Reason::RobotsDisallowed)),
+        result(PageState::Failed, Some(Reason::Timeout)),
+    ]) {
+        store.ledger().settle_page(&mut conn, page.id, &result).await.unwrap();
+    }
     assert_eq!(store.ledger().queued_in_crawl(&mut conn, crawl.id).await.unwrap(), 1);
     settle(&store, images[5].id, "skipped", Some("not_an_image"), None).await;
 

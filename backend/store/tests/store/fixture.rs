@@ -1,6 +1,6 @@
 //! Creates collections, models, crawls, images, faces and videos, and computes searches by brute
 //! force.
-use domain::{CrawlKind, VideoState};
+use domain::{CrawlKind, CrawlState, VideoState};
 use half::f16;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -269,6 +269,12 @@ pub(crate) async fn crawl(store: &Store) -> Crawl {
     let (seeds, options) = (["http://site.test/".to_owned()], json!({"max_pages": 10}));
     let web = CrawlKind::Web;
     store.commit(async |tx| store.crawls().insert(tx.conn(), default, web, &seeds, &options).await).await
+}
+
+/// Ends or pauses a running crawl.
+pub(crate) async fn set_state(store: &Store, crawl: Uuid, to: CrawlState) {
+    let running = [CrawlState::Running];
+    store.commit(async |tx| store.crawls().set_state(tx.conn(), crawl, &running, to, None).await).await;
 }
 
 pub(crate) fn page(path: impl std::fmt::Display) -> NewPage {

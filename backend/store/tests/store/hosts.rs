@@ -1,9 +1,8 @@
 //! Tests per-host politeness across processes, and delays that apply to one collection only.
-use crate::fixture::{self, Commit};
+use crate::fixture;
 use std::collections::HashSet;
 use std::time::Duration;
 use store::Store;
-use store::collections::CollectionSettings;
 use store::crawls::hosts::{OwnDelay, PermitDecision, RobotsRecord};
 use time::OffsetDateTime;
 
@@ -194,11 +193,9 @@ const SHARED_MS: i64 = 1;
 const OWN_MS: i64 = 60_000;
 
 async fn collections(store: &Store) -> [OwnDelay; 2] {
-    let settings = CollectionSettings::default();
-    let ours =
-        store.commit(async |tx| store.collections().create(tx.conn(), "ours", &settings).await).await.id;
-    let default = store.collections().get("default").await.unwrap().id;
-    [ours, default].map(|collection| OwnDelay { collection, delay_ms: OWN_MS })
+    fixture::collections(store, ["ours", "default"])
+        .await
+        .map(|collection| OwnDelay { collection, delay_ms: OWN_MS })
 }
 
 /// Requests a permit repeatedly until the delay that applies to every collection is over.
@@ -215,10 +212,7 @@ async fn granted_to(store: &Store, own: OwnDelay) -> i64 {
 }
 
 async fn waits_for(store: &Store, own: OwnDelay) -> Duration {
-    match store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
-        PermitDecision::Wait { wait } => wait,
-        granted => panic!("{granted:?}"),
-    }
+    waits(store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap())
 }
 
 async fn finish(store: &Store, own: OwnDelay, token: i64) {
@@ -258,10 +252,7 @@ async fn collection_delay_counts_from_end_of_own_request() {
 async fn collection_delay_is_not_used_if_host_denies_permit() {
     let (_db, store) = fixture::database().await;
     let [ours, _] = collections(&store).await;
-    let PermitDecision::Granted { token } = store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap()
-    else {
-        panic!()
-    };
+    let token = granted(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap());
     let wait = waits_for(&store, ours).await;
     assert!(wait < Duration::from_secs(30), "the collection's own delay applies: {wait:?}");
     store.hosts().finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();

@@ -55,16 +55,13 @@ impl ExternalIndex {
         let Some(sets) = self.arrange(&mut progress).await? else { return Ok(Followed::Busy) };
         let Followed::Applied(mut applied) = self.follow(limit).await? else { return Ok(Followed::Busy) };
         for set in sets.iter().filter(|set| set.check_requested_at.is_some()) {
-            match self.check_page(set, &mut progress).await? {
-                Followed::Applied(compared) => applied += compared,
-                Followed::Busy => return Ok(Followed::Busy),
-            }
+            let page = self.check_page(set, &mut progress).await?;
+            let Followed::Applied(compared) = page else { return Ok(Followed::Busy) };
+            applied += compared;
         }
         for set in sets.iter().filter(|set| set.state == IndexSetState::Building && !set.copied) {
-            match self.copy(set, limit).await? {
-                Followed::Applied(copied) => applied += copied,
-                Followed::Busy => return Ok(Followed::Busy),
-            }
+            let Followed::Applied(copied) = self.copy(set, limit).await? else { return Ok(Followed::Busy) };
+            applied += copied;
         }
         Ok(Followed::Applied(applied))
     }
