@@ -117,9 +117,7 @@ impl BlobKeys<'_> {
             .await?;
         Ok(dropped)
     }
-}
 
-impl BlobKeys<'_> {
     /// Records blobs for deletion. As far as the caller knows, no row refers to them.
     pub async fn record_deletions(
         self,

@@ -229,9 +229,7 @@ impl Crawls<'_> {
         .fetch_optional(&self.0.pool)
         .await?)
     }
-}
 
-impl Crawls<'_> {
     /// Deletes a crawl with its pages and ledger rows. Returns the blob keys to delete after the
     /// commit, and the jobs of its videos from which nothing is left. The crawl's images, their
     /// sources and its videos are kept; live videos are cancelled. With `with_images`, images and

@@ -240,9 +240,7 @@ impl Hosts<'_> {
         .await?;
         Ok(())
     }
-}
 
-impl Hosts<'_> {
     /// Deletes hosts that received no request, and for which no permit was requested, during
     /// `unasked`. Their robots.txt and pace are outdated.
     ///

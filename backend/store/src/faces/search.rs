@@ -1,12 +1,9 @@
 //! 1:N face search by similarity. Similarity is the cosine. Every query is limited to one
 //! collection and one embedding model. The statements that compare embeddings are in `index`.
 use crate::db::values::{check_embedding, floats};
-use crate::faces::Face;
-use crate::faces::FaceSubject;
-use crate::index::EmbeddingModel;
-use crate::index::scope::Scope;
-use crate::index::scope::{Access, FaceFilter, FaceScope, few_images_of_site};
-use crate::index::{Nearest, NearestFaces, Similar};
+use crate::faces::{Face, FaceSubject};
+use crate::index::scope::{Access, FaceFilter, FaceScope, Scope, few_images_of_site};
+use crate::index::{EmbeddingModel, Nearest, NearestFaces, Similar};
 use crate::store::Faces;
 use crate::{StoreError, index};
 use pgvector::HalfVector;

@@ -10,11 +10,9 @@
 //! [`ExternalIndex::step`] brings the engine up to the rows. While the engine is not available or a
 //! set is not complete, searches use the index of pgvector if it exists.
 mod follow;
-use crate::db;
 use crate::db::values::floats;
 use crate::index::EmbeddingModel;
-use crate::index::changes::IndexLog;
-use crate::index::changes::IndexSet;
+use crate::index::changes::{IndexLog, IndexSet};
 use crate::index::engine::{
     EngineError, EngineFace, EngineFilter, EngineHit, EngineQuery, FaceSet, VectorEngine, search_candidates,
 };
@@ -23,12 +21,11 @@ use crate::index::scope::{FaceFilter, FaceScope};
 use crate::index::{
     AllSimilar, FaceIndex, Nearest, NearestFaces, Neighbours, Pair, Pgvector, Similar, changes,
 };
-use crate::{StoreError, index};
+use crate::{StoreError, db, index};
 pub use follow::Followed;
 use follow::Progress;
 use pgvector::HalfVector;
-use sqlx::PgConnection;
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -172,9 +172,7 @@ impl Videos<'_> {
         .fetch_all(&self.0.pool)
         .await?)
     }
-}
 
-impl Videos<'_> {
     /// Deletes a video with its tracks and the frames of their best shots, also those with enrolled
     /// faces. Returns the blobs to delete after the commit.
     ///
@@ -192,9 +190,7 @@ impl Videos<'_> {
         let keys = delete_videos(conn, &[id]).await?;
         enqueue_blob_deletions(conn, keys).await
     }
-}
 
-impl Videos<'_> {
     /// Returns whether a face of the video has an embedding of another model than `model`.
     pub async fn has_other_model(
         self,

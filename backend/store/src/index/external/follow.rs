@@ -5,14 +5,12 @@
 //! therefore has a number, and the engine ignores outdated changes ([`Update::fence`]).
 use super::{Checked, ExternalIndex, floats, microseconds};
 use crate::index::changes;
-use crate::index::changes::IndexLog;
-use crate::index::changes::IndexSet;
+use crate::index::changes::{IndexLog, IndexSet};
 use crate::index::engine::{EngineError, EngineFace, Update};
 use crate::{StoreError, Tx};
 use domain::IndexSetState;
 use pgvector::HalfVector;
-use sqlx::PgConnection;
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
