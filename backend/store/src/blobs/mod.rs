@@ -4,7 +4,7 @@ mod folder;
 pub mod reserve;
 use crate::StoreError;
 use crate::blobs::folder::Draft;
-use crate::blobs::reserve::DiskReserve;
+use crate::blobs::reserve::{BYTES_PER_CHECK, DiskReserve};
 use bytes::Bytes;
 use folder::Folder;
 pub use folder::{Disk, LocalDisk};
@@ -26,9 +26,6 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use url::Url;
 
 const MAX_CONCURRENT_DELETIONS: usize = 16;
-
-/// Bytes of a file that are written between two checks of the free space.
-const BYTES_PER_CHECK: u64 = 64 << 20;
 
 /// How long requests to a failing bucket are retried. Callers wait during this time, some with an
 /// open transaction. The queue also retries jobs.

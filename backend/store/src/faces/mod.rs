@@ -218,9 +218,6 @@ impl Faces<'_> {
 
 async fn check_embeddings(conn: &mut PgConnection, faces: &[NewFace]) -> Result<(), StoreError> {
     let ids: Vec<i32> = faces.iter().map(|face| face.model_id).collect();
-    if ids.is_empty() {
-        return Ok(());
-    }
     let models: Vec<(i32, String, i32)> =
         sqlx::query_as("select id, name, dimensions from embedding_models where id = any($1)")
             .bind(ids)
