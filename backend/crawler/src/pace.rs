@@ -23,7 +23,7 @@ pub struct Pace {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestOutcome {
+pub enum RequestEnd {
     /// The head of a response arrived.
     Answered {
         status: u16,
@@ -48,16 +48,16 @@ impl Pace {
     /// Returns the state after a request. If the host requested a pause, also returns the duration
     /// during which no request is sent to it. `Retry-After` is unchanged; the caller limits it.
     #[must_use]
-    pub fn after(self, outcome: RequestOutcome, bounds: Bounds) -> (Self, Option<Duration>) {
+    pub fn after(self, outcome: RequestEnd, bounds: Bounds) -> (Self, Option<Duration>) {
         let within = |delay: Duration| delay.min(bounds.longest).max(bounds.least);
         let doubled = within(self.delay.max(INITIAL_DELAY).saturating_mul(2).max(self.delay));
         match outcome {
-            RequestOutcome::Answered { status: 429 | 503, retry_after, .. } => {
+            RequestEnd::Answered { status: 429 | 503, retry_after, .. } => {
                 let refusals = self.refusals.saturating_add(1);
                 let grown = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(refusals - 1)).min(MAX_PAUSE);
                 (Self { delay: doubled, refusals }, Some(retry_after.unwrap_or(grown)))
             }
-            RequestOutcome::Answered { status, took, .. } => {
+            RequestEnd::Answered { status, took, .. } => {
                 // The delay rises to the response time immediately, and falls by half of the
                 // difference per response.
                 let followed = took.max((self.delay + took) / 2);
@@ -66,7 +66,7 @@ impl Pace {
                 let refusals = if healthy { 0 } else { self.refusals };
                 (Self { delay: within(delay), refusals }, None)
             }
-            RequestOutcome::Failed => (Self { delay: doubled, ..self }, None),
+            RequestEnd::Failed => (Self { delay: doubled, ..self }, None),
         }
     }
 }
@@ -81,11 +81,11 @@ mod tests {
     }
     const BOUNDS: Bounds = Bounds { least: ms(100), longest: ms(10_000) };
 
-    fn answered(status: u16, took: u64) -> RequestOutcome {
-        RequestOutcome::Answered { status, retry_after: None, took: ms(took) }
+    fn answered(status: u16, took: u64) -> RequestEnd {
+        RequestEnd::Answered { status, retry_after: None, took: ms(took) }
     }
-    fn run(start: Pace, outcomes: &[RequestOutcome]) -> Vec<u64> {
-        let step = |pace: &mut Pace, outcome: &RequestOutcome| {
+    fn run(start: Pace, outcomes: &[RequestEnd]) -> Vec<u64> {
+        let step = |pace: &mut Pace, outcome: &RequestEnd| {
             *pace = pace.after(*outcome, BOUNDS).0;
             Some(pace.delay.as_millis() as u64)
         };
@@ -110,8 +110,8 @@ mod tests {
         for status in [400, 403, 404, 410, 500, 502, 504] {
             assert_eq!(run(start, &[answered(status, 1)]), [2000], "{status}");
         }
-        assert_eq!(run(start, &[RequestOutcome::Failed; 3]), [4000, 8000, 10_000]);
-        assert_eq!(run(Pace::default(), &[RequestOutcome::Failed]), [250]);
+        assert_eq!(run(start, &[RequestEnd::Failed; 3]), [4000, 8000, 10_000]);
+        assert_eq!(run(Pace::default(), &[RequestEnd::Failed]), [250]);
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(pauses, [Some(5), Some(10), None, Some(20), None, Some(5)]);
         let (_, pause) = Pace { refusals: u32::MAX, ..pace }.after(refused, BOUNDS);
         assert_eq!(pause, Some(MAX_PAUSE));
-        let asked = RequestOutcome::Answered { status: 503, retry_after: Some(ms(42)), took: ms(1) };
+        let asked = RequestEnd::Answered { status: 503, retry_after: Some(ms(42)), took: ms(1) };
         assert_eq!(pace.after(asked, BOUNDS).1, Some(ms(42)));
     }
 
@@ -137,7 +137,7 @@ mod tests {
             least in 0_u64..400_000, longest in 0_u64..20_000,
         ) {
             let bounds = Bounds { least: ms(least), longest: ms(longest) };
-            let outcome = if answer { answered(status, took) } else { RequestOutcome::Failed };
+            let outcome = if answer { answered(status, took) } else { RequestEnd::Failed };
             let (next, pause) = Pace { delay: ms(delay), refusals }.after(outcome, bounds);
             prop_assert!(next.delay >= bounds.least);
             prop_assert!(next.delay <= bounds.longest.max(bounds.least));

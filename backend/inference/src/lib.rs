@@ -33,7 +33,7 @@ pub use devices::GpuDevice;
 pub use engine::{BuiltEngine, build_engines};
 pub use engine::{Detector, DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
 pub use engine::{DeviceFailure, VIDEO_DECODING, VideoPlacement, no_video_decoding, place_video_decoding};
-pub use engine::{DeviceTest, SelfTest, TestOutcome, self_test};
+pub use engine::{DeviceTest, SelfTest, TestResult, self_test};
 pub use error::{RunError, StartError};
 pub use fair_queue::{FairQueue, Requester};
 pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, OWN_MANIFEST, Pack, ResolvedPack, Wheel};

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 mod common;
 use common::*;
-use inference::{Config, CpuBackend, Engine, Precision, Priority, ResolvedPack, TestOutcome, self_test};
+use inference::{Config, CpuBackend, Engine, Precision, Priority, ResolvedPack, TestResult, self_test};
 use std::sync::Arc;
 use vision::{Detection, Frame};
 
@@ -125,7 +125,7 @@ fn self_test_distinguishes_openvino_from_cpu_provider() {
         |provider: &str| report.tests.iter().filter(|test| test.provider == provider).collect::<Vec<_>>();
     assert_eq!((of("cpu").len(), of("openvino").len()), (5, 2));
     for test in of("openvino") {
-        assert_eq!((test.outcome, test.device.as_str()), (TestOutcome::Passed, "openvino"), "{test:?}");
+        assert_eq!((test.outcome, test.device.as_str()), (TestResult::Passed, "openvino"), "{test:?}");
         assert!(test.runs.iter().all(|run| run.difference < 1e-3), "{test:?}");
     }
 }

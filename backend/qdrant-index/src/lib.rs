@@ -25,7 +25,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::index::engine::{
-    Candidate, EngineError, EngineFace, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
+    EngineError, EngineFace, EngineHit, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
 };
 use uuid::Uuid;
 
@@ -296,10 +296,10 @@ impl Server {
     }
 }
 
-fn candidates(answer: BatchResult) -> Vec<Candidate> {
+fn candidates(answer: BatchResult) -> Vec<EngineHit> {
     let found = answer.result.into_iter();
     found
-        .filter_map(|point| Some(Candidate { id: points::uuid(point.id)?, similarity: point.score }))
+        .filter_map(|point| Some(EngineHit { id: points::uuid(point.id)?, similarity: point.score }))
         .collect()
 }
 
@@ -383,7 +383,7 @@ impl VectorEngine for Server {
         &self,
         set: &FaceSet,
         queries: Vec<EngineQuery>,
-    ) -> Result<Vec<Vec<Candidate>>, EngineError> {
+    ) -> Result<Vec<Vec<EngineHit>>, EngineError> {
         let mut answers = Vec::with_capacity(queries.len());
         let mut left = queries.into_iter().peekable();
         while left.peek().is_some() {

@@ -21,7 +21,6 @@ use uuid::Uuid;
 pub struct Groups;
 
 impl Queue {
-    /// Returns the operations on groups.
     pub fn groups(&self) -> Groups {
         Groups
     }

@@ -43,7 +43,6 @@ pub struct QueueReport {
 pub struct Jobs<'a>(pub(crate) &'a Queue);
 
 impl Queue {
-    /// Returns the operations on single jobs.
     pub fn jobs(&self) -> Jobs<'_> {
         Jobs(self)
     }

@@ -91,9 +91,7 @@ impl Store {
             Err(_) => Err(StoreError::Database(sqlx::Error::PoolTimedOut)),
         }
     }
-}
 
-impl Store {
     /// Schema and migrations.
     pub fn schema(&self) -> Schema<'_> {
         Schema(&self.pool)

@@ -6,7 +6,7 @@ use crate::output;
 use crate::service::{prepare_models, start_engine};
 use clap::Args;
 use comfy_table::Table;
-use inference::{Config, DeviceReport, DeviceTest, GpuBackend, GpuDevice, SelfTest, TestOutcome};
+use inference::{Config, DeviceReport, DeviceTest, GpuBackend, GpuDevice, SelfTest, TestResult};
 
 /// The arguments of `gpu`.
 #[derive(Args, Debug)]
@@ -151,9 +151,9 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
             _ => reasons.add(&test.device, test.reason.as_deref()),
         }
         let result = match test.outcome {
-            TestOutcome::Passed => "passed",
-            TestOutcome::Failed => "failed",
-            TestOutcome::Absent => "absent",
+            TestResult::Passed => "passed",
+            TestResult::Failed => "failed",
+            TestResult::Absent => "absent",
         };
         let load = test.load.as_ref();
         let grown = load.and_then(|load| Some(load.memory_after?.saturating_sub(load.memory_before?)));
@@ -189,11 +189,11 @@ fn exit_of_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
     let passed = |provider: Option<&str>| {
         tests
             .iter()
-            .any(|test| test.outcome == TestOutcome::Passed && provider.is_none_or(|p| p == test.provider))
+            .any(|test| test.outcome == TestResult::Passed && provider.is_none_or(|p| p == test.provider))
     };
     if !passed(None) || requested.is_some() && !passed(requested) {
         Exit::Failure
-    } else if tests.iter().any(|test| test.outcome == TestOutcome::Failed) {
+    } else if tests.iter().any(|test| test.outcome == TestResult::Failed) {
         Exit::Partial
     } else {
         Exit::Success
@@ -204,7 +204,7 @@ fn exit_of_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
 mod tests {
     use super::*;
 
-    fn of(provider: &'static str, outcome: TestOutcome) -> DeviceTest {
+    fn of(provider: &'static str, outcome: TestResult) -> DeviceTest {
         DeviceTest {
             provider,
             device: provider.into(),
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn gpu_test_exit_code_follows_requested_backend() {
-        use TestOutcome::{Absent, Failed, Passed};
+        use TestResult::{Absent, Failed, Passed};
         let none = [of("cpu", Passed), of("cuda", Absent)];
         assert_eq!(exit_of_tests(&none, GpuBackend::Auto), Exit::Success);
         assert_eq!(exit_of_tests(&none, GpuBackend::Cuda), Exit::Failure);

@@ -15,4 +15,4 @@ mod selftest;
 pub use load::{BuiltEngine, build_engines};
 pub use resolve::{DeviceFailure, VIDEO_DECODING, VideoPlacement, no_video_decoding, place_video_decoding};
 pub use run::{Detector, DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
-pub use selftest::{DeviceTest, SelfTest, TestOutcome, self_test};
+pub use selftest::{DeviceTest, SelfTest, TestResult, self_test};

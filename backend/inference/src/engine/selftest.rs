@@ -13,7 +13,7 @@ use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum TestOutcome {
+pub enum TestResult {
     /// The results agree with the CPU's.
     Passed,
     /// The provider exists, but the run failed or the results differ.
@@ -31,7 +31,7 @@ pub struct DeviceTest {
     pub device: String,
     /// `face_detection`, …; `None` if the provider is absent.
     pub operation: Option<&'static str>,
-    pub outcome: TestOutcome,
+    pub outcome: TestResult,
     /// Why the test did not pass, and what to do about it.
     pub reason: Option<String>,
     /// The kind of the reason, as in [`crate::OperationReport`].
@@ -84,7 +84,7 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
     for provider in Provider::ALL {
         if let Some(reason) = Unavailable::absence(provider, runtime.path()) {
             tests.push(DeviceTest {
-                outcome: TestOutcome::Absent,
+                outcome: TestResult::Absent,
                 ..failed(empty_test(provider, provider.name(), None), &reason)
             });
             continue;
@@ -140,7 +140,7 @@ fn test_image_operation<M: Model>(
 ) -> DeviceTest {
     let test = operation_test(candidate.model.operation(), provider, id);
     if let Err(reason) = for_pixels(provider) {
-        return DeviceTest { outcome: TestOutcome::Absent, ..failed(test, &reason) };
+        return DeviceTest { outcome: TestResult::Absent, ..failed(test, &reason) };
     }
     let Attempts { config, runtime, .. } = *attempts;
     let trial = attempts.attempt(provider, id, || candidate.try_on(config, runtime, provider, id, true));
@@ -154,7 +154,7 @@ fn complete(
 ) -> DeviceTest {
     match measurements {
         Ok((session_seconds, load, runs)) => DeviceTest {
-            outcome: TestOutcome::Passed,
+            outcome: TestResult::Passed,
             session_seconds: Some(session_seconds),
             load: Some(load),
             runs,
@@ -166,7 +166,7 @@ fn complete(
 
 fn failed(test: DeviceTest, reason: &Unavailable) -> DeviceTest {
     DeviceTest {
-        outcome: TestOutcome::Failed,
+        outcome: TestResult::Failed,
         reason: Some(reason.sentence()),
         reason_kind: Some(reason.kind.name()),
         detail: Some(reason.detail.clone()),
@@ -188,7 +188,7 @@ fn empty_test(provider: Provider, device: &str, operation: Option<&'static str>)
         provider: provider.name(),
         device: device.to_owned(),
         operation,
-        outcome: TestOutcome::Absent,
+        outcome: TestResult::Absent,
         reason: None,
         reason_kind: None,
         detail: None,

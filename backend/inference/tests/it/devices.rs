@@ -7,7 +7,7 @@ use inference::runtime::Runtime;
 use inference::tensorrt::Profile;
 use inference::{
     Config, CpuBackend, Engine, GpuBackend, ModelKind, Operation, PerformanceMode, Precision, Priority,
-    StartError, TestOutcome, build_engines, self_test,
+    StartError, TestResult, build_engines, self_test,
 };
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ fn self_test_runs_every_model_and_explains_absent_providers() {
     let operations: Vec<_> = cpu.iter().map(|test| test.operation.unwrap()).collect();
     assert_eq!(operations, Operation::ALL.map(Operation::name).as_slice());
     for test in &cpu {
-        assert_eq!((test.outcome, test.device.as_str()), (TestOutcome::Passed, "cpu"), "{test:?}");
+        assert_eq!((test.outcome, test.device.as_str()), (TestResult::Passed, "cpu"), "{test:?}");
         assert!(test.runs.iter().all(|run| run.steady_seconds.is_some()));
     }
     let (models, graphs) = cpu.split_at(2);
@@ -42,7 +42,7 @@ fn self_test_runs_every_model_and_explains_absent_providers() {
         assert!(test.load.as_ref().unwrap().bytes > 0);
     }
     for test in report.tests.iter().filter(|test| test.provider != "cpu") {
-        assert_eq!(test.outcome, TestOutcome::Absent, "{test:?}");
+        assert_eq!(test.outcome, TestResult::Absent, "{test:?}");
         assert!(test.reason.as_deref().unwrap().contains("built without it"), "{test:?}");
         assert!(matches!(test.reason_kind, Some("not_in_library" | "not_in_build")), "{test:?}");
     }
@@ -74,7 +74,7 @@ fn model_without_batch_axis_runs_single_items() {
     let pack = resolve(&builtin("research"));
     let report = self_test(&Config { gpu_batch_size: 4, ..config() }, &pack).unwrap();
     let detection = report.tests.iter().find(|test| test.operation == Some("face_detection")).unwrap();
-    assert_eq!(detection.outcome, TestOutcome::Passed, "{detection:?}");
+    assert_eq!(detection.outcome, TestResult::Passed, "{detection:?}");
     assert_eq!(detection.runs.iter().map(|run| run.batch).collect::<Vec<_>>(), [1]);
 }
 

@@ -3,7 +3,7 @@
 use crate::Crawls;
 use crate::domain::jobs::CollectionDeletion;
 use crate::domain::{ChangeError, CrawlError, TURN, Turn, jobs};
-use queue::{Claim, ClaimedJob, Handler, Outcome, Queue, QueueError};
+use queue::{Claim, ClaimedJob, Handler, Queue, QueueError, RunEnd};
 use serde_json::json;
 use std::time::Duration;
 use store::keys::audit::{Action, AuditEntry};
@@ -82,28 +82,28 @@ enum Piece {
 
 #[async_trait::async_trait]
 impl Handler for EraseCollection {
-    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
         let collection = match jobs::read::<CollectionDeletion>(&job.payload) {
             Ok(deletion) => deletion.collection_id,
-            Err(error) => return Outcome::Discard(error),
+            Err(error) => return RunEnd::Discard(error),
         };
         if let Err(error) = self.cancel_crawls(collection).await {
-            return Outcome::Retry(error.to_string(), None);
+            return RunEnd::Retry(error.to_string(), None);
         }
         let turn = Turn::of(&self.queue, &job, TURN);
         loop {
             if cancel.is_cancelled() || turn.is_over().await {
-                return Outcome::Snooze(Duration::ZERO);
+                return RunEnd::Snooze(Duration::ZERO);
             }
             match self.piece(collection, job.claim).await {
                 Ok(Piece::Last) => break,
                 Ok(Piece::Some) => {}
-                Ok(Piece::Stuck) => return Outcome::Snooze(RETRY_WAIT),
-                Err(ChangeError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
-                Err(error) => return Outcome::Retry(error.to_string(), None),
+                Ok(Piece::Stuck) => return RunEnd::Snooze(RETRY_WAIT),
+                Err(ChangeError::Queue(QueueError::Stale(_))) => return RunEnd::Stale,
+                Err(error) => return RunEnd::Retry(error.to_string(), None),
             }
         }
         tracing::info!(%collection, "erased a deleted collection");
-        Outcome::Done
+        RunEnd::Done
     }
 }

@@ -16,8 +16,8 @@ use crate::domain::forget_jobs;
 use crate::domain::jobs::{NextRun, WebhookMessage};
 use crate::domain::{ChangeError, CrawlError, CrawlOptions, jobs};
 use domain::{CrawlState, Reason};
-use queue::{ClaimedJob, Handler, Outcome, Queue, QueueError};
-use store::crawls::ledger::Outcomes;
+use queue::{ClaimedJob, Handler, Queue, QueueError, RunEnd};
+use store::crawls::ledger::LedgerCount;
 use store::crawls::{Crawl, CrawlProgress};
 use store::{Store, StoreError, Tx, retried};
 use tokio_util::sync::CancellationToken;
@@ -71,11 +71,11 @@ pub(crate) async fn finish_if_done(
 }
 
 /// Returns `None` if the crawl fetched something, and otherwise a sentence with the reasons.
-fn failure_reason(outcomes: &[Outcomes]) -> Option<String> {
+fn failure_reason(outcomes: &[LedgerCount]) -> Option<String> {
     if outcomes.iter().any(|outcome| outcome.fetched) {
         return None;
     }
-    let reason = |outcome: &Outcomes| outcome.reason.as_ref().map_or("no reason".into(), Reason::code);
+    let reason = |outcome: &LedgerCount| outcome.reason.as_ref().map_or("no reason".into(), Reason::code);
     let reasons: Vec<String> =
         outcomes.iter().map(|outcome| format!("{} ({})", reason(outcome), outcome.count)).collect();
     let refused = |reason: &Reason| outcomes.iter().any(|outcome| outcome.reason.as_ref() == Some(reason));
@@ -150,23 +150,23 @@ pub(crate) struct StartCrawl(pub(crate) Crawls);
 
 #[async_trait::async_trait]
 impl Handler for StartCrawl {
-    async fn run(&self, job: ClaimedJob, _cancel: CancellationToken) -> Outcome {
+    async fn run(&self, job: ClaimedJob, _cancel: CancellationToken) -> RunEnd {
         let run: NextRun = match jobs::read(&job.payload) {
             Ok(run) => run,
-            Err(error) => return Outcome::Discard(error),
+            Err(error) => return RunEnd::Discard(error),
         };
         match self.0.start_next(run.crawl_id, job.claim).await {
             Ok(started) => {
                 if let Some(crawl) = started {
                     tracing::info!(crawl = %crawl.id, series = ?crawl.series_id, "started the next run of a crawl");
                 }
-                Outcome::Settled
+                RunEnd::Settled
             }
-            Err(CrawlError::Queue(QueueError::Stale(_))) => Outcome::Stale,
+            Err(CrawlError::Queue(QueueError::Stale(_))) => RunEnd::Stale,
             // The crawl was deleted after its next run was scheduled.
-            Err(CrawlError::Store(StoreError::NotFound { .. })) => Outcome::Done,
-            Err(error @ CrawlError::Store(StoreError::Invalid(_))) => Outcome::Discard(error.to_string()),
-            Err(error) => Outcome::Retry(error.to_string(), None),
+            Err(CrawlError::Store(StoreError::NotFound { .. })) => RunEnd::Done,
+            Err(error @ CrawlError::Store(StoreError::Invalid(_))) => RunEnd::Discard(error.to_string()),
+            Err(error) => RunEnd::Retry(error.to_string(), None),
         }
     }
 }
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn failure_reason_lists_causes_with_remedies() {
-        let outcomes = |reason| Outcomes { fetched: false, reason: Some(reason), count: 2 };
+        let outcomes = |reason| LedgerCount { fetched: false, reason: Some(reason), count: 2 };
         let missing = outcomes(Reason::Http(404));
         assert_eq!(failure_reason(&[missing]).as_deref(), Some("nothing could be fetched: http_404 (2)"));
         let guarded = failure_reason(&[outcomes(Reason::ForbiddenAddress)]).unwrap_or_default();
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(
             failure_reason(&[
                 outcomes(Reason::OutOfScope),
-                Outcomes { fetched: true, reason: None, count: 1 }
+                LedgerCount { fetched: true, reason: None, count: 1 }
             ]),
             None
         );

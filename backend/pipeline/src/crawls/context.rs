@@ -14,7 +14,7 @@ use crate::images::ingest::count_outcome;
 use crate::{CrawlOptions, Crawls, Ingest, crawls, profile_of};
 use crawler::Fetcher;
 use domain::{CrawlState, Reason, Unprocessed};
-use queue::{ClaimedJob, Outcome, Queue, QueueError};
+use queue::{ClaimedJob, Queue, QueueError, RunEnd};
 use std::collections::HashMap;
 use std::collections::HashSet;
 use std::future::Future;
@@ -91,12 +91,12 @@ impl Context {
         row: Row,
         cancel: CancellationToken,
         work: impl Future<Output = Result<(), JobError>>,
-    ) -> Outcome {
+    ) -> RunEnd {
         let live = self.live_jobs.begin(crawl);
         let outcome = self.run(job, crawl, row, &cancel, work).await;
         // The row of a stale claim may be settled too, by a commit without a response or before the
         // work was dropped.
-        let settled = matches!(outcome, Outcome::Settled | Outcome::Stale) || cancel.is_cancelled();
+        let settled = matches!(outcome, RunEnd::Settled | RunEnd::Stale) || cancel.is_cancelled();
         if live.end(settled) {
             closing::end_if_done(&self.store, &self.queue, crawl).await;
         }
@@ -110,21 +110,21 @@ impl Context {
         row: Row,
         cancel: &CancellationToken,
         work: impl Future<Output = Result<(), JobError>>,
-    ) -> Outcome {
+    ) -> RunEnd {
         let error = tokio::select! {
             done = work => match done {
-                Ok(()) => return Outcome::Settled,
+                Ok(()) => return RunEnd::Settled,
                 Err(error) => error,
             },
             // The crawl has been cancelled, so no result would be stored.
-            () = self.until_cancelled(crawl) => return Outcome::Stale,
+            () = self.until_cancelled(crawl) => return RunEnd::Stale,
             // The claim is lost or will be released. Snoozing a lost claim is a no-op.
-            () = cancel.cancelled() => return Outcome::Snooze(Duration::ZERO),
+            () = cancel.cancelled() => return RunEnd::Snooze(Duration::ZERO),
         };
         match self.handle_error(job, crawl, row, error).await {
             Ok(outcome) => outcome,
-            Err(QueueError::Stale(_)) => Outcome::Stale,
-            Err(error) => Outcome::Retry(error.to_string(), None),
+            Err(QueueError::Stale(_)) => RunEnd::Stale,
+            Err(error) => RunEnd::Retry(error.to_string(), None),
         }
     }
 
@@ -134,15 +134,15 @@ impl Context {
         crawl: Uuid,
         row: Row,
         error: JobError,
-    ) -> Result<Outcome, QueueError> {
+    ) -> Result<RunEnd, QueueError> {
         tracing::debug!(job = %job.claim.id, attempt = job.attempt, ledger = row.name(), ?error, "job error");
         match error {
-            JobError::Stale => Ok(Outcome::Stale),
-            JobError::Gone => Ok(Outcome::Done),
-            JobError::Later(wait) => Ok(Outcome::Snooze(wait)),
+            JobError::Stale => Ok(RunEnd::Stale),
+            JobError::Gone => Ok(RunEnd::Done),
+            JobError::Later(wait) => Ok(RunEnd::Snooze(wait)),
             JobError::Retry { reason, detail, wait } if job.attempt < job.max_attempts => {
                 metrics::counter!("facecrawl_crawl_retries_total", "reason" => reason.code()).increment(1);
-                Ok(Outcome::Retry(format!("{reason}: {detail}"), wait))
+                Ok(RunEnd::Retry(format!("{reason}: {detail}"), wait))
             }
             JobError::Retry { reason, detail, .. } => {
                 let end =
@@ -165,7 +165,7 @@ impl Context {
         row: Row,
         end: RowEnd<'_>,
         spent: bool,
-    ) -> Result<Outcome, QueueError> {
+    ) -> Result<RunEnd, QueueError> {
         let RowEnd { reason, detail, .. } = end;
         let ended: Result<(), ChangeError> = retried("settle_row", || async {
             let mut tx = self.store.begin().await?;
@@ -182,10 +182,10 @@ impl Context {
         match ended {
             Ok(()) => {
                 count_outcome(row.name(), end.state.as_str(), Some(end.reason));
-                Ok(Outcome::Settled)
+                Ok(RunEnd::Settled)
             }
             Err(ChangeError::Queue(error)) => Err(error),
-            Err(ChangeError::Store(error)) => Ok(Outcome::Retry(error.to_string(), None)),
+            Err(ChangeError::Store(error)) => Ok(RunEnd::Retry(error.to_string(), None)),
         }
     }
 

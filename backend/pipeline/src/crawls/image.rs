@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crawler::fetch::Kind;
 use crawler::{Directives, Fetched, Referrer, Request, Validators};
 use domain::Reason;
-use queue::{Claim, ClaimedJob, Handler, Outcome};
+use queue::{Claim, ClaimedJob, Handler, RunEnd};
 use std::sync::Arc;
 use store::crawls::http_cache::CachedResponse;
 use store::crawls::ledger::Ledger;
@@ -22,10 +22,10 @@ pub(crate) struct ScanImage(pub(crate) Arc<Context>);
 
 #[async_trait::async_trait]
 impl Handler for ScanImage {
-    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
         let image: ImageJob = match jobs::read(&job.payload) {
             Ok(image) => image,
-            Err(error) => return Outcome::Discard(error),
+            Err(error) => return RunEnd::Discard(error),
         };
         let row = Row::new(Ledger::ImageUrls, image.image_url_id);
         let incomplete = accepts_incomplete(job.attempt, job.max_attempts);

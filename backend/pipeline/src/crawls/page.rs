@@ -13,7 +13,7 @@ use crawler::fetch::Kind;
 use crawler::frontier::Yield;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, hls, sitemap, urls};
 use domain::{ImageState, Reason, Unprocessed};
-use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
+use queue::{Claim, ClaimedJob, Handler, NewJob, RunEnd};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::crawls::Crawl;
@@ -34,10 +34,10 @@ pub(crate) struct ScanPage(pub(crate) Arc<Context>);
 
 #[async_trait::async_trait]
 impl Handler for ScanPage {
-    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
         let page: PageJob = match jobs::read(&job.payload) {
             Ok(page) => page,
-            Err(error) => return Outcome::Discard(error),
+            Err(error) => return RunEnd::Discard(error),
         };
         let row = Row::new(Ledger::Pages, page.page_id);
         let incomplete = accepts_incomplete(job.attempt, job.max_attempts);

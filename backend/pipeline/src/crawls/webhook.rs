@@ -11,7 +11,7 @@ use crate::domain::jobs::WebhookMessage;
 use crate::domain::{CrawlOptions, Secret, jobs};
 use crawler::Fetcher;
 use hmac::{Hmac, KeyInit, Mac};
-use queue::{ClaimedJob, Handler, Outcome};
+use queue::{ClaimedJob, Handler, RunEnd};
 use sha2::Sha256;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,29 +41,29 @@ impl DeliverWebhook {
         Self { store, fetcher, secret, retry, deliveries: Arc::default() }
     }
 
-    async fn deliver(&self, job: &ClaimedJob, message: &WebhookMessage) -> Outcome {
+    async fn deliver(&self, job: &ClaimedJob, message: &WebhookMessage) -> RunEnd {
         let crawl = match self.store.crawls().get(message.crawl_id).await {
             Ok(crawl) => crawl,
-            Err(StoreError::NotFound { .. }) => return Outcome::Done,
-            Err(error) => return Outcome::Retry(error.to_string(), None),
+            Err(StoreError::NotFound { .. }) => return RunEnd::Done,
+            Err(error) => return RunEnd::Retry(error.to_string(), None),
         };
         let options: Result<CrawlOptions, _> = serde_json::from_value(crawl.options.clone());
-        let Some(url) = options.ok().and_then(|options| options.webhook) else { return Outcome::Done };
+        let Some(url) = options.ok().and_then(|options| options.webhook) else { return RunEnd::Done };
         let host = crawler::urls::host_key(&url);
         let _permit = match self.deliveries.acquire(&host, crawl.collection_id, job.attempt <= 1) {
             Ok(permit) => permit,
-            Err(wait) => return Outcome::Snooze(wait),
+            Err(wait) => return RunEnd::Snooze(wait),
         };
         let Some(secret) = &self.secret else {
             return self.retry_later(job, "WEBHOOK_SECRET is not set on this worker".into());
         };
         let signers = match self.store.collections().webhook_signers(crawl.collection_id).await {
             Ok(signers) => signers,
-            Err(error) => return Outcome::Retry(error.to_string(), None),
+            Err(error) => return RunEnd::Retry(error.to_string(), None),
         };
         let progress = match self.store.crawls().progress(crawl.id).await {
             Ok(progress) => progress,
-            Err(error) => return Outcome::Retry(error.to_string(), None),
+            Err(error) => return RunEnd::Retry(error.to_string(), None),
         };
         let body = serde_json::json!({
             "event": message.event,
@@ -80,40 +80,40 @@ impl DeliverWebhook {
             ("x-facecrawl-timestamp", timestamp),
         ];
         match self.fetcher.post(&url, &headers, body.into()).await {
-            Ok(status) if (200..300).contains(&status) => Outcome::Done,
-            Ok(GONE) => Outcome::Discard("the webhook responded with status 410 (gone)".into()),
+            Ok(status) if (200..300).contains(&status) => RunEnd::Done,
+            Ok(GONE) => RunEnd::Discard("the webhook responded with status 410 (gone)".into()),
             Ok(status) => self.retry_later(job, format!("the webhook responded with status {status}")),
             Err(error) => self
                 .retry_later(job, format!("the webhook could not be reached ({}): {error}", error.reason())),
         }
     }
 
-    fn retry_later(&self, job: &ClaimedJob, why: String) -> Outcome {
+    fn retry_later(&self, job: &ClaimedJob, why: String) -> RunEnd {
         let tripled = 3_u32.saturating_pow(u32::from(job.attempt.unsigned_abs()).saturating_sub(1));
         let wait = self.retry.saturating_mul(tripled).min(MAX_WAIT);
-        Outcome::Retry(why, Some(wait))
+        RunEnd::Retry(why, Some(wait))
     }
 }
 
 #[async_trait::async_trait]
 impl Handler for DeliverWebhook {
-    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
         let message: WebhookMessage = match jobs::read(&job.payload) {
             Ok(message) => message,
-            Err(error) => return Outcome::Discard(error),
+            Err(error) => return RunEnd::Discard(error),
         };
         tokio::select! {
             outcome = self.deliver(&job, &message) => {
                 let label = match outcome {
                     // The message was not sent.
-                    Outcome::Snooze(_) => return outcome,
-                    Outcome::Done => "delivered",
+                    RunEnd::Snooze(_) => return outcome,
+                    RunEnd::Done => "delivered",
                     _ => "failed",
                 };
                 metrics::counter!("facecrawl_webhook_deliveries_total", "outcome" => label).increment(1);
                 outcome
             }
-            () = cancel.cancelled() => Outcome::Snooze(Duration::ZERO),
+            () = cancel.cancelled() => RunEnd::Snooze(Duration::ZERO),
         }
     }
 }

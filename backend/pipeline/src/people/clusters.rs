@@ -20,7 +20,7 @@
 //! dot product of their mean embeddings. A cluster is stored as one mean vector and a weight.
 use crate::domain::jobs::ClusterJob;
 use crate::domain::{TURN, Turn, jobs};
-use queue::{Claim, ClaimedJob, Handler, Outcome, Queue, QueueError};
+use queue::{Claim, ClaimedJob, Handler, Queue, QueueError, RunEnd};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::time::Duration;
@@ -315,28 +315,28 @@ pub(crate) struct ClusterCollection {
 
 #[async_trait::async_trait]
 impl Handler for ClusterCollection {
-    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
         let payload: ClusterJob = match jobs::read(&job.payload) {
             Ok(payload) => payload,
-            Err(error) => return Outcome::Discard(error),
+            Err(error) => return RunEnd::Discard(error),
         };
         let error = match self.cluster(payload.clustering_id, &job, &cancel).await {
             Ok(outcome) => return outcome,
-            Err(ClusterError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
+            Err(ClusterError::Queue(QueueError::Stale(_))) => return RunEnd::Stale,
             // The clustering was deleted with its collection.
-            Err(ClusterError::Store(StoreError::NotFound { .. })) => return Outcome::Done,
+            Err(ClusterError::Store(StoreError::NotFound { .. })) => return RunEnd::Done,
             Err(error) => error.to_string(),
         };
         // Each step resets the number of attempts.
         match self.queue.attempt(job.claim).await {
-            Ok(attempt) if attempt < job.max_attempts => return Outcome::Retry(error, None),
+            Ok(attempt) if attempt < job.max_attempts => return RunEnd::Retry(error, None),
             Ok(_) => {}
-            Err(QueueError::Stale(_)) => return Outcome::Stale,
-            Err(also) => return Outcome::Retry(format!("{error}; {also}"), None),
+            Err(QueueError::Stale(_)) => return RunEnd::Stale,
+            Err(also) => return RunEnd::Retry(format!("{error}; {also}"), None),
         }
         match self.give_up(payload.clustering_id, &error).await {
-            Ok(()) => Outcome::Discard(error),
-            Err(also) => Outcome::Discard(format!("{error}; the failure could not be recorded: {also}")),
+            Ok(()) => RunEnd::Discard(error),
+            Err(also) => RunEnd::Discard(format!("{error}; the failure could not be recorded: {also}")),
         }
     }
 }
@@ -351,22 +351,22 @@ impl ClusterCollection {
         id: Uuid,
         job: &ClaimedJob,
         cancel: &CancellationToken,
-    ) -> Result<Outcome, ClusterError> {
+    ) -> Result<RunEnd, ClusterError> {
         let (claim, turn) = (job.claim, Turn::of(&self.queue, job, TURN));
         let run = self.store.clusters().get(id).await?;
         let left = self.store.clusters().count_unclustered(&scope_of(&run)).await?;
         if !self.store.clusters().resume(id, left).await? {
-            return Ok(Outcome::Done);
+            return Ok(RunEnd::Done);
         }
         let mut after = Uuid::nil();
         loop {
             if cancel.is_cancelled() || turn.is_over().await {
                 // Finished steps are stored, so the next claim continues with the other faces.
-                return Ok(Outcome::Snooze(Duration::ZERO));
+                return Ok(RunEnd::Snooze(Duration::ZERO));
             }
             match step(&self.store, &self.queue, claim, &run, after).await? {
                 Step::Done(last) => after = last,
-                Step::Over => return Ok(Outcome::Done),
+                Step::Over => return Ok(RunEnd::Done),
                 Step::NoneLeft => break,
             }
         }
@@ -375,7 +375,7 @@ impl ClusterCollection {
         self.store.clusters().end(tx.conn(), id, None).await?;
         tx.commit().await?;
         tracing::info!(collection = %run.collection_id, clustering = %id, "faces clustered");
-        Ok(Outcome::Settled)
+        Ok(RunEnd::Settled)
     }
 
     async fn give_up(&self, id: Uuid, error: &str) -> Result<(), StoreError> {

@@ -13,7 +13,7 @@ use crate::videos::store::{ReadVideoError, VideoFile, VideoReader};
 use crate::{AnalyzeError, IngestError, VideoAnalyzeError};
 use domain::{Reason, VideoState};
 use queue::NewJob;
-use queue::{ClaimedJob, Handler, Outcome, QueueError};
+use queue::{ClaimedJob, Handler, QueueError, RunEnd};
 use std::sync::Arc;
 use std::time::Duration;
 use store::videos::{Video, VideoEnd};
@@ -57,19 +57,19 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
 #[async_trait::async_trait]
 impl Handler for VideoHandler {
-    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
         let id = match jobs::read::<VideoJob>(&job.payload) {
             Ok(job) => job.video_id,
-            Err(error) => return Outcome::Discard(error),
+            Err(error) => return RunEnd::Discard(error),
         };
         let video = match retried("video", || self.context.store.videos().get(id)).await {
             Ok(video) if video.state.is_live() => video,
-            Ok(_) | Err(StoreError::NotFound { .. }) => return Outcome::Done,
-            Err(error) => return Outcome::Retry(error.to_string(), None),
+            Ok(_) | Err(StoreError::NotFound { .. }) => return RunEnd::Done,
+            Err(error) => return RunEnd::Retry(error.to_string(), None),
         };
         let outcome = self.run_video(&job, &video, &cancel).await;
         if let Some(crawl) = video.crawl_id
-            && (matches!(outcome, Outcome::Settled | Outcome::Stale | Outcome::Done) || cancel.is_cancelled())
+            && (matches!(outcome, RunEnd::Settled | RunEnd::Stale | RunEnd::Done) || cancel.is_cancelled())
         {
             closing::end_if_done(&self.context.store, &self.context.queue, crawl).await;
         }
@@ -82,7 +82,7 @@ impl VideoHandler {
         Self { context, tools, step }
     }
 
-    async fn run_video(&self, job: &ClaimedJob, video: &Video, cancel: &CancellationToken) -> Outcome {
+    async fn run_video(&self, job: &ClaimedJob, video: &Video, cancel: &CancellationToken) -> RunEnd {
         let error = tokio::select! {
             done = self.read(job, video) => match done {
                 Ok(outcome) => return outcome,
@@ -93,12 +93,12 @@ impl VideoHandler {
                 return self.postpone(job, video.id, Duration::ZERO).await;
             }
             // The claim is lost or will be released. Snoozing a lost claim is a no-op.
-            () = cancel.cancelled() => return Outcome::Snooze(Duration::ZERO),
+            () = cancel.cancelled() => return RunEnd::Snooze(Duration::ZERO),
         };
         self.handle_error(job, video.id, error).await
     }
 
-    async fn read(&self, job: &ClaimedJob, video: &Video) -> Result<Outcome, ScanError> {
+    async fn read(&self, job: &ClaimedJob, video: &Video) -> Result<RunEnd, ScanError> {
         let next = VideoJob { video_id: video.id };
         match (self.step, &video.source_key) {
             (Step::Scan, None) => return self.replace(job, next.fetch(video.collection_id)).await,
@@ -124,7 +124,7 @@ impl VideoHandler {
         let (decoder, reader) = (&self.tools.decoder, VideoReader::Job(job.claim));
         let end = self.context.ingest.read_video(decoder, file, video, reader, &mut ()).await?;
         tracing::info!(video = %video.id, frames = end.frames, seconds = end.total.as_secs(), "video read");
-        Ok(Outcome::Settled)
+        Ok(RunEnd::Settled)
     }
 
     /// Ends the run if the video of the same file, for which this one waited, is live or completed.
@@ -153,7 +153,7 @@ impl VideoHandler {
         id: Uuid,
         original: Uuid,
         detail: &str,
-    ) -> Outcome {
+    ) -> RunEnd {
         let store = &self.context.store;
         let waits = retried("wait_for_video", || async {
             let completed = store.videos().state(original).await? == Some(VideoState::Completed);
@@ -169,7 +169,7 @@ impl VideoHandler {
             Ok(false) => {
                 self.end_failed(job, id, Reason::ExactDuplicate, detail, Some(original), false).await
             }
-            Err(error) => Outcome::Retry(error.to_string(), None),
+            Err(error) => RunEnd::Retry(error.to_string(), None),
         }
     }
 
@@ -184,7 +184,7 @@ impl VideoHandler {
     }
 
     /// Lets the video wait again. This run is not counted as an attempt.
-    pub(crate) async fn postpone(&self, job: &ClaimedJob, id: Uuid, wait: Duration) -> Outcome {
+    pub(crate) async fn postpone(&self, job: &ClaimedJob, id: Uuid, wait: Duration) -> RunEnd {
         let Context { store, queue, .. } = &*self.context;
         let waiting = retried("postpone_video", || async {
             let mut tx = store.begin().await?;
@@ -196,10 +196,10 @@ impl VideoHandler {
         match waiting.await {
             // It was paused, cancelled or deleted in the meantime.
             Ok(()) | Err(ChangeError::Store(StoreError::Conflict(_) | StoreError::NotFound { .. })) => {
-                Outcome::Snooze(wait)
+                RunEnd::Snooze(wait)
             }
-            Err(ChangeError::Queue(QueueError::Stale(_))) => Outcome::Stale,
-            Err(error) => Outcome::Retry(error.to_string(), None),
+            Err(ChangeError::Queue(QueueError::Stale(_))) => RunEnd::Stale,
+            Err(error) => RunEnd::Retry(error.to_string(), None),
         }
     }
 
@@ -219,12 +219,12 @@ impl VideoHandler {
     }
 
     /// Waits until the video was paused, cancelled or deleted.
-    async fn until_stopped(&self, id: Uuid) -> Outcome {
+    async fn until_stopped(&self, id: Uuid) -> RunEnd {
         match self.context.ingest.video_stopped(id).await {
             // The group is held, so the job runs again after the video is resumed.
-            Some(VideoState::Paused) => Outcome::Snooze(Duration::ZERO),
+            Some(VideoState::Paused) => RunEnd::Snooze(Duration::ZERO),
             // If its crawl was cancelled or it was erased, its job is still live.
-            _ => Outcome::Done,
+            _ => RunEnd::Done,
         }
     }
 }
@@ -258,7 +258,7 @@ impl From<StoreError> for ScanError {
 
 impl VideoHandler {
     /// Returns the outcome of a job whose video was not read to its end.
-    pub(crate) async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> Outcome {
+    pub(crate) async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> RunEnd {
         let (detail, for_users) = (error.to_string(), error.for_users());
         tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
         let (mut wait, mut original, mut attempts) = (None, None, job.max_attempts);
@@ -271,7 +271,7 @@ impl VideoHandler {
                 return self.postpone(job, id, LATER).await;
             }
             // The crawl has ended, and its videos are cancelled with it.
-            ScanError::Copy(CopyError::Crawl(JobError::Gone)) => return Outcome::Done,
+            ScanError::Copy(CopyError::Crawl(JobError::Gone)) => return RunEnd::Done,
             ScanError::Copy(CopyError::Fetch(error)) => {
                 match JobError::of_fetch(error, self.context.config.robots_retry) {
                     JobError::Later(wait) => return self.postpone(job, id, wait).await,
@@ -283,7 +283,7 @@ impl VideoHandler {
                         (reason, true)
                     }
                     JobError::Final { reason, .. } => (reason, false),
-                    JobError::Stale | JobError::Gone => return Outcome::Stale,
+                    JobError::Stale | JobError::Gone => return RunEnd::Stale,
                 }
             }
             ScanError::Copy(CopyError::NotModified(id)) => {
@@ -299,9 +299,9 @@ impl VideoHandler {
             ScanError::Read(ReadVideoError::Options(_)) => (Reason::BadOptions, false),
             ScanError::Read(ReadVideoError::Analyze(error)) => (error.reason(), is_transient(&error)),
             ScanError::Read(ReadVideoError::Ingest(error)) => match error {
-                IngestError::Queue(QueueError::Stale(_)) => return Outcome::Stale,
+                IngestError::Queue(QueueError::Stale(_)) => return RunEnd::Stale,
                 // It was paused, cancelled or deleted in the meantime.
-                IngestError::Store(StoreError::NotFound { .. }) => return Outcome::Done,
+                IngestError::Store(StoreError::NotFound { .. }) => return RunEnd::Done,
                 IngestError::Store(StoreError::Conflict(_)) => return self.after_conflict(id, detail).await,
                 IngestError::Store(_) => (Reason::StoreFailure, true),
                 IngestError::Queue(_) => (Reason::QueueFailure, true),
@@ -311,11 +311,11 @@ impl VideoHandler {
         // Stored parts reset the number of attempts.
         let attempt = match self.context.queue.attempt(job.claim).await {
             Ok(attempt) => attempt,
-            Err(QueueError::Stale(_)) => return Outcome::Stale,
-            Err(error) => return Outcome::Retry(error.to_string(), wait),
+            Err(QueueError::Stale(_)) => return RunEnd::Stale,
+            Err(error) => return RunEnd::Retry(error.to_string(), wait),
         };
         if is_transient && attempt < attempts {
-            return Outcome::Retry(detail, wait);
+            return RunEnd::Retry(detail, wait);
         }
         if for_users != detail {
             tracing::warn!(video = %id, error = detail, "failed to read a video");
@@ -325,11 +325,11 @@ impl VideoHandler {
 
     /// Returns the outcome after the video had another state than expected. A video that was paused
     /// and resumed in the meantime does not lose an attempt.
-    async fn after_conflict(&self, id: Uuid, detail: String) -> Outcome {
+    async fn after_conflict(&self, id: Uuid, detail: String) -> RunEnd {
         match self.context.store.videos().state(id).await {
-            Ok(Some(VideoState::Running)) | Err(_) => Outcome::Retry(detail, None),
-            Ok(Some(VideoState::Queued | VideoState::Paused)) => Outcome::Snooze(Duration::ZERO),
-            Ok(_) => Outcome::Done,
+            Ok(Some(VideoState::Running)) | Err(_) => RunEnd::Retry(detail, None),
+            Ok(Some(VideoState::Queued | VideoState::Paused)) => RunEnd::Snooze(Duration::ZERO),
+            Ok(_) => RunEnd::Done,
         }
     }
 
@@ -343,7 +343,7 @@ impl VideoHandler {
         detail: &str,
         original: Option<Uuid>,
         spent: bool,
-    ) -> Outcome {
+    ) -> RunEnd {
         let end = VideoEnd {
             state: VideoState::Failed,
             people: None,
@@ -353,9 +353,9 @@ impl VideoHandler {
             keeps_file: spent,
         };
         match self.fail(job, id, end, spent).await {
-            Ok(()) => Outcome::Settled,
-            Err(IngestError::Queue(QueueError::Stale(_))) => Outcome::Stale,
-            Err(error) => Outcome::Retry(error.to_string(), None),
+            Ok(()) => RunEnd::Settled,
+            Err(IngestError::Queue(QueueError::Stale(_))) => RunEnd::Stale,
+            Err(error) => RunEnd::Retry(error.to_string(), None),
         }
     }
 
@@ -412,7 +412,7 @@ fn is_transient(error: &VideoAnalyzeError) -> bool {
 
 impl VideoHandler {
     /// Fetches the file and lets a job read it.
-    pub(crate) async fn fetch(&self, job: &ClaimedJob, video: &Video) -> Result<Outcome, ScanError> {
+    pub(crate) async fn fetch(&self, job: &ClaimedJob, video: &Video) -> Result<RunEnd, ScanError> {
         let Some(address) = &video.source_url else { return Err(CopyError::Gone.into()) };
         let address = Url::parse(address).map_err(|_| CopyError::Gone)?;
         let collection = video.collection_id;
@@ -434,7 +434,7 @@ impl VideoHandler {
             self.discard(key).await;
         }
         stored??;
-        Ok(Outcome::Settled)
+        Ok(RunEnd::Settled)
     }
 
     /// Records the stored file, and replaces the job by one that reads the video.
@@ -485,7 +485,7 @@ impl VideoHandler {
     }
 
     /// Replaces the job by `next`, which must run first or instead.
-    pub(crate) async fn replace(&self, job: &ClaimedJob, next: NewJob) -> Result<Outcome, ScanError> {
+    pub(crate) async fn replace(&self, job: &ClaimedJob, next: NewJob) -> Result<RunEnd, ScanError> {
         let (store, queue) = (&self.context.store, &self.context.queue);
         let replaced = retried("replace_video_job", || async {
             let mut tx = store.begin().await?;
@@ -494,7 +494,7 @@ impl VideoHandler {
             Ok::<_, ChangeError>(tx.commit().await?)
         });
         match replaced.await {
-            Ok(()) => Ok(Outcome::Settled),
+            Ok(()) => Ok(RunEnd::Settled),
             Err(ChangeError::Queue(error)) => Err(IngestError::from(error).into()),
             Err(ChangeError::Store(error)) => Err(error.into()),
         }

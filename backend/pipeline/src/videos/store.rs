@@ -331,7 +331,7 @@ const SUPPRESSED_NEAR_US: i64 = 500_000;
 const MAX_ATTEMPTS: usize = 5;
 
 /// A track with its best shots that can be recognised.
-struct TrackCandidate {
+struct TrackWithShots {
     track: VideoTrack,
     shots: Vec<crate::TrackFace>,
 }
@@ -348,7 +348,7 @@ impl Ingest {
         let VideoPart { until_us, frames, tracks } = part;
         let all = tracks.len();
         video.last_track = tracks.last().map_or(video.last_track, |track| track.number);
-        let mut candidates: Vec<TrackCandidate> = tracks.into_iter().filter_map(TrackCandidate::of).collect();
+        let mut candidates: Vec<TrackWithShots> = tracks.into_iter().filter_map(TrackWithShots::of).collect();
         video.unidentified += (all - candidates.len()) as u64;
         for _ in 0..MAX_ATTEMPTS {
             // Most collections suppress nobody. The transaction that stores the part checks again.
@@ -386,7 +386,7 @@ impl Ingest {
     async fn record_part(
         &self,
         video: &StoredVideo,
-        candidates: &[TrackCandidate],
+        candidates: &[TrackWithShots],
         blobs: &StoredBlobs,
         checkpoint: &Checkpoint,
     ) -> Result<bool, IngestError> {
@@ -400,7 +400,7 @@ impl Ingest {
             return Ok(false);
         }
         let (mut tracks, mut keys) = (Vec::new(), blobs.faces.iter().flatten());
-        for TrackCandidate { track, shots } in candidates {
+        for TrackWithShots { track, shots } in candidates {
             let faces = shots.iter().filter_map(|shot| {
                 let face = new_face(&shot.face, *model_id, keys.next()?.clone())?;
                 Some(ShotFace { at_us: shot.at_us, face })
@@ -441,7 +441,7 @@ impl Ingest {
         &self,
         tx: &mut Tx,
         video: &StoredVideo,
-        candidates: &[TrackCandidate],
+        candidates: &[TrackWithShots],
     ) -> Result<Vec<bool>, StoreError> {
         let store = &self.inner.store;
         let mut suppressed = vec![false; candidates.len()];
@@ -466,7 +466,7 @@ impl Ingest {
     }
 }
 
-impl TrackCandidate {
+impl TrackWithShots {
     /// Returns `None` for a track without a shot that can be recognised.
     fn of(mut track: VideoTrack) -> Option<Self> {
         let mut shots = std::mem::take(&mut track.faces);

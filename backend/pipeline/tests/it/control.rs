@@ -3,7 +3,7 @@ use crate::support::{Answer, Site, World, counts, fast, fast_politeness, quick_r
 use domain::{CrawlKind, CrawlState, ImageState, JobKind, PageState, Reason};
 use pipeline::crawls::Reconciled;
 use pipeline::{CrawlError, CrawlOptions};
-use queue::{JobState, NewJob, Outcome, QueueError};
+use queue::{JobState, NewJob, QueueError, RunEnd};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,7 +136,7 @@ async fn crawl_cancellation_aborts_running_fetch() {
     };
     // The gate remains closed, and the worker does not wait until it opens.
     let (outcome, ()) = tokio::join!(running, cancel);
-    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
 }
 
 #[testing::test]
@@ -256,7 +256,7 @@ async fn unclosed_job_of_cancelled_crawl_stores_nothing() {
         gate.add_permits(1);
     };
     let (outcome, ()) = tokio::join!(running, cancel);
-    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     assert!(world.images().await.is_empty());
 }
 

@@ -4,7 +4,7 @@ use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_fo
 use domain::{CrawlState, JobKind};
 use pipeline::crawls::Config;
 use pipeline::{CrawlOptions, Secret};
-use queue::{ClaimedJob, NewJob, Outcome};
+use queue::{ClaimedJob, NewJob, RunEnd};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,18 +38,18 @@ async fn stale_claim_cannot_store_image() {
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let (old, new) = two_holders(&world, JobKind::ScanImage).await;
     let outcome = world.run(old).await;
-    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     assert!(world.images().await.is_empty());
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
 
     let outcome = world.run(new.clone()).await;
-    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    assert!(matches!(outcome, RunEnd::Settled), "{outcome:?}");
     assert_eq!(world.images().await.len(), 1);
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Completed);
 
     // A second completion has no effect.
     let outcome = world.run(new).await;
-    assert!(!matches!(outcome, Outcome::Settled), "{outcome:?}");
+    assert!(!matches!(outcome, RunEnd::Settled), "{outcome:?}");
     assert_eq!(world.images().await.len(), 1);
 }
 
@@ -60,13 +60,13 @@ async fn stale_claim_cannot_process_page() {
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
     let (old, new) = two_holders(&world, JobKind::ScanPage).await;
     let outcome = world.run(old).await;
-    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     let progress = world.progress(crawl.id).await;
     assert_eq!((counts(&progress.pages), counts(&progress.images)), ([("queued", 1)].into(), [].into()));
     assert_eq!(world.live(crawl.id).await, 1, "the old holder enqueued no job");
 
     let outcome = world.run(new).await;
-    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    assert!(matches!(outcome, RunEnd::Settled), "{outcome:?}");
     let progress = world.progress(crawl.id).await;
     assert_eq!(counts(&progress.pages), [("fetched", 1), ("queued", 1)].into());
     assert_eq!(counts(&progress.images), [("queued", 1)].into());
@@ -85,10 +85,10 @@ async fn stale_claim_cannot_start_scheduled_run() {
     world.execute("update jobs set scheduled_at = now()").await;
     let (old, new) = two_holders(&world, JobKind::StartCrawl).await;
     let outcome = world.run(old).await;
-    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     assert_eq!(world.store.crawls().list(&Default::default(), None, 10).await.unwrap().len(), 1);
     let outcome = world.run(new).await;
-    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    assert!(matches!(outcome, RunEnd::Settled), "{outcome:?}");
     let runs = world.store.crawls().list(&Default::default(), None, 10).await.unwrap();
     assert_eq!((runs.len(), runs[0].series_id), (2, Some(crawl.id)));
     assert_eq!(world.live(runs[0].id).await, 1);
@@ -100,7 +100,7 @@ async fn stale_claim_cannot_record_failure() {
     let crawl = world.create(&[site.url("/missing.jpg")], fast()).await;
     let (old, _new) = two_holders(&world, JobKind::ScanImage).await;
     let outcome = world.run(old).await;
-    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
 }
 
@@ -119,7 +119,7 @@ async fn stopping_worker_snoozes_its_job() {
         cancel.cancel();
     };
     let (outcome, ()) = tokio::join!(running, stop);
-    assert!(matches!(outcome, Outcome::Snooze(_)), "{outcome:?}");
+    assert!(matches!(outcome, RunEnd::Snooze(_)), "{outcome:?}");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
 }
 
@@ -212,7 +212,7 @@ async fn crawl_jobs_carry_collection_as_tenant() {
     let seeds = claim().await;
     let page = seeds.into_iter().find(|job| job.kind == JobKind::ScanPage.as_str()).unwrap();
     let outcome = world.run(page).await;
-    assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
+    assert!(matches!(outcome, RunEnd::Settled), "{outcome:?}");
     claim().await;
 }
 

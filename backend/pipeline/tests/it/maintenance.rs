@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime};
 use store::Blobs;
 use store::blobs::{Disk, LocalDisk};
-use store::crawls::hosts::PermitOutcome;
+use store::crawls::hosts::PermitDecision;
 use testing::{TestDatabase, drawing};
 use tokio::sync::Notify;
 
@@ -67,7 +67,7 @@ async fn sweep_deletes_orphans_and_reports_missing_blobs() {
 
 /// Starts and ends a request to a host.
 async fn asked(world: &World, host: &str) {
-    let PermitOutcome::Granted { token } = world.store.hosts().acquire_permit(host, 1_000).await.unwrap()
+    let PermitDecision::Granted { token } = world.store.hosts().acquire_permit(host, 1_000).await.unwrap()
     else {
         panic!("{host} must be free")
     };
@@ -97,7 +97,7 @@ async fn forget_hosts_deletes_only_unused_hosts() {
     assert_eq!(world.store.hosts().pace("recent.test").await.unwrap().pace_ms, 4000);
     assert!(matches!(
         world.store.hosts().acquire_permit("paused.test", 1_000).await.unwrap(),
-        PermitOutcome::Wait { .. }
+        PermitDecision::Wait { .. }
     ));
     asked(&world, "old.test").await;
     assert_eq!(maintenance.forget_hosts().await.unwrap(), 0);
@@ -199,8 +199,8 @@ async fn host_pause_has_requested_length_despite_clock_shift() {
         let worker = world.worker("one");
         let host = site.url("/").trim_end_matches('/').to_owned();
         let wait = wait_for(async || match world.store.hosts().acquire_permit(&host, 0).await.unwrap() {
-            PermitOutcome::Wait { wait } => Some(wait),
-            PermitOutcome::Granted { .. } => None,
+            PermitDecision::Wait { wait } => Some(wait),
+            PermitDecision::Granted { .. } => None,
         })
         .await
         .expect("the host is paused");

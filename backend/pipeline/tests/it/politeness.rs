@@ -5,7 +5,7 @@ use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, crawls};
 use std::sync::Arc;
 use std::time::Duration;
-use store::crawls::hosts::PermitOutcome;
+use store::crawls::hosts::PermitDecision;
 use testing::drawing;
 use tokio::sync::Semaphore;
 
@@ -243,8 +243,8 @@ async fn cancelled_fetch_releases_host_permit() {
     world.crawls.cancel(hanging.id).await.unwrap();
     let host = site.url("/").trim_end_matches('/').to_owned();
     let turn = async || match world.store.hosts().acquire_permit(&host, 1).await.unwrap() {
-        PermitOutcome::Granted { token } => Some(token),
-        PermitOutcome::Wait { .. } => None,
+        PermitDecision::Granted { token } => Some(token),
+        PermitDecision::Wait { .. } => None,
     };
     // The permit is available before an unreleased permit would expire.
     let token = tokio::time::timeout(Duration::from_secs(40), wait_for(turn)).await;

@@ -1,8 +1,7 @@
 //! The claim loop and the shutdown.
-use super::Backoff;
 use super::settling::{self, Completion};
 use super::slots::ClaimRequest;
-use super::{Shared, maintenance, telemetry};
+use super::{Backoff, Shared, maintenance, telemetry};
 use crate::ClaimedJob;
 use crate::queue::with_time_limit;
 use std::collections::HashMap;

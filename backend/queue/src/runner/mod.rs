@@ -26,7 +26,7 @@ const OWN_CONNECTIONS: u32 = 5;
 
 /// How a run ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum RunEnd {
     /// The handler completed the job in its own transaction.
     Settled,
     /// The job succeeded; the runner completes it in a batch.
@@ -46,7 +46,7 @@ pub enum Outcome {
 pub trait Handler: Send + Sync + 'static {
     /// Runs one job. `cancel` fires when the claim is lost or the shutdown's time limit expires. A
     /// panic is treated as a failed attempt.
-    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome;
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd;
 }
 
 #[derive(Clone, Debug)]
@@ -87,7 +87,6 @@ impl Concurrency {
         self.0.set_limit(kind, limit);
     }
 
-    /// Returns the number of running jobs of a kind.
     pub fn used(&self, kind: &str) -> usize {
         self.0.used().into_iter().find(|(name, _)| name == kind).map_or(0, |(_, used)| used)
     }

@@ -1,5 +1,5 @@
 //! Runs one job and records its outcome in the queue.
-use super::{Backoff, Outcome, Shared, telemetry};
+use super::{Backoff, RunEnd, Shared, telemetry};
 use crate::queue::with_time_limit;
 use crate::runner::slots::in_slot;
 use crate::settle::{BUSY_PAUSE, Batch};
@@ -81,10 +81,10 @@ async fn run_and_settle(
 }
 
 /// Calls the handler. A panic becomes a failed attempt.
-async fn run_handler(shared: &Shared, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+async fn run_handler(shared: &Shared, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
     let kind = job.kind.clone();
     let Some(handler) = shared.handlers.get(&kind).cloned() else {
-        return Outcome::Retry(format!("no handler for kind {kind:?}"), None);
+        return RunEnd::Retry(format!("no handler for kind {kind:?}"), None);
     };
     // The handler is called inside, so that a panic before its first await is caught.
     let (slots, tenant) = (Arc::clone(&shared.slots), job.tenant);
@@ -93,7 +93,7 @@ async fn run_handler(shared: &Shared, job: ClaimedJob, cancel: CancellationToken
     let run = AssertUnwindSafe(run).catch_unwind();
     run.await.unwrap_or_else(|panic| {
         telemetry::panicked(&kind);
-        Outcome::Retry(format!("panicked: {}", panic_text(panic.as_ref())), None)
+        RunEnd::Retry(format!("panicked: {}", panic_text(panic.as_ref())), None)
     })
 }
 
@@ -150,8 +150,8 @@ async fn wait_until_alone(
     shared: &Shared,
     job: &ClaimedJob,
     cancel: &CancellationToken,
-) -> Result<bool, Outcome> {
-    let back = || Outcome::Snooze(Duration::ZERO);
+) -> Result<bool, RunEnd> {
+    let back = || RunEnd::Snooze(Duration::ZERO);
     tracing::warn!(job = %job.claim.id, kind = job.kind, crashes = job.crashes, "the job's lease expired more than once; the job runs alone");
     telemetry::alone(&job.kind);
     tokio::select! {
@@ -164,7 +164,7 @@ async fn wait_until_alone(
     }
     match retry_while_leased(shared, job.claim, || shared.queue.begin_alone(job.claim)).await {
         Ok(()) => Ok(true),
-        Err(QueueError::Stale(_)) => Err(Outcome::Stale),
+        Err(QueueError::Stale(_)) => Err(RunEnd::Stale),
         Err(_) => Err(back()),
     }
 }
@@ -173,26 +173,26 @@ async fn settle(
     shared: &Shared,
     claim: Claim,
     kind: String,
-    outcome: Outcome,
+    outcome: RunEnd,
     done: &mpsc::Sender<Completion>,
 ) {
     let forced = shared.forced.is_cancelled();
     let ended = match outcome {
-        Outcome::Done => {
+        RunEnd::Done => {
             // The claim remains active, and its lease is extended, until its batch is completed.
             if done.send(Completion { claim, kind }).await.is_err() {
                 tracing::error!(job = %claim.id, "the completion task ended before the runs");
             }
             return;
         }
-        Outcome::Settled => Ok("completed"),
-        Outcome::Stale => Err(QueueError::Stale(claim.id)),
+        RunEnd::Settled => Ok("completed"),
+        RunEnd::Stale => Err(QueueError::Stale(claim.id)),
         // The shutdown cancelled the job, so its failure is meaningless. The job is released as if
         // it had never been claimed.
-        Outcome::Retry(..) | Outcome::Snooze(_) if forced => {
+        RunEnd::Retry(..) | RunEnd::Snooze(_) if forced => {
             retry_while_leased(shared, claim, || release(shared, claim)).await.map(|()| "released")
         }
-        Outcome::Retry(error, wait) => {
+        RunEnd::Retry(error, wait) => {
             // The error may contain a host name or an address, which an erasure cannot remove from
             // a log. `last_error` of the job contains it.
             tracing::warn!(job = %claim.id, kind, "job failed");
@@ -200,14 +200,14 @@ async fn settle(
             let state = retry_while_leased(shared, claim, || fail(shared, claim, &error, false, wait)).await;
             state.map(JobState::as_str)
         }
-        Outcome::Discard(error) => {
+        RunEnd::Discard(error) => {
             tracing::warn!(job = %claim.id, kind, "job failed permanently");
             tracing::debug!(job = %claim.id, error, "error of a failed job");
             retry_while_leased(shared, claim, || fail(shared, claim, &error, true, None))
                 .await
                 .map(JobState::as_str)
         }
-        Outcome::Snooze(wait) => {
+        RunEnd::Snooze(wait) => {
             retry_while_leased(shared, claim, || shared.queue.snooze(claim, wait)).await.map(|()| "snoozed")
         }
     };

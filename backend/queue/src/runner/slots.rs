@@ -366,7 +366,6 @@ tokio::task_local! {
     static SLOT: RunSlot;
 }
 
-/// The slot of a run.
 #[derive(Clone)]
 struct RunSlot {
     slots: Arc<Slots>,

@@ -1,24 +1,14 @@
 //! Tests jobs that crash their process: they are identified, and other jobs are not discarded.
-use crate::runner::{Worker, body};
-use crate::support::{Bench, SOON, image, page, soon, until};
-use queue::{ClaimedJob, Config, JobState, NewJob, Outcome, QueueError};
-use std::collections::HashSet;
+use crate::runner::{Worker, body, gated};
+use crate::support::{Bench, SOON, image, page, quick, soon, three_extensions, until};
+use queue::{ClaimedJob, Config, JobState, NewJob, QueueError, RunEnd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
 
-/// Returns a configuration with retries that do not delay a test.
-fn quick() -> Config {
-    Config { retry_base: Duration::from_millis(1), retry_max: Duration::from_millis(2), ..Config::default() }
-}
-
 impl Bench {
-    pub(crate) async fn run_sql(&self, sql: &'static str) {
-        sqlx::raw_sql(sql).execute(self.db.pool()).await.unwrap();
-    }
-
     /// Simulates the end of the process that ran these jobs.
     async fn crash(&self, jobs: &[ClaimedJob]) {
         for job in jobs {
@@ -71,7 +61,7 @@ async fn only_crashing_job_is_discarded() {
         (row.state, row.attempt, row.last_error.as_deref()),
         (JobState::Discarded, 5, Some("lease expired"))
     );
-    assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, 3);
+    assert_eq!(bench.completed().await, 3);
     assert_eq!(bench.count("select count(*) from jobs").await, 0);
 }
 
@@ -120,7 +110,7 @@ async fn worker_shutdown_counts_no_crash() {
         started.send(job.claim.id).unwrap();
         async move {
             cancel.cancelled().await;
-            Outcome::Snooze(Duration::ZERO)
+            RunEnd::Snooze(Duration::ZERO)
         }
     });
     let id = bench.add_one(page()).await;
@@ -152,29 +142,16 @@ async fn alone_job_waits_for_others_and_runs_exclusively() {
                         .await
                         .unwrap();
                     assert!(alone, "the job is marked as alone");
-                    // Other jobs are always due. Waits until the lease was extended three times.
-                    let mut leases = HashSet::new();
-                    while leases.len() < 4 {
-                        let lease: OffsetDateTime =
-                            sqlx::query_scalar("select lease_until from jobs where id = $1")
-                                .bind(id)
-                                .fetch_one(&pool)
-                                .await
-                                .unwrap();
-                        leases.insert(lease);
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                    }
+                    // Other jobs are always due.
+                    three_extensions(&mut pool.acquire().await.unwrap(), id).await;
                 }
                 log.lock().unwrap().push((id, false));
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
     let worker = Worker::start(&bench.queue, &[("page", 3, pages)], SOON);
-    until("all are done", || async {
-        bench.count("select count(*) from finished_jobs where state = 'completed'").await == 7
-    })
-    .await;
+    until("all are done", || async { bench.completed().await == 7 }).await;
     worker.stop().await;
     let log = log.lock().unwrap().clone();
     let begun = log.iter().position(|entry| *entry == (suspect, true)).unwrap();
@@ -187,19 +164,7 @@ async fn alone_job_waits_for_others_and_runs_exclusively() {
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crashed_job_beside_long_job_is_not_marked_alone() {
     let bench = Bench::new().await;
-    let (started, mut starts) = mpsc::unbounded_channel();
-    let gate = Arc::new(Semaphore::new(0));
-    let pages = body({
-        let gate = gate.clone();
-        move |job: ClaimedJob, _| {
-            started.send(job.claim.id).unwrap();
-            let gate = gate.clone();
-            async move {
-                let _permit = gate.acquire().await.unwrap();
-                Outcome::Done
-            }
-        }
-    });
+    let (pages, gate, mut starts) = gated();
     let long = bench.add_one(page()).await;
     let worker = Worker::start(&bench.queue, &[("page", 4, pages)], Duration::from_millis(20));
     assert_eq!(soon("the long job starts", starts.recv()).await, Some(long));
@@ -210,7 +175,7 @@ async fn crashed_job_beside_long_job_is_not_marked_alone() {
     assert_eq!(soon("the suspect starts", starts.recv()).await, Some(suspect));
     assert_eq!(bench.count("select count(*) from jobs where alone").await, 0);
     gate.add_permits(2);
-    until("both are done", || async { bench.count("select count(*) from finished_jobs").await == 2 }).await;
+    bench.ended(2).await;
     worker.stop().await;
 }
 
@@ -234,10 +199,7 @@ async fn alone_run_without_crash_lowers_crash_count() {
 
 impl Bench {
     async fn progress(&self, job: &ClaimedJob) -> Result<(), QueueError> {
-        let mut tx = self.db.pool().begin().await.unwrap();
-        self.queue.record_progress(&mut tx, job.claim).await?;
-        tx.commit().await.unwrap();
-        Ok(())
+        self.commit(async |conn| self.queue.record_progress(conn, job.claim).await).await
     }
 }
 
@@ -305,19 +267,19 @@ async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
                 let sql = "select alone from jobs where id = $1";
                 let mark: bool = sqlx::query_scalar(sql).bind(job.claim.id).fetch_one(&pool).await.unwrap();
                 marks.send(mark).unwrap();
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
     let images = body(move |_, _| {
         began.add_permits(1);
-        async { Outcome::Done }
+        async { RunEnd::Done }
     });
     let worker = Worker::start_with(&bench.queue, &[("page", 1, pages), ("image", 1, images)], SOON, alone);
     soon("the suspect starts", starts.recv()).await;
     bench.add_one(image()).await;
     assert_eq!(soon("the suspect ends", marked.recv()).await, Some(false), "it is not marked as alone");
-    until("both are done", || async { bench.count("select count(*) from finished_jobs").await == 2 }).await;
+    bench.ended(2).await;
     assert_eq!(bench.state(suspect).await, JobState::Completed);
     worker.stop().await;
 }
@@ -327,22 +289,10 @@ async fn never_alone_kind_runs_beside_others_after_crashes() {
     let bench = Bench::new().await;
     let suspect = bench.add_one(page()).await;
     bench.run_sql("update jobs set crashes = 2").await;
-    let began = Arc::new(Semaphore::new(0));
-    let (started, mut starts) = mpsc::unbounded_channel();
-    let pages = body({
-        let began = began.clone();
-        move |job: ClaimedJob, _| {
-            started.send(job.claim.id).unwrap();
-            let began = began.clone();
-            async move {
-                let _other = began.acquire().await.unwrap();
-                Outcome::Done
-            }
-        }
-    });
+    let (pages, began, mut starts) = gated();
     let images = body(move |_, _| {
         began.add_permits(1);
-        async { Outcome::Done }
+        async { RunEnd::Done }
     });
     let worker = Worker::start_on(&bench.queue, &[("page", 1, pages), ("image", 1, images)], |config| {
         config.never_alone = vec!["page".to_owned()];
@@ -351,7 +301,7 @@ async fn never_alone_kind_runs_beside_others_after_crashes() {
     });
     assert_eq!(soon("the suspect starts", starts.recv()).await, Some(suspect));
     bench.add_one(image()).await;
-    until("both are done", || async { bench.count("select count(*) from finished_jobs").await == 2 }).await;
+    bench.ended(2).await;
     worker.stop().await;
 }
 

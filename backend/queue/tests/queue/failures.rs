@@ -1,9 +1,9 @@
 //! Tests failures: killed connections, an unavailable database, a dead process. Also tests the
 //! metrics that report these failures.
 use crate::runner::{Worker, body};
-use crate::support::{Bench, SOON, page, soon, until};
+use crate::support::{Bench, SOON, page, quick, soon, until};
 use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use queue::{Config, JobState, NewJob, Outcome, QueueError};
+use queue::{Config, JobState, NewJob, QueueError, RunEnd};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,14 +43,8 @@ impl Admin {
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_connections_neither_lose_nor_repeat_jobs() {
     const JOBS: i64 = 300;
-    let config = Config {
-        lease: Duration::from_secs(3),
-        retry_base: Duration::from_millis(1),
-        retry_max: Duration::from_millis(5),
-        ..Config::default()
-    };
-    let bench = Bench::with(config).await;
-    sqlx::raw_sql("create table results (job uuid)").execute(bench.db.pool()).await.unwrap();
+    let bench = Bench::with(Config { lease: Duration::from_secs(3), ..quick() }).await;
+    bench.run_sql("create table results (job uuid)").await;
     bench.add(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
     let (ran, mut runs) = mpsc::unbounded_channel();
     let pages = body({
@@ -71,9 +65,9 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
                 let outcome = work.await;
                 ran.send(()).ok();
                 match outcome {
-                    Ok(()) => Outcome::Settled,
-                    Err(QueueError::Stale(_)) => Outcome::Stale,
-                    Err(error) => Outcome::Retry(error.to_string(), None),
+                    Ok(()) => RunEnd::Settled,
+                    Err(QueueError::Stale(_)) => RunEnd::Stale,
+                    Err(error) => RunEnd::Retry(error.to_string(), None),
                 }
             }
         }
@@ -98,7 +92,7 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
     })
     .await;
     worker.stop().await;
-    assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, JOBS);
+    assert_eq!(bench.completed().await, JOBS);
     assert_eq!(bench.count("select count(*) from results").await, JOBS);
     assert_eq!(bench.count("select count(distinct job) from results").await, JOBS);
 }
@@ -116,8 +110,8 @@ async fn job_result_is_settled_after_database_outage() {
                 ran.send(()).unwrap();
                 gate.acquire().await.unwrap().forget();
                 match job.payload["end"].as_str().unwrap() {
-                    "done" => Outcome::Done,
-                    _ => Outcome::Discard("hopeless".to_owned()),
+                    "done" => RunEnd::Done,
+                    _ => RunEnd::Discard("hopeless".to_owned()),
                 }
             }
         }
@@ -187,7 +181,7 @@ async fn job_of_dead_process_runs_in_another_process() {
     .await;
     assert_eq!(bench.state(id).await, JobState::Running);
     bench.expire(id).await;
-    let worker = Worker::start(&bench.queue, &[("page", 1, body(|_, _| async { Outcome::Done }))], SOON);
+    let worker = Worker::start(&bench.queue, &[("page", 1, body(|_, _| async { RunEnd::Done }))], SOON);
     until("it is completed", || async { bench.state(id).await == JobState::Completed }).await;
     assert_eq!(bench.get(id).await.attempt, 2);
     worker.stop().await;
@@ -202,10 +196,10 @@ async fn metrics_count_job_outcomes() {
     bench.add(&[job("done"), job("done"), job("fail"), job("panic"), job("stale")]).await;
     let handler = body(|job, _| async move {
         match job.payload.as_str().unwrap() {
-            "done" => Outcome::Done,
+            "done" => RunEnd::Done,
             "panic" => panic!("boom"),
-            "stale" => Outcome::Stale,
-            _ => Outcome::Retry("no".to_owned(), None),
+            "stale" => RunEnd::Stale,
+            _ => RunEnd::Retry("no".to_owned(), None),
         }
     });
     let worker = Worker::start(&bench.queue, &[(kind, 2, handler)], SOON);

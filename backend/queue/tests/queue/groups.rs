@@ -13,22 +13,16 @@ fn of(group: Uuid) -> NewJob {
 
 impl Bench {
     pub(crate) async fn hold(&self, group: Uuid) {
-        let mut tx = self.db.pool().begin().await.unwrap();
-        self.queue.groups().hold(&mut tx, group).await.unwrap();
-        tx.commit().await.unwrap();
+        self.commit(async |conn| self.queue.groups().hold(conn, group).await).await.unwrap();
     }
 
     pub(crate) async fn release(&self, group: Uuid) {
-        let mut tx = self.db.pool().begin().await.unwrap();
-        self.queue.groups().release(&mut tx, group).await.unwrap();
-        tx.commit().await.unwrap();
+        self.commit(async |conn| self.queue.groups().release(conn, group).await).await.unwrap();
     }
 
-    pub(crate) async fn cancel(&self, group: Uuid) -> u64 {
-        let mut tx = self.db.pool().begin().await.unwrap();
-        let count = self.queue.groups().cancel(&mut tx, group, i64::MAX).await.unwrap();
-        tx.commit().await.unwrap();
-        count
+    /// Cancels at most `most` jobs of a group, and returns their number.
+    pub(crate) async fn cancel(&self, group: Uuid, most: i64) -> u64 {
+        self.commit(async |conn| self.queue.groups().cancel(conn, group, most).await).await.unwrap()
     }
 
     async fn live(&self, group: Uuid) -> i64 {
@@ -94,9 +88,9 @@ async fn cancelling_group_makes_running_claims_stale() {
     let running = bench.claim(1).await.remove(0);
     bench.fail(bench.claim(1).await[0].claim, false).await.unwrap();
     bench.hold(group).await;
-    assert_eq!(bench.cancel(group).await, 3);
+    assert_eq!(bench.cancel(group, i64::MAX).await, 3);
     assert_eq!(bench.live(group).await, 0);
-    assert_eq!(bench.cancel(group).await, 0);
+    assert_eq!(bench.cancel(group, i64::MAX).await, 0);
 
     assert!(matches!(bench.complete(running.claim).await, Err(QueueError::Stale(_))));
     assert_eq!(bench.queue.heartbeat(&[running.claim]).await.unwrap(), [running.claim]);
@@ -122,17 +116,12 @@ async fn group_is_cancelled_in_batches_unparked_jobs_first() {
     let group = Uuid::now_v7();
     bench.add(&vec![NewJob { partition_key: Some("host".into()), ..of(group) }; 10]).await;
     let running = bench.claim(1).await.remove(0);
-    let piece = async |most| {
-        let mut tx = bench.db.pool().begin().await.unwrap();
-        let count = bench.queue.groups().cancel(&mut tx, group, most).await.unwrap();
-        tx.commit().await.unwrap();
-        count
-    };
-    assert_eq!((piece(3).await, bench.live(group).await), (3, 7));
+    assert_eq!((bench.cancel(group, 3).await, bench.live(group).await), (3, 7));
     assert!(bench.claim(10).await.is_empty(), "only parked jobs are left");
     assert!(matches!(bench.complete(running.claim).await, Err(QueueError::Stale(_))));
-    assert_eq!((piece(4).await, piece(4).await, bench.live(group).await), (4, 3, 0));
-    assert_eq!(piece(4).await, 0);
+    let rest = (bench.cancel(group, 4).await, bench.cancel(group, 4).await);
+    assert_eq!((rest, bench.live(group).await), ((4, 3), 0));
+    assert_eq!(bench.cancel(group, 4).await, 0);
 }
 
 #[testing::test]
@@ -198,7 +187,7 @@ fn jobs(group: Uuid, partition_key: &str, numbers: std::ops::Range<i64>) -> Vec<
 }
 
 async fn parked(bench: &Bench) -> i64 {
-    sqlx::query_scalar("select count(*) from jobs where parked").fetch_one(bench.db.pool()).await.unwrap()
+    bench.count("select count(*) from jobs where parked").await
 }
 
 #[testing::test]
@@ -271,7 +260,7 @@ async fn unparked_jobs_of_held_group_stay_held() {
     bench.release(group).await;
     assert_eq!(bench.claim(100).await.len(), 4, "only unparked jobs can be claimed");
 
-    assert_eq!(bench.cancel(group).await, 6);
+    assert_eq!(bench.cancel(group, i64::MAX).await, 6);
     assert_eq!(parked(&bench).await, 0);
     let listed =
         bench.queue.jobs().list(Some(JobState::Cancelled), None, Some(group), None, 100).await.unwrap();
@@ -312,13 +301,8 @@ async fn groups_with_many_partitions_do_not_block_each_other() {
     let bench = Bench::with(Config { group_window: 4, ..narrow() }).await;
     let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
     for group in [one, two] {
-        bench
-            .add(
-                &(0..PARTITIONS)
-                    .map(|partition_key| job(group, &format!("{partition_key:04}"), partition_key))
-                    .collect::<Vec<_>>(),
-            )
-            .await;
+        let one_of_each = (0..PARTITIONS).map(|key| job(group, &format!("{key:04}"), key));
+        bench.add(&one_of_each.collect::<Vec<_>>()).await;
     }
     // The first group has no free places, so none of its parked jobs can be unparked.
     let full = bench.claim(4).await;
@@ -353,9 +337,7 @@ async fn concurrent_processes_unpark_each_job_once() {
             let claimed = bench.claim(3).await;
             if claimed.is_empty() && bench.queue.next_due(&crate::support::kinds()).await.unwrap().is_none() {
                 // No job is ready: another worker holds the remaining jobs, or all are completed.
-                let live: i64 =
-                    sqlx::query_scalar("select count(*) from jobs").fetch_one(bench.db.pool()).await.unwrap();
-                if live == 0 {
+                if bench.count("select count(*) from jobs").await == 0 {
                     return done;
                 }
             }

@@ -147,12 +147,7 @@ async fn cancelling_job_makes_its_claim_stale() {
     let running = bench.add_one(page()).await;
     let claim = bench.claim(1).await[0].claim;
     assert_eq!(claim.id, running);
-    let cancel = async |id| {
-        let mut tx = bench.db.pool().begin().await.unwrap();
-        let row = bench.queue.jobs().cancel(&mut tx, id).await?;
-        tx.commit().await.unwrap();
-        Ok::<_, QueueError>(row)
-    };
+    let cancel = async |id| bench.commit(async |conn| bench.queue.jobs().cancel(conn, id).await).await;
     for id in [waiting, running] {
         let row = cancel(id).await.unwrap();
         assert_eq!((row.id, row.state), (id, JobState::Cancelled));
@@ -199,10 +194,7 @@ async fn report_shows_backlog_and_throughput_by_kind() {
     assert!((990.0..1100.0).contains(&image.oldest_due_seconds.unwrap()), "{image:?}");
     assert_eq!(report.kinds["later"].oldest_due_seconds, None, "it is not due yet");
 
-    sqlx::query("update finished_jobs set finished_at = now() - interval '2 minutes'")
-        .execute(bench.db.pool())
-        .await
-        .unwrap();
+    bench.run_sql("update finished_jobs set finished_at = now() - interval '2 minutes'").await;
     let page = bench.queue.jobs().report(minute).await.unwrap().kinds["page"].clone();
     assert_eq!((page.completed, page.discarded), (0, 0), "they ended before the window");
 }

@@ -56,7 +56,7 @@ async fn with_old(jobs: i64) -> Bench {
 }
 
 async fn left(bench: &Bench) -> (i64, i64) {
-    let completed = bench.count("select count(*) from finished_jobs where state = 'completed'").await;
+    let completed = bench.completed().await;
     (completed, bench.count("select count(*) from finished_jobs where state = 'discarded'").await)
 }
 
@@ -104,8 +104,7 @@ async fn old_discarded_job_can_still_be_retried() {
     let bench = Bench::new().await;
     let id = bench.add_one(NewJob { unique_key: Some("one".into()), ..page() }).await;
     bench.fail(bench.claim_one().await.claim, true).await.unwrap();
-    let aged = "update finished_jobs set finished_at = now() - interval '400 days'";
-    sqlx::query(aged).execute(bench.db.pool()).await.unwrap();
+    bench.run_sql("update finished_jobs set finished_at = now() - interval '400 days'").await;
     assert_eq!(bench.queue.purge().await.unwrap(), 0);
     assert_eq!(bench.retry(id).await.unwrap().state, JobState::Available);
     assert_eq!(bench.claim_one().await.claim.id, id);

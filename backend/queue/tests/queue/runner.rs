@@ -1,6 +1,6 @@
 //! Tests the runner: executing, settling, waking up and stopping.
-use crate::support::{Bench, SOON, image, page, soon, until};
-use queue::{ClaimedJob, Config, Enqueued, Handler, JobState, NewJob, Outcome, Queue, Runner, RunnerConfig};
+use crate::support::{Bench, SOON, image, page, quick, soon, three_extensions, until};
+use queue::{ClaimedJob, Config, Enqueued, Handler, JobState, NewJob, Queue, RunEnd, Runner, RunnerConfig};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,17 +8,17 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::{Barrier, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
-/// A handler that wraps a function.
 struct Body<F>(F);
 
 #[async_trait::async_trait]
 impl<F, O> Handler for Body<F>
 where
     F: Fn(ClaimedJob, CancellationToken) -> O + Send + Sync + 'static,
-    O: Future<Output = Outcome> + Send,
+    O: Future<Output = RunEnd> + Send,
 {
-    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
         (self.0)(job, cancel).await
     }
 }
@@ -26,12 +26,11 @@ where
 pub(crate) fn body<F, O>(run: F) -> Arc<dyn Handler>
 where
     F: Fn(ClaimedJob, CancellationToken) -> O + Send + Sync + 'static,
-    O: Future<Output = Outcome> + Send + 'static,
+    O: Future<Output = RunEnd> + Send + 'static,
 {
     Arc::new(Body(run))
 }
 
-/// A runner and the token that stops it.
 pub(crate) struct Worker {
     runner: Runner,
     shutdown: CancellationToken,
@@ -86,34 +85,23 @@ impl Worker {
     }
 }
 
-/// Returns a handler that waits for a permit of the gate, the gate, and the receiver of a message
-/// for each job that starts.
-fn gated() -> (Arc<dyn Handler>, Arc<Semaphore>, mpsc::UnboundedReceiver<()>) {
+/// Returns a handler that waits for a permit of the gate, the gate, and the receiver of the id of
+/// each job that starts.
+pub(crate) fn gated() -> (Arc<dyn Handler>, Arc<Semaphore>, mpsc::UnboundedReceiver<Uuid>) {
     let gate = Arc::new(Semaphore::new(0));
     let (started, starts) = mpsc::unbounded_channel();
     let handler = body({
         let gate = Arc::clone(&gate);
-        move |_, _| {
-            started.send(()).unwrap();
+        move |job, _| {
+            started.send(job.claim.id).unwrap();
             let gate = Arc::clone(&gate);
             async move {
                 gate.acquire().await.unwrap().forget();
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
     (handler, gate, starts)
-}
-
-fn quick() -> Config {
-    Config { retry_base: Duration::from_millis(1), retry_max: Duration::from_millis(5), ..Config::default() }
-}
-
-async fn ended(bench: &Bench, count: i64) {
-    until("all jobs have ended", || async {
-        bench.count("select count(*) from finished_jobs").await == count
-    })
-    .await;
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,7 +113,7 @@ async fn runner_completes_jobs_of_all_kinds_once() {
         let runs = Arc::clone(&runs);
         move |_, _| {
             runs.fetch_add(1, Ordering::Relaxed);
-            async { Outcome::Done }
+            async { RunEnd::Done }
         }
     });
     let images = body({
@@ -137,7 +125,7 @@ async fn runner_completes_jobs_of_all_kinds_once() {
                 let mut tx = queue.pool().begin().await.unwrap();
                 queue.complete(&mut tx, job.claim).await.unwrap();
                 tx.commit().await.unwrap();
-                Outcome::Settled
+                RunEnd::Settled
             }
         }
     });
@@ -147,7 +135,7 @@ async fn runner_completes_jobs_of_all_kinds_once() {
     let worker = Worker::start(&bench.queue, &[("page", 50, pages), ("image", 4, images)], SOON);
     bench.add(&vec![page(); 1000]).await;
     bench.add(&vec![image(); 100]).await;
-    ended(&bench, 2200).await;
+    bench.ended(2200).await;
     assert_eq!(runs.load(Ordering::Relaxed), 2200);
     assert_eq!(
         bench.count("select count(*) from finished_jobs where state = 'completed' and attempt = 1").await,
@@ -172,7 +160,7 @@ async fn runner_limits_concurrency_per_kind() {
                 // Only groups of three pass this barrier.
                 together.wait().await;
                 in_flight.fetch_sub(1, Ordering::SeqCst);
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
@@ -181,7 +169,7 @@ async fn runner_limits_concurrency_per_kind() {
     bench.add(&vec![image(); 3]).await;
     let worker = Worker::start(&bench.queue, &[("page", 3, pages), ("image", 1, images)], SOON);
     // A kind whose jobs are stuck does not block another kind.
-    ended(&bench, 30).await;
+    bench.ended(30).await;
     assert_eq!(most.load(Ordering::SeqCst), 3);
     soon("one image starts", starts.recv()).await.unwrap();
     assert!(starts.try_recv().is_err(), "one image at a time");
@@ -191,7 +179,7 @@ async fn runner_limits_concurrency_per_kind() {
         soon("the others start beside it", starts.recv()).await.unwrap();
     }
     gate.add_permits(3);
-    ended(&bench, 33).await;
+    bench.ended(33).await;
     worker.stop().await;
 }
 
@@ -201,7 +189,7 @@ async fn idle_runner_wakes_for_new_and_scheduled_jobs() {
     let (ran, mut runs) = mpsc::unbounded_channel();
     let pages = body(move |job, _| {
         ran.send(job.claim.id).unwrap();
-        async { Outcome::Done }
+        async { RunEnd::Done }
     });
     let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
     for _ in 0..3 {
@@ -229,10 +217,10 @@ async fn handler_outcome_determines_job_state() {
         ran.send((job.payload["do"].as_str().unwrap().to_owned(), job.attempt)).unwrap();
         async move {
             match (job.payload["do"].as_str().unwrap(), job.attempt) {
-                ("retry once", 2) | ("panic once", 2) => Outcome::Done,
-                ("retry once" | "retry", _) => Outcome::Retry("no luck".to_owned(), None),
+                ("retry once", 2) | ("panic once", 2) => RunEnd::Done,
+                ("retry once" | "retry", _) => RunEnd::Retry("no luck".to_owned(), None),
                 ("panic once" | "panic", _) => panic!("boom {}", job.attempt),
-                ("discard", _) => Outcome::Discard("hopeless".to_owned()),
+                ("discard", _) => RunEnd::Discard("hopeless".to_owned()),
                 other => unreachable!("{other:?}"),
             }
         }
@@ -243,7 +231,7 @@ async fn handler_outcome_determines_job_state() {
         ids.insert(what, bench.add_one(job(what)).await);
     }
     let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
-    ended(&bench, 5).await;
+    bench.ended(5).await;
     for (what, state, attempt, error) in [
         ("retry once", JobState::Completed, 2, None),
         ("retry", JobState::Discarded, 2, Some("no luck")),
@@ -272,12 +260,12 @@ async fn snoozed_job_returns_without_using_attempt() {
         move |job, _| {
             let run = runs.fetch_add(1, Ordering::SeqCst);
             assert_eq!(job.attempt, 1);
-            async move { if run < 5 { Outcome::Snooze(Duration::from_millis(20)) } else { Outcome::Done } }
+            async move { if run < 5 { RunEnd::Snooze(Duration::from_millis(20)) } else { RunEnd::Done } }
         }
     });
     bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
     let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
-    ended(&bench, 1).await;
+    bench.ended(1).await;
     assert_eq!(runs.load(Ordering::SeqCst), 6);
     worker.stop().await;
 }
@@ -294,9 +282,9 @@ async fn lost_claim_cancels_handler_and_discards_result() {
             if job.attempt == 1 {
                 cancel.cancelled().await;
                 late.send(()).unwrap();
-                return Outcome::Discard("too late to say so".to_owned());
+                return RunEnd::Discard("too late to say so".to_owned());
             }
-            Outcome::Done
+            RunEnd::Done
         }
     });
     let id = bench.add_one(page()).await;
@@ -315,7 +303,7 @@ async fn lost_claim_cancels_handler_and_discards_result() {
     soon("the token fires", lates.recv()).await.unwrap();
     let second = soon("the job starts again", starts.recv()).await.unwrap();
     assert!(second.id == first.id && second.fence > first.fence);
-    ended(&bench, 1).await;
+    bench.ended(1).await;
     worker.stop().await;
     let row = bench.get(id).await;
     assert_eq!((row.state, row.attempt), (JobState::Completed, 2));
@@ -336,26 +324,15 @@ async fn heartbeat_renews_leases_if_handlers_use_all_connections() {
             let small = small.clone();
             async move {
                 let mut conn = small.acquire().await.unwrap();
-                let mut leases = std::collections::HashSet::new();
-                // Waits for three extensions of the lease, which take at least as long as it.
-                while leases.len() < 4 {
-                    let lease: OffsetDateTime =
-                        sqlx::query_scalar("select lease_until from jobs where id = $1")
-                            .bind(job.claim.id)
-                            .fetch_one(&mut *conn)
-                            .await
-                            .unwrap();
-                    leases.insert(lease);
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-                Outcome::Done
+                three_extensions(&mut conn, job.claim.id).await;
+                RunEnd::Done
             }
         }
     });
     bench.add(&[page(), page()]).await;
     let queue = Queue::new(small, config);
     let worker = Worker::start(&queue, &[("page", 2, pages)], SOON);
-    ended(&bench, 2).await;
+    bench.ended(2).await;
     assert_eq!(
         bench.count("select count(*) from finished_jobs where attempt = 1 and state = 'completed'").await,
         2
@@ -376,7 +353,7 @@ async fn shutdown_waits_for_running_jobs_and_claims_none() {
     bench.add(&vec![page(); 4]).await;
     gate.add_permits(10);
     worker.stop().await;
-    assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, 2);
+    assert_eq!(bench.completed().await, 2);
     assert_eq!(bench.count("select count(*) from jobs where state = 'available' and attempt = 0").await, 6);
 }
 
@@ -399,11 +376,11 @@ async fn shutdown_releases_unfinished_jobs() {
                     }
                     "fail" => {
                         cancel.cancelled().await;
-                        Outcome::Retry("interrupted".to_owned(), None)
+                        RunEnd::Retry("interrupted".to_owned(), None)
                     }
                     _ => {
                         cancel.cancelled().await;
-                        Outcome::Done
+                        RunEnd::Done
                     }
                 }
             }
@@ -460,11 +437,11 @@ async fn job_error_with_host_name_is_not_logged() {
     let bench = Bench::with(quick()).await;
     let pages = body(|job, _| async move {
         let error = "host.test cannot be resolved".to_owned();
-        if job.attempt == 1 { Outcome::Retry(error, None) } else { Outcome::Discard(error) }
+        if job.attempt == 1 { RunEnd::Retry(error, None) } else { RunEnd::Discard(error) }
     });
     let id = bench.add_one(NewJob { max_attempts: 3, ..page() }).await;
     let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
-    ended(&bench, 1).await;
+    bench.ended(1).await;
     worker.stop().await;
     assert_eq!(bench.get(id).await.last_error.as_deref(), Some("host.test cannot be resolved"));
     let log = log.0.lock().unwrap();

@@ -41,7 +41,7 @@ async fn complete_many_returns_stale_claims() {
     stale.sort();
     assert_eq!(stale, [claims[3], older, unknown]);
     assert_eq!(bench.state(claims[5].id).await, JobState::Running);
-    assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, 29);
+    assert_eq!(bench.completed().await, 29);
     assert!(bench.queue.complete_many(&[]).await.unwrap().is_empty());
 }
 
@@ -75,7 +75,7 @@ async fn complete_many_waits_for_locked_row() {
 #[testing::test]
 async fn completion_is_atomic_with_caller_writes() {
     let bench = Bench::new().await;
-    sqlx::raw_sql("create table results (job uuid)").execute(bench.db.pool()).await.unwrap();
+    bench.run_sql("create table results (job uuid)").await;
     bench.add(&[page(), page()]).await;
     let jobs = bench.claim(2).await;
 
@@ -218,10 +218,7 @@ async fn rescue_handles_any_number_of_jobs() {
     let bench = Bench::new().await;
     bench.add(&vec![page(); 2500]).await;
     assert_eq!(bench.claim(2500).await.len(), 2500);
-    sqlx::query("update jobs set lease_until = now() - interval '1 s'")
-        .execute(bench.db.pool())
-        .await
-        .unwrap();
+    bench.run_sql("update jobs set lease_until = now() - interval '1 s'").await;
     assert_eq!(bench.queue.rescue().await.unwrap(), 2500);
     assert_eq!(bench.count("select count(*) from jobs where state = 'retryable'").await, 2500);
 }
@@ -248,7 +245,7 @@ async fn heartbeat_extends_leases_and_returns_lost_claims() {
 #[testing::test]
 async fn stale_claim_cannot_change_job() {
     let bench = Bench::new().await;
-    sqlx::raw_sql("create table results (worker text)").execute(bench.db.pool()).await.unwrap();
+    bench.run_sql("create table results (worker text)").await;
     let id = bench.add_one(NewJob::new("page", json!({}))).await;
     let slow = bench.claim_one().await.claim;
     bench.expire(id).await;
@@ -311,10 +308,7 @@ async fn concurrent_workers_never_claim_same_job() {
         .collect();
     assert_eq!(held.len(), JOBS);
     assert_eq!(held.iter().map(|claim| claim.id).collect::<HashSet<_>>().len(), JOBS);
-    assert_eq!(
-        bench.count("select count(*) from finished_jobs where state = 'completed'").await,
-        JOBS as i64
-    );
+    assert_eq!(bench.completed().await, JOBS as i64);
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
@@ -342,15 +336,8 @@ async fn jobs_complete_once_under_constant_rescues() {
             let bench = &bench;
             async move {
                 let (mut done, mut stale) = (0, 0);
-                while bench
-                    .queue
-                    .jobs()
-                    .depth()
-                    .await
-                    .unwrap()
-                    .counts
-                    .iter()
-                    .any(|(_, state, _)| state.is_live())
+                while let depth = bench.queue.jobs().depth().await.unwrap()
+                    && depth.counts.iter().any(|(_, state, _)| state.is_live())
                 {
                     for job in bench.queue.claim(&kinds(), 10, &format!("worker {worker}")).await.unwrap() {
                         match bench.complete(job.claim).await {
@@ -372,7 +359,7 @@ async fn jobs_complete_once_under_constant_rescues() {
     let stale: i64 = counts.iter().map(|(_, stale)| stale).sum();
     assert_eq!(done, JOBS, "{stale} were stale");
     assert!(stale > 0, "no lease expired");
-    assert_eq!(bench.count("select count(*) from finished_jobs where state = 'completed'").await, JOBS);
+    assert_eq!(bench.completed().await, JOBS);
 }
 
 /// Runs workers that complete a job and add two in one transaction, batch completions, and

@@ -1,5 +1,7 @@
-use queue::{Claim, ClaimedJob, Config, Enqueued, JobRow, JobState, NewJob, Queue};
+use queue::{Claim, ClaimedJob, Config, Enqueued, JobRow, JobState, NewJob, Queue, QueueError};
 use serde_json::json;
+use sqlx::PgConnection;
+use std::collections::HashSet;
 use std::time::Duration;
 use testing::TestDatabase;
 use time::OffsetDateTime;
@@ -24,17 +26,23 @@ impl Bench {
         Self { queue: Queue::new(db.pool().clone(), config), db }
     }
 
-    /// Returns the time of the database's clock.
     pub(crate) async fn clock(&self) -> OffsetDateTime {
         sqlx::query_scalar("select clock_timestamp()").fetch_one(self.db.pool()).await.unwrap()
     }
 
-    /// Enqueues jobs in a separate transaction.
-    pub(crate) async fn add(&self, jobs: &[NewJob]) -> Vec<Enqueued> {
+    /// Runs `work` in a transaction, which is committed if it succeeds.
+    pub(crate) async fn commit<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, QueueError>,
+    ) -> Result<T, QueueError> {
         let mut tx = self.db.pool().begin().await.unwrap();
-        let added = self.queue.enqueue(&mut tx, jobs).await.unwrap();
+        let result = work(&mut tx).await?;
         tx.commit().await.unwrap();
-        added
+        Ok(result)
+    }
+
+    pub(crate) async fn add(&self, jobs: &[NewJob]) -> Vec<Enqueued> {
+        self.commit(async |conn| self.queue.enqueue(conn, jobs).await).await.unwrap()
     }
 
     pub(crate) async fn add_one(&self, job: NewJob) -> Uuid {
@@ -63,7 +71,6 @@ impl Bench {
         self.get(id).await.state
     }
 
-    /// Makes a lease expire immediately.
     pub(crate) async fn expire(&self, id: Uuid) {
         self.set("lease_until = now() - interval '1 second'", id).await;
     }
@@ -78,31 +85,55 @@ impl Bench {
         assert_eq!(done.rows_affected(), 1, "{id} is not live");
     }
 
-    pub(crate) async fn complete(&self, claim: Claim) -> Result<(), queue::QueueError> {
-        let mut tx = self.db.pool().begin().await.unwrap();
-        self.queue.complete(&mut tx, claim).await?;
-        tx.commit().await.unwrap();
-        Ok(())
+    pub(crate) async fn complete(&self, claim: Claim) -> Result<(), QueueError> {
+        self.commit(async |conn| self.queue.complete(conn, claim).await).await
     }
 
-    pub(crate) async fn fail(&self, claim: Claim, permanent: bool) -> Result<JobState, queue::QueueError> {
+    pub(crate) async fn fail(&self, claim: Claim, permanent: bool) -> Result<JobState, QueueError> {
         let mut conn = self.db.pool().acquire().await.unwrap();
         self.queue.fail(&mut conn, claim, "it broke", permanent, None).await
     }
 
-    pub(crate) async fn retry(&self, id: Uuid) -> Result<JobRow, queue::QueueError> {
-        let mut tx = self.db.pool().begin().await.unwrap();
-        let row = self.queue.jobs().retry(&mut tx, id).await?;
-        tx.commit().await.unwrap();
-        Ok(row)
+    pub(crate) async fn retry(&self, id: Uuid) -> Result<JobRow, QueueError> {
+        self.commit(async |conn| self.queue.jobs().retry(conn, id).await).await
+    }
+
+    pub(crate) async fn run_sql(&self, sql: &'static str) {
+        sqlx::raw_sql(sql).execute(self.db.pool()).await.unwrap();
     }
 
     pub(crate) async fn count(&self, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql).fetch_one(self.db.pool()).await.unwrap()
     }
+
+    pub(crate) async fn completed(&self) -> i64 {
+        self.count("select count(*) from finished_jobs where state = 'completed'").await
+    }
+
+    /// Waits until this number of jobs has ended.
+    pub(crate) async fn ended(&self, count: i64) {
+        until("the jobs have ended", || async {
+            self.count("select count(*) from finished_jobs").await == count
+        })
+        .await;
+    }
 }
 
-/// Returns the job kinds that the tests use.
+/// Returns a configuration with retries that do not delay a test.
+pub(crate) fn quick() -> Config {
+    Config { retry_base: Duration::from_millis(1), retry_max: Duration::from_millis(2), ..Config::default() }
+}
+
+/// Waits until the lease of a job was extended three times. This takes at least as long as a lease.
+pub(crate) async fn three_extensions(conn: &mut PgConnection, job: Uuid) {
+    let mut leases: HashSet<OffsetDateTime> = HashSet::new();
+    while leases.len() < 4 {
+        let lease = sqlx::query_scalar("select lease_until from jobs where id = $1").bind(job);
+        leases.insert(lease.fetch_one(&mut *conn).await.unwrap());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 pub(crate) fn kinds() -> Vec<String> {
     vec!["page".to_owned(), "image".to_owned()]
 }

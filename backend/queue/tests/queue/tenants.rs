@@ -1,7 +1,7 @@
 //! Tests that tenants share a worker's slots.
 use crate::runner::{Worker, body};
 use crate::support::{Bench, SOON, page, soon, until};
-use queue::{Enqueued, NewJob, Outcome, outside_slot};
+use queue::{Enqueued, NewJob, RunEnd, outside_slot};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
@@ -36,7 +36,7 @@ impl Shared {
                 tell.send(job.tenant).unwrap();
                 async move {
                     gate.acquire().await.unwrap().forget();
-                    Outcome::Done
+                    RunEnd::Done
                 }
             }
         });
@@ -57,6 +57,16 @@ impl Shared {
     fn end_one(&mut self, tenant: Uuid) {
         *self.running.get_mut(&tenant).unwrap() -= 1;
         self.gates[&tenant].add_permits(1);
+    }
+
+    fn open(&self) {
+        self.gates.values().for_each(|gate| gate.add_permits(100_000));
+    }
+
+    /// Lets all jobs end, and stops the worker.
+    async fn end(self) {
+        self.open();
+        self.worker.stop().await;
     }
 }
 
@@ -91,8 +101,7 @@ async fn slow_tenant_leaves_slots_to_other_tenants() {
     shared.end_one(slow);
     assert_eq!(shared.next().await, slow);
     assert_eq!(shared.running, HashMap::from([(slow, 6), (other, 2)]));
-    shared.gates.values().for_each(|gate| gate.add_permits(100_000));
-    shared.worker.stop().await;
+    shared.end().await;
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,8 +123,7 @@ async fn tenants_alternate_for_single_slot() {
     }
     assert_eq!(order, [second, third, first, second, first, second]);
     assert!(shared.bench.queue.others_wait("page", first).await.unwrap());
-    shared.gates.values().for_each(|gate| gate.add_permits(1_000));
-    shared.worker.stop().await;
+    shared.end().await;
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,11 +131,11 @@ async fn crashed_job_runs_while_tenants_alternate() {
     let [first, second] = [(); 2].map(|()| Uuid::now_v7());
     let bench = Bench::new().await;
     bench.add(&[of(first)]).await;
-    sqlx::raw_sql("update jobs set crashes = 2, priority = 1").execute(bench.db.pool()).await.unwrap();
+    bench.run_sql("update jobs set crashes = 2, priority = 1").await;
     bench.add(&vec![of(first); 500]).await;
     bench.add(&vec![of(second); 500]).await;
     let shared = Shared::with(bench, &[first, second], 1, &[]);
-    shared.gates.values().for_each(|gate| gate.add_permits(1_000));
+    shared.open();
     until("the suspect ends", || async {
         let left = "select count(*) from jobs where crashes > 1";
         shared.bench.count(left).await == 0
@@ -150,8 +158,7 @@ async fn quarter_of_long_job_slots_stays_free_for_others() {
     for _ in 0..2 {
         assert_eq!(shared.next().await, other, "no job has ended");
     }
-    shared.gates.values().for_each(|gate| gate.add_permits(1_000));
-    shared.worker.stop().await;
+    shared.end().await;
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,8 +173,7 @@ async fn crashed_jobs_of_other_tenants_use_reserved_slots() {
         shared.next().await;
     }
     assert_eq!(shared.running, [(slow, 6), (other, 2)].into(), "no job has ended");
-    shared.gates.values().for_each(|gate| gate.add_permits(1_000));
-    shared.worker.stop().await;
+    shared.end().await;
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,12 +192,12 @@ async fn job_waiting_outside_its_slot_lets_others_run() {
                 } else {
                     gate.add_permits(1);
                 }
-                Outcome::Done
+                RunEnd::Done
             }
         }
     });
     let worker = Worker::start(&bench.queue, &[("page", 1, handler)], SOON);
-    until("both are done", || async { bench.count("select count(*) from finished_jobs").await == 2 }).await;
+    bench.ended(2).await;
     worker.stop().await;
 }
 
@@ -226,6 +232,5 @@ async fn third_tenant_does_not_wait_for_two_backlogs() {
     assert_eq!(shared.next().await, third, "the tenant with the fewest running jobs comes first");
     shared.end_one(first);
     assert_eq!(shared.next().await, third);
-    shared.gates.values().for_each(|gate| gate.add_permits(100_000));
-    shared.worker.stop().await;
+    shared.end().await;
 }

@@ -117,9 +117,7 @@ impl BlobKeys<'_> {
             .await?;
         Ok(dropped)
     }
-}
 
-impl BlobKeys<'_> {
     /// Records blobs for deletion. As far as the caller knows, no row refers to them.
     pub async fn record_deletions(
         self,
@@ -225,7 +223,7 @@ pub struct Copied {
     pub missing_keys: Vec<String>,
 }
 
-enum DropOutcome {
+enum BlobCopy {
     Copied,
     There,
     Missing(String),
@@ -249,9 +247,9 @@ impl BlobKeys<'_> {
                 stream::iter(keys).map(|key| copy(from, to, key, &large)).buffered(MAX_CONCURRENT_COPIES);
             for outcome in copied.try_collect::<Vec<_>>().await? {
                 match outcome {
-                    DropOutcome::Copied => done.copied += 1,
-                    DropOutcome::There => done.there += 1,
-                    DropOutcome::Missing(key) => {
+                    BlobCopy::Copied => done.copied += 1,
+                    BlobCopy::There => done.there += 1,
+                    BlobCopy::Missing(key) => {
                         done.missing += 1;
                         if done.missing_keys.len() < MAX_REPORTED_KEYS {
                             done.missing_keys.push(key);
@@ -277,11 +275,11 @@ impl BlobKeys<'_> {
     }
 }
 
-async fn copy(from: &Blobs, to: &Blobs, key: String, large: &Semaphore) -> Result<DropOutcome, StoreError> {
+async fn copy(from: &Blobs, to: &Blobs, key: String, large: &Semaphore) -> Result<BlobCopy, StoreError> {
     if to.exists(&key).await? {
-        return Ok(DropOutcome::There);
+        return Ok(BlobCopy::There);
     }
-    let Some((size, mut pieces)) = from.stream(&key).await? else { return Ok(DropOutcome::Missing(key)) };
+    let Some((size, mut pieces)) = from.stream(&key).await? else { return Ok(BlobCopy::Missing(key)) };
     let _permit = if size > LARGE { large.acquire().await.ok() } else { None };
     let (mut writer, mut hasher) = (to.writer(&key).await?, Sha256::new());
     let read = async {
@@ -295,8 +293,8 @@ async fn copy(from: &Blobs, to: &Blobs, key: String, large: &Semaphore) -> Resul
     // Damaged content would have a different key.
     if read.is_ok() && Blobs::is_key_of(&key, hasher.finalize()) {
         writer.finish().await?;
-        return Ok(DropOutcome::Copied);
+        return Ok(BlobCopy::Copied);
     }
     let discarded = writer.discard().await;
-    read.and(discarded).map(|()| DropOutcome::Missing(key))
+    read.and(discarded).map(|()| BlobCopy::Missing(key))
 }

@@ -4,7 +4,7 @@ mod folder;
 pub mod reserve;
 use crate::StoreError;
 use crate::blobs::folder::Draft;
-use crate::blobs::reserve::DiskReserve;
+use crate::blobs::reserve::{BYTES_PER_CHECK, DiskReserve};
 use bytes::Bytes;
 use folder::Folder;
 pub use folder::{Disk, LocalDisk};
@@ -16,6 +16,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{BackoffConfig, Error, ObjectStore, ObjectStoreExt, RetryConfig};
 use sha2::{Digest, Sha256};
+use std::fmt;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +26,6 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use url::Url;
 
 const MAX_CONCURRENT_DELETIONS: usize = 16;
-
-/// Bytes of a file that are written between two checks of the free space.
-const BYTES_PER_CHECK: u64 = 64 << 20;
 
 /// How long requests to a failing bucket are retried. Callers wait during this time, some with an
 /// open transaction. The queue also retries jobs.
@@ -93,7 +91,7 @@ impl Blobs {
     /// # Errors
     /// Fails with the errors of [`Self::open`].
     pub fn open_folder(path: &std::path::Path, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
-        let failed = |error: &dyn std::fmt::Display| StoreError::Blob(format!("{}: {error}", path.display()));
+        let failed = |error: &dyn fmt::Display| StoreError::Blob(format!("{}: {error}", path.display()));
         // Only the folder itself is private: Postgres may run as another user in a folder beside
         // it.
         if let Some(parent) = path.parent() {
@@ -197,9 +195,7 @@ impl Blobs {
             draft.file.write_all(&bytes)?;
             Ok::<_, std::io::Error>((folder, draft))
         });
-        let broken = |error: &dyn std::fmt::Display| StoreError::Blob(error.to_string());
-        let (folder, draft) =
-            written.await.map_err(|error| broken(&error))?.map_err(|error| broken(&error))?;
+        let (folder, draft) = written.await.map_err(failed)?.map_err(failed)?;
         folder.publish(draft).await
     }
 
@@ -262,7 +258,7 @@ impl Blobs {
                     self.check_space()?;
                     unchecked = 0;
                 }
-                match file.read(&mut piece).await.map_err(|error| StoreError::Blob(error.to_string()))? {
+                match file.read(&mut piece).await.map_err(failed)? {
                     0 => return Ok(()),
                     bytes => {
                         writer.write(&piece[..bytes]).await?;
@@ -291,13 +287,12 @@ impl Blobs {
         file: &mut (impl AsyncWrite + Unpin),
     ) -> Result<Option<u64>, StoreError> {
         let Some((_, mut chunks)) = self.stream(key).await? else { return Ok(None) };
-        let broken = |error: std::io::Error| StoreError::Blob(error.to_string());
         let mut bytes = 0;
         while let Some(chunk) = chunks.try_next().await? {
-            file.write_all(&chunk).await.map_err(broken)?;
+            file.write_all(&chunk).await.map_err(failed)?;
             bytes += chunk.len() as u64;
         }
-        file.flush().await.map_err(broken)?;
+        file.flush().await.map_err(failed)?;
         Ok(Some(bytes))
     }
 
@@ -341,8 +336,7 @@ impl Blobs {
     pub async fn remove_abandoned(&self, before: OffsetDateTime, dry_run: bool) -> Result<u64, StoreError> {
         let Some(folder) = self.folder.clone() else { return Ok(0) };
         let removed = tokio::task::spawn_blocking(move || folder.remove_abandoned(before.into(), dry_run));
-        let removed = removed.await.map_err(|error| StoreError::Blob(error.to_string()))?;
-        removed.map_err(|error| StoreError::Blob(error.to_string()))
+        removed.await.map_err(failed)?.map_err(failed)
     }
 
     /// Lists all blobs. Other files in the same location are omitted.
@@ -399,7 +393,7 @@ fn invalid(url: &str) -> StoreError {
     ))
 }
 
-fn failed(error: Error) -> StoreError {
+fn failed(error: impl fmt::Display) -> StoreError {
     StoreError::Blob(error.to_string())
 }
 
@@ -416,7 +410,6 @@ enum Target {
 }
 
 impl BlobWriter {
-    /// Begins a blob under a valid key.
     async fn begin(blobs: &Blobs, key: &str, location: Path) -> Result<Self, StoreError> {
         let Some(folder) = blobs.folder.clone() else {
             let writer = BufWriter::with_capacity(blobs.objects.clone(), location, PART);
@@ -428,7 +421,7 @@ impl BlobWriter {
             let file = File::from_std(draft.file.try_clone()?);
             Ok::<_, std::io::Error>(Self(Target::Folder { folder, draft, file }))
         });
-        begun.await.map_err(|error| StoreError::Blob(error.to_string()))?.map_err(|error| broken(&error))
+        begun.await.map_err(failed)?.map_err(failed)
     }
 
     pub(crate) async fn write(&mut self, piece: &[u8]) -> Result<(), StoreError> {
@@ -436,27 +429,26 @@ impl BlobWriter {
             Target::Folder { file, .. } => file.write_all(piece).await,
             Target::Bucket(writer) => writer.write_all(piece).await,
         };
-        written.map_err(|error| broken(&error))
+        written.map_err(failed)
     }
 
     /// Ends the blob. It is durable then.
     pub(crate) async fn finish(self) -> Result<(), StoreError> {
         match self.0 {
             Target::Folder { folder, draft, mut file } => {
-                file.flush().await.map_err(|error| broken(&error))?;
+                file.flush().await.map_err(failed)?;
                 folder.publish(draft).await
             }
             Target::Bucket(mut writer) => match writer.shutdown().await {
                 Ok(()) => Ok(()),
                 Err(error) => {
                     let _ = writer.abort().await;
-                    Err(broken(&error))
+                    Err(failed(error))
                 }
             },
         }
     }
 
-    /// Ends the blob without storing it.
     pub(crate) async fn discard(self) -> Result<(), StoreError> {
         match self.0 {
             Target::Folder { .. } => Ok(()),
@@ -464,8 +456,4 @@ impl BlobWriter {
             Target::Bucket(mut writer) => writer.abort().await.map_err(failed),
         }
     }
-}
-
-fn broken(error: &std::io::Error) -> StoreError {
-    StoreError::Blob(error.to_string())
 }

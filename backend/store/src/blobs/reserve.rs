@@ -3,8 +3,8 @@
 use crate::StoreError;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a copy between two checks of the free space.
-const BYTES_PER_CHECK: u64 = 64 << 20;
+/// Bytes of a file that are written between two checks of the free space.
+pub(super) const BYTES_PER_CHECK: u64 = 64 << 20;
 
 /// Space that must stay free in the file system of a folder.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::collections::DEFAULT_COLLECTION;
+use crate::db::deletions::set_tombstones;
 use crate::images::delete_images;
 use crate::store::Collections;
 use crate::videos::delete_video_rows;
@@ -46,7 +47,7 @@ impl Collections<'_> {
         .fetch_optional(&mut *conn)
         .await?;
         let name = name.ok_or_else(|| StoreError::not_found("collection", id))?;
-        crate::db::deletions::set_tombstones(conn, &[id], &[]).await?;
+        set_tombstones(conn, &[id], &[]).await?;
         // Renames the collection, so that its name becomes available. The new name cannot collide
         // with a name that a user would choose.
         sqlx::query("update collections set deleting_at = now(), name = $2 where id = $1")

@@ -1,6 +1,7 @@
 //! Collections, which isolate tenants from each other, and the salts of their webhook secrets.
 pub(crate) mod deletion;
 use crate::StoreError;
+use crate::db::deletions::set_tombstones;
 use crate::store::Collections;
 use sqlx::{FromRow, PgConnection};
 use std::time::Duration;
@@ -108,7 +109,7 @@ impl Collections<'_> {
     /// Changes the name and settings of a collection. `default` keeps its name.
     ///
     /// # Errors
-    /// Fails with the errors of [`Self::create_collection`], and with `NotFound` if the collection
+    /// Fails with the errors of [`Self::create`], and with `NotFound` if the collection
     /// does not exist.
     pub async fn update(
         self,
@@ -182,7 +183,7 @@ pub struct CollectionSettings {
 impl CollectionSettings {
     fn check(&self) -> Result<(), StoreError> {
         if let Some(profile) = &self.quality_profile {
-            crate::db::text::one_of("quality profile", profile, &["off", "standard", "strict"])?;
+            crate::db::values::one_of("quality profile", profile, &["off", "standard", "strict"])?;
         }
         if let Some(threshold) = self.match_threshold.filter(|value| !(-1.0..=1.0).contains(value)) {
             return Err(StoreError::Invalid(format!(
@@ -269,7 +270,7 @@ impl Collections<'_> {
         .bind(collection)
         .fetch_all(&mut *conn)
         .await?;
-        crate::db::deletions::set_tombstones(conn, &known, &[]).await?;
+        set_tombstones(conn, &known, &[]).await?;
         let over = if overlap.is_zero() { &known[..] } else { known.get(1..).unwrap_or_default() };
         sqlx::query("delete from webhook_secrets where id = any($1)").bind(over).execute(&mut *conn).await?;
         Ok(sqlx::query_as(

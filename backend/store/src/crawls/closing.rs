@@ -14,8 +14,7 @@ use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::crawls::ledger::Ledger;
 use crate::crawls::pages::lock_crawl;
 use crate::crawls::{Crawl, crawl_row};
-use crate::db::deletions::CarriedOut;
-use crate::db::deletions::LedgerJobs;
+use crate::db::deletions::{CarriedOut, LedgerJobs, set_tombstones};
 use crate::images::delete_images;
 use crate::store::Crawls;
 use crate::videos::crawled::cancel_videos_of_crawl;
@@ -26,7 +25,6 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// What `store.crawls().skip_queued` did.
 #[derive(Clone, Debug, Default)]
 pub struct Skipped {
     /// Number of rows and videos. A number below the limit means that no such rows remain.
@@ -56,9 +54,7 @@ impl Crawls<'_> {
         }
         let videos = cancel_videos_of_crawl(conn, crawl, &reason, most - skipped).await?;
         let mut jobs = self.0.erasures().erase_skipped(conn, collection, crawl).await?;
-        for video in &videos {
-            jobs.extend(self.0.erasures().erase_emptied_video(conn, *video).await?);
-        }
+        jobs.extend(self.0.erasures().erase_emptied_videos(conn, &videos).await?);
         Ok(Skipped { rows: skipped + videos.len() as i64, jobs })
     }
 
@@ -99,7 +95,6 @@ impl Crawls<'_> {
         Ok(renewed.rows_affected() == 1)
     }
 
-    /// Returns the running scans whose lease expired.
     pub async fn lapsed_scans(self) -> Result<Vec<Uuid>, StoreError> {
         let lapsed = "select id from crawls where state = 'running' and kind = 'scan' and lease_until < clock_timestamp()";
         Ok(sqlx::query_scalar(lapsed).fetch_all(&self.0.pool).await?)
@@ -234,9 +229,7 @@ impl Crawls<'_> {
         .fetch_optional(&self.0.pool)
         .await?)
     }
-}
 
-impl Crawls<'_> {
     /// Deletes a crawl with its pages and ledger rows. Returns the blob keys to delete after the
     /// commit, and the jobs of its videos from which nothing is left. The crawl's images, their
     /// sources and its videos are kept; live videos are cancelled. With `with_images`, images and
@@ -254,16 +247,14 @@ impl Crawls<'_> {
         let mut keys = Vec::new();
         if with_images {
             let images = images_of_crawl_alone(conn, id).await?;
-            crate::db::deletions::set_tombstones(conn, &images, &images).await?;
+            set_tombstones(conn, &images, &images).await?;
             keys = delete_images(conn, &images).await?.1;
             let videos = videos_of_crawl_alone(conn, id).await?;
             keys.extend(delete_videos(conn, &videos).await?);
         }
         // Without the crawl, a worker would fetch them without its rules.
-        let mut jobs = LedgerJobs::default();
-        for video in cancel_videos_of_crawl(conn, id, &Reason::Cancelled, i64::MAX).await? {
-            jobs.extend(self.0.erasures().erase_emptied_video(conn, video).await?);
-        }
+        let cancelled = cancel_videos_of_crawl(conn, id, &Reason::Cancelled, i64::MAX).await?;
+        let jobs = self.0.erasures().erase_emptied_videos(conn, &cancelled).await?;
         // Sightings without an image are useless without their ledger row.
         sqlx::query("delete from image_sources where crawl_id = $1 and image_id is null")
             .bind(id)

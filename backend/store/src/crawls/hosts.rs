@@ -19,7 +19,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum PermitOutcome {
+pub enum PermitDecision {
     /// A permit. Call `finish_request` with the token when the response head has arrived or the
     /// request failed.
     Granted {
@@ -32,6 +32,13 @@ pub enum PermitOutcome {
         /// the caller may differ from the clock of the database.
         wait: Duration,
     },
+}
+
+impl PermitDecision {
+    /// Returns a permit, or the wait in seconds if there is one.
+    fn of(token: i64, wait: Option<f64>) -> Self {
+        wait.map_or(Self::Granted { token }, |wait| Self::Wait { wait: duration(wait) })
+    }
 }
 
 /// The pace of a host, derived from its latest responses.
@@ -115,7 +122,7 @@ impl Hosts<'_> {
     /// With `delay_ms` 0, the permit is always granted, unless the host requested a pause. A host
     /// has one permit at a time. A permit that is not finished within 60 s expires, because its
     /// holder has presumably died.
-    pub async fn acquire_permit(self, host_key: &str, delay_ms: i64) -> Result<PermitOutcome, StoreError> {
+    pub async fn acquire_permit(self, host_key: &str, delay_ms: i64) -> Result<PermitDecision, StoreError> {
         if delay_ms <= 0 {
             return self.acquire_undelayed_permit(host_key).await;
         }
@@ -126,15 +133,12 @@ impl Hosts<'_> {
             .bind(HORIZON_S)
             .fetch_one(&self.0.pool)
             .await?;
-        Ok(match wait {
-            None => PermitOutcome::Granted { token },
-            Some(wait) => PermitOutcome::Wait { wait: duration(wait) },
-        })
+        Ok(PermitDecision::of(token, wait))
     }
 
     /// Grants a permit without a delay. Such permits exclude no other permits, so no row is
     /// written. Only a pause is respected.
-    async fn acquire_undelayed_permit(self, host_key: &str) -> Result<PermitOutcome, StoreError> {
+    async fn acquire_undelayed_permit(self, host_key: &str) -> Result<PermitDecision, StoreError> {
         let pause: Option<f64> = sqlx::query_scalar(
             "select extract(epoch from not_before - clock_timestamp())::float8 from hosts
              where host_key = $1 and not_before > clock_timestamp()",
@@ -142,10 +146,7 @@ impl Hosts<'_> {
         .bind(host_key)
         .fetch_optional(&self.0.pool)
         .await?;
-        Ok(match pause {
-            None => PermitOutcome::Granted { token: FREE_TOKEN },
-            Some(wait) => PermitOutcome::Wait { wait: duration(wait) },
-        })
+        Ok(PermitDecision::of(FREE_TOKEN, pause))
     }
 
     /// Returns the host's pace. A host that was never requested has the default pace.
@@ -239,9 +240,7 @@ impl Hosts<'_> {
         .await?;
         Ok(())
     }
-}
 
-impl Hosts<'_> {
     /// Deletes hosts that received no request, and for which no permit was requested, during
     /// `unasked`. Their robots.txt and pace are outdated.
     ///
@@ -343,7 +342,7 @@ impl Hosts<'_> {
         host_key: &str,
         own: OwnDelay,
         delay_ms: i64,
-    ) -> Result<PermitOutcome, StoreError> {
+    ) -> Result<PermitDecision, StoreError> {
         let wait: Option<f64> = sqlx::query_scalar(ACQUIRE)
             .bind(own.collection)
             .bind(host_key)
@@ -353,10 +352,10 @@ impl Hosts<'_> {
             .fetch_one(&self.0.pool)
             .await?;
         if let Some(wait) = wait {
-            return Ok(PermitOutcome::Wait { wait: duration(wait) });
+            return Ok(PermitDecision::Wait { wait: duration(wait) });
         }
         let outcome = self.acquire_permit(host_key, delay_ms).await?;
-        if let PermitOutcome::Wait { wait } = outcome {
+        if let PermitDecision::Wait { wait } = outcome {
             self.end_collection_permit(host_key, own, wait.as_secs_f64()).await?;
         }
         Ok(outcome)

@@ -4,7 +4,7 @@
 //! Validators are deleted together with the content. The validators of a page are deleted with the
 //! last crawl that fetched it, and those of an image with the stored image.
 use crate::StoreError;
-use crate::db::text::{mention, url_hash, without_nul};
+use crate::db::values::{mention, url_hash, url_hashes, without_nul};
 use crate::store::Hosts;
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
@@ -53,8 +53,8 @@ impl Hosts<'_> {
                      where collection_id = $1 and url_hash = $2 and reader = $3";
         Ok(sqlx::query_as(visit)
             .bind(collection)
-            .bind(url_hash(Some(&without_nul(url))))
-            .bind(url_hash(Some(reader)))
+            .bind(url_hash(url))
+            .bind(url_hash(reader))
             .fetch_optional(&self.0.pool)
             .await?)
     }
@@ -68,7 +68,7 @@ impl Hosts<'_> {
         reader: &str,
         visited: Option<&CachedPage>,
     ) -> Result<(), StoreError> {
-        let hash = url_hash(Some(&without_nul(url)));
+        let hash = url_hash(url);
         let Some(CachedPage { visit, content, mentions }) = visited else {
             let delete = "delete from page_visits v using crawls c
                           where c.id = $1 and v.collection_id = c.collection_id and v.url_hash = $2";
@@ -88,7 +88,7 @@ impl Hosts<'_> {
         .bind(visit.etag.as_deref().map(without_nul))
         .bind(visit.last_modified.as_deref().map(without_nul))
         .bind(visit.bytes)
-        .bind(url_hash(Some(reader)))
+        .bind(url_hash(reader))
         .bind(content)
         .bind(hashes_of(mentions))
         .execute(conn)
@@ -105,7 +105,7 @@ impl Hosts<'_> {
     ) -> Result<(), StoreError> {
         let renew = "update page_visits v set crawl_id = c.id from crawls c
                      where c.id = $1 and v.collection_id = c.collection_id and v.url_hash = $2";
-        let hash = url_hash(Some(&without_nul(url)));
+        let hash = url_hash(url);
         sqlx::query(renew).bind(crawl).bind(hash).execute(conn).await?;
         Ok(())
     }
@@ -123,7 +123,7 @@ impl Hosts<'_> {
                        and not exists (select from faces f where f.image_id = v.image_id and f.model_id <> $3)";
         Ok(sqlx::query_as(visit)
             .bind(collection)
-            .bind(url_hash(Some(&without_nul(url))))
+            .bind(url_hash(url))
             .bind(model)
             .fetch_optional(&self.0.pool)
             .await?)
@@ -139,7 +139,7 @@ impl Hosts<'_> {
         image: Uuid,
         visit: Option<&CachedResponse>,
     ) -> Result<(), StoreError> {
-        let hash = url_hash(Some(&without_nul(url)));
+        let hash = url_hash(url);
         let Some(visit) = visit else {
             let delete = "delete from image_visits where collection_id = $1 and url_hash = $2";
             sqlx::query(delete).bind(collection).bind(hash).execute(conn).await?;
@@ -166,8 +166,7 @@ impl Hosts<'_> {
 
 /// Returns the short hashes of the URLs, sorted and distinct.
 fn hashes_of(addresses: &[String]) -> Vec<i32> {
-    let mut hashes: Vec<i32> =
-        addresses.iter().map(|url| mention(&url_hash(Some(&without_nul(url))))).collect();
+    let mut hashes: Vec<i32> = url_hashes(addresses).iter().map(mention).collect();
     hashes.sort_unstable();
     hashes.dedup();
     hashes

@@ -2,9 +2,9 @@
 //! its directories and hosts yield.
 use crate::StoreError;
 use crate::crawls::pages::{NewPage, lock_crawl};
-use crate::db::text::{url_hash, without_nul};
-use crate::store::{Crawls, Images, Ledgers};
-use domain::{CrawlState, ImageState, Reason};
+use crate::db::values::url_hashes;
+use crate::store::Ledgers;
+use domain::{ImageState, Reason};
 use sqlx::{FromRow, PgConnection, PgExecutor};
 use std::collections::{HashMap, HashSet};
 use time::OffsetDateTime;
@@ -19,14 +19,13 @@ pub enum Ledger {
 
 /// Number of rows of a crawl with the same outcome.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
-pub struct Outcomes {
+pub struct LedgerCount {
     /// Whether the URLs were fetched: neither skipped nor failed.
     pub fetched: bool,
     pub reason: Option<Reason>,
     pub count: i64,
 }
 
-/// An image URL of a crawl that was not processed.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct UnprocessedImage {
     pub id: Uuid,
@@ -67,23 +66,7 @@ impl Ledgers<'_> {
         .fetch_all(&self.0.pool)
         .await?)
     }
-}
 
-impl Crawls<'_> {
-    /// Locks the crawl's row until the transaction ends (lock order: after the suppressions, before
-    /// any row of its ledgers). Other transactions can still add rows that refer to the crawl.
-    pub async fn lock(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Uuid, StoreError> {
-        Ok(crate::crawls::pages::lock_crawl(conn, crawl).await?.collection_id)
-    }
-
-    /// Returns the crawl's state as this transaction sees it; `None` if it is gone.
-    pub async fn state(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Option<CrawlState>, StoreError> {
-        let state = "select state from crawls where id = $1";
-        Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
-    }
-}
-
-impl Ledgers<'_> {
     /// Returns `true` if a ledger of the crawl has a `queued` row, or if one of its videos is live.
     pub async fn has_queued_rows(
         self,
@@ -124,7 +107,11 @@ impl Ledgers<'_> {
 
     /// Returns the outcomes of the settled rows of both ledgers and of the videos that have ended,
     /// as this transaction sees them.
-    pub async fn outcomes(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Vec<Outcomes>, StoreError> {
+    pub async fn outcomes(
+        self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+    ) -> Result<Vec<LedgerCount>, StoreError> {
         Ok(sqlx::query_as(
             "select state not in ('skipped', 'failed', 'cancelled') as fetched, reason, count(*) as count
              from (select state, reason from pages where crawl_id = $1 and state <> 'queued'
@@ -142,22 +129,6 @@ impl Ledgers<'_> {
         .bind(Reason::NotModified)
         .fetch_all(conn)
         .await?)
-    }
-}
-
-impl Images<'_> {
-    /// Takes advisory locks with these keys and holds them until the transaction ends. Transactions
-    /// that must see each other's changes use the same keys. The keys are locked in order, which
-    /// prevents deadlocks.
-    pub async fn lock_near_keys(self, conn: &mut PgConnection, keys: &[i64]) -> Result<(), StoreError> {
-        let mut keys = keys.to_vec();
-        keys.sort_unstable();
-        keys.dedup();
-        sqlx::query("select pg_advisory_xact_lock(key) from unnest($1::bigint[]) as locks(key)")
-            .bind(&keys)
-            .execute(conn)
-            .await?;
-        Ok(())
     }
 }
 
@@ -182,7 +153,7 @@ impl Ledgers<'_> {
         images: i64,
     ) -> Result<(), StoreError> {
         lock_crawl(conn, crawl).await?;
-        let mut hashes: Vec<Uuid> = directories.iter().map(|name| url_hash(Some(name))).collect();
+        let mut hashes = url_hashes(directories);
         hashes.sort_unstable();
         hashes.dedup();
         sqlx::query(
@@ -206,7 +177,7 @@ impl Ledgers<'_> {
         crawl: Uuid,
         directories: &[&str],
     ) -> Result<Vec<DirectoryYield>, StoreError> {
-        let hashes: Vec<Uuid> = directories.iter().map(|name| url_hash(Some(name))).collect();
+        let hashes = url_hashes(directories);
         let rows: Vec<(Uuid, i64, i64)> = sqlx::query_as(
             "select directory_hash, pages_read, images_found from crawl_directories
              where crawl_id = $1 and directory_hash = any($2)",
@@ -234,9 +205,8 @@ impl Ledgers<'_> {
         pages: Vec<(NewPage, String)>,
     ) -> Result<(Vec<NewPage>, i64), StoreError> {
         lock_crawl(conn, crawl).await?;
-        let hashes: Vec<Uuid> =
-            pages.iter().map(|(page, _)| url_hash(Some(&without_nul(&page.url)))).collect();
-        let directories: Vec<Uuid> = pages.iter().map(|(_, name)| url_hash(Some(name))).collect();
+        let hashes = url_hashes(pages.iter().map(|(page, _)| &page.url));
+        let directories = url_hashes(pages.iter().map(|(_, name)| name));
         let known = "select url_hash from pages where crawl_id = $1 and url_hash = any($2)";
         let mut seen: HashSet<Uuid> = sqlx::query_scalar(known)
             .bind(crawl)

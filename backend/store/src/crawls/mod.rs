@@ -6,6 +6,8 @@ pub mod http_cache;
 pub mod ledger;
 pub mod pages;
 use crate::StoreError;
+use crate::crawls::pages::lock_crawl;
+use crate::db::values::clipped;
 use crate::store::Crawls;
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, VideoState};
 use serde_json::Value;
@@ -156,7 +158,7 @@ impl Crawls<'_> {
             .ok_or_else(|| StoreError::not_found("crawl", id))
     }
 
-    /// Returns a crawl by id with its first seeds, as [`Self::crawls`] does.
+    /// Returns a crawl by id with its first seeds, as [`Self::list`] does.
     ///
     /// # Errors
     /// Fails with `NotFound` for a crawl that does not exist or that the store's scope excludes.
@@ -217,7 +219,7 @@ impl Crawls<'_> {
         .bind(id)
         .bind(from)
         .bind(to)
-        .bind(crate::db::text::clipped(error))
+        .bind(clipped(error))
         .execute(&mut *conn)
         .await?
         .rows_affected();
@@ -231,6 +233,18 @@ impl Crawls<'_> {
             )));
         }
         Ok(crawl)
+    }
+
+    /// Locks the crawl's row until the transaction ends (lock order: after the suppressions, before
+    /// any row of its ledgers). Other transactions can still add rows that refer to the crawl.
+    pub async fn lock(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Uuid, StoreError> {
+        Ok(lock_crawl(conn, crawl).await?.collection_id)
+    }
+
+    /// Returns the crawl's state as this transaction sees it; `None` if it is gone.
+    pub async fn state(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Option<CrawlState>, StoreError> {
+        let state = "select state from crawls where id = $1";
+        Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
     }
 
     /// Adds numbers of links that a page of the crawl did not follow, by reason.

@@ -4,8 +4,7 @@
 //! admitted once, and the limits are exact, even under concurrency. Lock order within a
 //! transaction: crawl, pages, image URLs, sources.
 use crate::StoreError;
-use crate::db::text::NewRows;
-use crate::db::text::{clipped, url_hash, without_nul};
+use crate::db::values::{NewRows, clipped, page_hash, url_hash, url_hashes, without_nul};
 use crate::store::Ledgers;
 use domain::{ImageState, PageState, Reason};
 use sqlx::PgConnection;
@@ -13,7 +12,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A page URL to admit.
 #[derive(Clone, Debug)]
 pub struct NewPage {
     /// Normalised URL.
@@ -129,21 +127,7 @@ impl Ledgers<'_> {
         .bind(room)
         .fetch_all(&mut *conn)
         .await?;
-        let (mut admitted, over_limit) = AdmittedRow::split(rows);
-        if !admitted.is_empty() || over_limit > 0 {
-            sqlx::query(
-                "update crawls set pages_admitted = pages_admitted + $2, pages_over_limit = pages_over_limit + $3
-                 where id = $1",
-            )
-            .bind(crawl)
-            .bind(admitted.len() as i64)
-            .bind(over_limit)
-            .execute(conn)
-            .await?;
-        }
-        // The ids were generated in input order, and UUIDv7 values of one process are ordered.
-        admitted.sort_by_key(|row| row.id);
-        Ok(admitted)
+        count_admitted(conn, crawl, COUNT_PAGES, rows).await
     }
 
     /// Adds image URLs that are new to the crawl, up to `max_images` in total. Returns the new rows
@@ -182,20 +166,8 @@ impl Ledgers<'_> {
         .bind(room)
         .fetch_all(&mut *conn)
         .await?;
-        let (mut admitted, over_limit) = AdmittedRow::split(rows);
-        if !admitted.is_empty() || over_limit > 0 {
-            sqlx::query(
-                "update crawls set images_admitted = images_admitted + $2, images_over_limit = images_over_limit + $3
-                 where id = $1",
-            )
-            .bind(crawl)
-            .bind(admitted.len() as i64)
-            .bind(over_limit)
-            .execute(&mut *conn)
-            .await?;
-        }
+        let admitted = count_admitted(conn, crawl, COUNT_IMAGE_URLS, rows).await?;
         record_sightings(conn, crawl, images).await?;
-        admitted.sort_by_key(|row| row.id);
         Ok(admitted)
     }
 
@@ -315,7 +287,7 @@ impl Ledgers<'_> {
         image_url: Uuid,
         answered: &str,
     ) -> Result<(), StoreError> {
-        let hash = url_hash(Some(&without_nul(answered)));
+        let hash = url_hash(answered);
         for note in [
             "update image_urls set final_hash = $2 where id = $1",
             "update image_sources set final_hash = $2 where image_url_id = $1",
@@ -342,7 +314,6 @@ fn settled(is_settled: bool) -> Result<(), StoreError> {
     if is_settled { Ok(()) } else { Err(StoreError::Invalid("queued is not the state of a result".into())) }
 }
 
-/// A crawl whose row is locked.
 #[derive(sqlx::FromRow)]
 pub(crate) struct LockedCrawl {
     pub(crate) collection_id: Uuid,
@@ -375,15 +346,29 @@ struct AdmittedRow {
     fresh: i64,
 }
 
-impl AdmittedRow {
-    /// Returns the added rows, and the number of new addresses that were not added.
-    fn split(rows: Vec<Self>) -> (Vec<Admitted>, i64) {
-        let fresh = rows.first().map_or(0, |row| row.fresh);
-        let row = |row: Self| Some(Admitted { id: row.id?, url: row.url?, depth: row.depth? });
-        let admitted: Vec<Admitted> = rows.into_iter().filter_map(row).collect();
-        let over_limit = fresh - admitted.len() as i64;
-        (admitted, over_limit)
+const COUNT_PAGES: &str = "
+update crawls set pages_admitted = pages_admitted + $2, pages_over_limit = pages_over_limit + $3 where id = $1";
+const COUNT_IMAGE_URLS: &str = "
+update crawls set images_admitted = images_admitted + $2, images_over_limit = images_over_limit + $3 where id = $1";
+
+/// Counts the added rows, and the new addresses that were not added. Returns the added rows in
+/// input order.
+async fn count_admitted(
+    conn: &mut PgConnection,
+    crawl: Uuid,
+    count: &'static str,
+    rows: Vec<AdmittedRow>,
+) -> Result<Vec<Admitted>, StoreError> {
+    let fresh = rows.first().map_or(0, |row| row.fresh);
+    let row = |row: AdmittedRow| Some(Admitted { id: row.id?, url: row.url?, depth: row.depth? });
+    let mut admitted: Vec<Admitted> = rows.into_iter().filter_map(row).collect();
+    let (added, over_limit) = (admitted.len() as i64, fresh - admitted.len() as i64);
+    if added > 0 || over_limit > 0 {
+        sqlx::query(count).bind(crawl).bind(added).bind(over_limit).execute(conn).await?;
     }
+    // The ids were generated in input order, and UUIDv7 values of one process are ordered.
+    admitted.sort_by_key(|row| row.id);
+    Ok(admitted)
 }
 
 /// Records one source per image URL in the ledger and page. Records no sources for suppressed or
@@ -395,13 +380,13 @@ async fn record_sightings(
     images: &[NewImageUrl],
 ) -> Result<(), StoreError> {
     let urls: Vec<String> = images.iter().map(|image| without_nul(&image.url)).collect();
-    let hashes: Vec<Uuid> = urls.iter().map(|url| url_hash(Some(url))).collect();
+    let hashes: Vec<Uuid> = url_hashes(&urls);
     let pages: Vec<Option<String>> =
         images.iter().map(|image| image.page_url.as_deref().map(without_nul)).collect();
-    let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(page.as_deref())).collect();
+    let page_hashes: Vec<Uuid> = pages.iter().map(|page| page_hash(page.as_deref())).collect();
     // All images of a page have the same URL here. This URL can be long, so it is hashed once.
     let mut known: HashMap<&str, Uuid> = HashMap::new();
-    let mut hash = |url| *known.entry(url).or_insert_with(|| url_hash(Some(&without_nul(url))));
+    let mut hash = |url| *known.entry(url).or_insert_with(|| url_hash(url));
     let asked: Vec<Option<Uuid>> =
         images.iter().map(|image| image.asked_url.as_deref().map(&mut hash)).collect();
     let alts: Vec<Option<String>> = images.iter().map(|image| clipped(image.alt.as_deref())).collect();

@@ -1,8 +1,8 @@
 //! Connections to the database, transactions, and errors.
 pub mod deletions;
 pub mod schema;
-pub(crate) mod text;
 pub mod transient;
+pub(crate) mod values;
 use crate::db::transient::Cause;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
@@ -160,15 +160,13 @@ async fn connect_with_retries(
     }
 }
 
-/// Connects to the server. Returns `None` if the server accepts no changes.
+/// Connects to the server. Returns `None` if the server accepts no changes: on a standby,
+/// `transaction_read_only` is always on.
 async fn connect_to_primary(options: &PgConnectOptions) -> Result<Option<PgConnection>, sqlx::Error> {
     let mut conn = options.connect().await?;
-    Ok(if is_read_only(&mut conn).await? { None } else { Some(conn) })
-}
-
-/// Returns whether the server rejects changes. On a standby, `transaction_read_only` is always on.
-async fn is_read_only(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar("select current_setting('transaction_read_only')::bool").fetch_one(conn).await
+    let setting = "select current_setting('transaction_read_only')::bool";
+    let is_read_only: bool = sqlx::query_scalar(setting).fetch_one(&mut conn).await?;
+    Ok((!is_read_only).then_some(conn))
 }
 
 async fn check_versions(conn: &mut PgConnection) -> Result<(), StoreError> {

@@ -9,14 +9,12 @@
 //! Every process holds a shared advisory lock from its start to its end ([`SchemaUse`]). A
 //! migration that stops older programs takes it exclusively, so it waits for their end.
 use crate::StoreError;
-use crate::db::REJECT_READ_ONLY;
-use crate::db::transient;
 use crate::db::transient::Cause;
+use crate::db::{REJECT_READ_ONLY, transient};
 use sha2::{Digest, Sha256};
-use sqlx::PgPool;
 use sqlx::migrate::{AppliedMigration, Migrate, MigrateError, Migration, Migrator};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Connection, PgConnection};
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 use std::time::{Duration, Instant};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
@@ -414,7 +412,6 @@ fn is_conflict(error: &MigrateError) -> bool {
     Cause::of(error) == Some(Cause::Conflict) || code.as_deref() == Some(LOCK_NOT_AVAILABLE)
 }
 
-/// Limits the log lines of a wait.
 #[derive(Default)]
 struct LogLimit(Option<Instant>);
 

@@ -6,11 +6,9 @@
 use super::{Plan, PlannedFace};
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::db::deletions::CarriedOut;
-use crate::db::deletions::LedgerJobs;
-use crate::erasures::chip_shows;
+use crate::db::deletions::{CarriedOut, LedgerJobs, set_tombstones};
+use crate::db::values::box_of;
 use crate::erasures::traces::Traces;
-use crate::erasures::traces::videos::{emptied, videos_of_frames};
 use crate::faces::CROP_MARGIN;
 use crate::images::delete_images;
 use crate::store::Erasures;
@@ -32,12 +30,14 @@ impl Erasures<'_> {
             faces.chain(&plan.images).chain(&plan.subjects).chain(&plan.videos).copied().collect();
         let touched = plan.faces.iter().map(|face| &face.image_id);
         let touched: Vec<Uuid> = touched.chain(&plan.images).copied().collect();
-        crate::db::deletions::set_tombstones(conn, &gone, &touched).await?;
+        set_tombstones(conn, &gone, &touched).await?;
         let mut keys = Vec::new();
         let mut traces = Traces::new(plan.collection);
         let mut videos = Vec::new();
         for images in plan.images.chunks(IMAGES) {
-            videos.extend(videos_of_frames(conn, images).await?);
+            let of_frames = "select distinct video_id from video_frames where image_id = any($1)";
+            let shown: Vec<Uuid> = sqlx::query_scalar(of_frames).bind(images).fetch_all(&mut *conn).await?;
+            videos.extend(shown);
             traces.erase_image_traces(conn, images).await?;
             keys.extend(delete_images(conn, images).await?.1);
         }
@@ -46,8 +46,7 @@ impl Erasures<'_> {
         traces.erase_video_traces(conn, &without_address).await?;
         keys.extend(delete_video_rows(conn, &plan.videos).await?);
         if !plan.addresses.is_empty() {
-            traces.erase_addresses_of_images(conn, &plan.addresses).await?;
-            traces.erase_page_traces(conn, &plan.addresses).await?;
+            traces.erase_addresses(conn, &plan.addresses).await?;
         }
         traces.finish(conn).await?;
         let whole: HashSet<Uuid> = plan.images.iter().copied().collect();
@@ -112,7 +111,7 @@ async fn erase_in_neighbours(
             .await?;
     let (mut without_crop, mut without_chip, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     for other in others {
-        let bbox = std::array::from_fn(|at| other.bbox.get(at).copied().unwrap_or_default());
+        let bbox = box_of(&other.bbox);
         if faces.iter().any(|face| shows(bbox, face.bbox)) {
             without_crop.push(other.id);
             keys.push(other.crop_key);
@@ -131,7 +130,6 @@ async fn erase_in_neighbours(
     Ok(keys)
 }
 
-/// A remaining face of the same image.
 #[derive(FromRow)]
 struct Neighbour {
     id: Uuid,
@@ -149,6 +147,66 @@ fn shows(of: [f32; 4], other: [f32; 4]) -> bool {
         other[at] >= high || other[at] + other[at + 2] <= low
     };
     !apart(0) && !apart(1)
+}
+
+/// Landmark positions in a chip.
+const TEMPLATE: [[f64; 2]; 5] =
+    [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]];
+const SIDE: f64 = 112.0;
+/// Margin, in pixels of the image, from which interpolation can add pixels to the edge of a chip,
+/// even if the image was upscaled first.
+const BORDER: f64 = 4.0;
+
+/// Returns `true` if the chip of a face with these landmarks may contain a part of the box `other`.
+/// `landmarks` are x, y pairs; `other` is x, y, width, height. Also `true` for landmarks from which
+/// no chip can be cut.
+fn chip_shows(landmarks: &[f32], other: [f32; 4]) -> bool {
+    let Some([left, top, right, bottom]) = footprint(landmarks) else { return true };
+    let [x, y, width, height] = other.map(f64::from);
+    x < right + BORDER && x + width > left - BORDER && y < bottom + BORDER && y + height > top - BORDER
+}
+
+/// Returns the bounding box of a chip: left, top, right, bottom in pixels of the image.
+fn footprint(landmarks: &[f32]) -> Option<[f64; 4]> {
+    let from: Vec<[f64; 2]> =
+        landmarks.as_chunks::<2>().0.iter().map(|[x, y]| [f64::from(*x), f64::from(*y)]).collect();
+    let mean = |points: &[[f64; 2]], axis: usize| points.iter().map(|point| point[axis]).sum::<f64>() / 5.0;
+    let (fx, fy) = (mean(&from, 0), mean(&from, 1));
+    let (tx, ty) = (mean(&TEMPLATE, 0), mean(&TEMPLATE, 1));
+    let (mut along, mut across, mut spread) = (0.0, 0.0, 0.0);
+    for (f, t) in from.iter().zip(&TEMPLATE) {
+        let (ux, uy, vx, vy) = (f[0] - fx, f[1] - fy, t[0] - tx, t[1] - ty);
+        along += ux * vx + uy * vy;
+        across += ux * vy - uy * vx;
+        spread += ux * ux + uy * uy;
+    }
+    let (a, b) = (along / spread, across / spread);
+    let square = a * a + b * b;
+    if from.len() != 5 || !square.is_finite() || square < 1e-12 {
+        return None;
+    }
+    let corners = [[0.0, 0.0], [SIDE, 0.0], [0.0, SIDE], [SIDE, SIDE]].map(|[u, v]| {
+        let (du, dv) = (u - tx, v - ty);
+        [fx + (a * du + b * dv) / square, fy + (a * dv - b * du) / square]
+    });
+    let least = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::INFINITY, f64::min);
+    let most = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::NEG_INFINITY, f64::max);
+    Some([least(0), least(1), most(0), most(1)])
+}
+
+/// Returns those of the videos that have ended and have no frames any more, and the videos of the
+/// same files, which have the same addresses.
+async fn emptied(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar(
+        "with empty as (
+             select id from videos v where id = any($1) and finished_at is not null
+             and not exists (select 1 from video_frames f where f.video_id = v.id))
+         select id from videos where id in (select id from empty) or original_id in (select id from empty)
+         order by id for update",
+    )
+    .bind(videos)
+    .fetch_all(conn)
+    .await?)
 }
 
 /// Maximum number of faces, images, subjects and videos (each) per call of
@@ -243,4 +301,22 @@ async fn addresses_with_tombstones(
          order by r.url limit $2"
     );
     Ok(sqlx::query_scalar(AssertSqlSafe(sql)).bind(collection).bind(BATCH).fetch_all(conn).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chip_shows_only_boxes_overlapping_its_footprint() {
+        // Scale 2 and an offset: the chip covers x from 100 to 324 and y from 50 to 274.
+        let landmarks: Vec<f32> =
+            TEMPLATE.iter().flat_map(|[x, y]| [(100.0 + 2.0 * x) as f32, (50.0 + 2.0 * y) as f32]).collect();
+        for (x, shown) in [(330.0, false), (327.0, true), (200.0, true), (40.0, false), (50.0, true)] {
+            assert_eq!(chip_shows(&landmarks, [x, 100.0, 50.0, 50.0]), shown, "{x}");
+        }
+        assert!(!chip_shows(&landmarks, [200.0, 280.0, 50.0, 50.0]));
+        assert!(chip_shows(&[1.0; 10], [900.0, 900.0, 5.0, 5.0]), "degenerate landmarks count as shown");
+        assert!(chip_shows(&[], [900.0, 900.0, 5.0, 5.0]));
+    }
 }

@@ -10,18 +10,18 @@ mod carry_out;
 pub mod deletion_log;
 mod plan;
 pub mod retention;
+mod suppressed;
 pub mod suppressions;
-pub mod traces;
+mod traces;
 use crate::StoreError;
 pub use crate::db::deletions::CarriedOut;
-use crate::erasures::plan::FaceRow;
-use crate::index::{AllSimilar, FaceIndex};
-use crate::index::{ROUNDING, halfvec};
+use crate::db::values::{floats, halfvec, region};
+use crate::index::{AllSimilar, FaceIndex, ROUNDING};
 use crate::store::Erasures;
 pub use carry_out::ErasedAgain;
-use pgvector::HalfVector;
 pub use plan::{Plan, PlannedFace};
-use sqlx::{AssertSqlSafe, FromRow, PgConnection};
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -98,33 +98,18 @@ pub struct EmbeddedFace {
     pub hashes: Option<[i64; 3]>,
 }
 
-#[derive(FromRow)]
-struct EmbeddingRow {
-    image_id: Uuid,
-    model_id: i32,
-    embedding: HalfVector,
-    bbox: Vec<f32>,
-    width: i32,
-    height: i32,
-    sha256: Vec<u8>,
-    phash: Option<i64>,
-    dhash: Option<i64>,
-    ahash: Option<i64>,
-}
-
-impl From<EmbeddingRow> for EmbeddedFace {
-    fn from(row: EmbeddingRow) -> Self {
-        let (width, height) = (row.width.max(1) as f32, row.height.max(1) as f32);
-        let at = |place: usize| row.bbox.get(place).copied().unwrap_or_default();
-        let hashes = row.phash.zip(row.dhash).zip(row.ahash);
-        Self {
-            image_id: row.image_id,
-            model_id: row.model_id,
-            embedding: row.embedding.as_slice().iter().map(|value| value.to_f32()).collect(),
-            region: [at(0) / width, at(1) / height, at(2) / width, at(3) / height],
-            sha256: row.sha256,
+impl FromRow<'_, PgRow> for EmbeddedFace {
+    fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
+        let hash = |column| row.try_get::<Option<i64>, _>(column);
+        let hashes = hash("phash")?.zip(hash("dhash")?).zip(hash("ahash")?);
+        Ok(Self {
+            image_id: row.try_get("image_id")?,
+            model_id: row.try_get("model_id")?,
+            embedding: floats(&row.try_get("embedding")?),
+            region: region(row)?,
+            sha256: row.try_get("sha256")?,
             hashes: hashes.map(|((phash, dhash), ahash)| [phash, dhash, ahash]),
-        }
+        })
     }
 }
 
@@ -136,14 +121,13 @@ impl Erasures<'_> {
         conn: &mut PgConnection,
         faces: &[Uuid],
     ) -> Result<Vec<EmbeddedFace>, StoreError> {
-        let rows: Vec<EmbeddingRow> = sqlx::query_as(
+        Ok(sqlx::query_as(
             "select f.image_id, f.model_id, f.embedding, f.bbox, i.width, i.height, i.sha256, i.phash, i.dhash, i.ahash
              from faces f join images i on i.id = f.image_id where f.id = any($1) order by f.id",
         )
         .bind(faces)
         .fetch_all(conn)
-        .await?;
-        Ok(rows.into_iter().map(EmbeddedFace::from).collect())
+        .await?)
     }
 
     /// Inserts the record of an erasure, or updates its number of suppressions. Returns the time of
@@ -240,7 +224,7 @@ async fn similar_faces(
     let mut found = Vec::new();
     for ids in ids.chunks(BATCH) {
         // Built at run time, because the probe's type contains the number of dimensions.
-        let rows: Vec<FaceRow> = sqlx::query_as(AssertSqlSafe(sql.as_str()))
+        let rows: Vec<PlannedFace> = sqlx::query_as(AssertSqlSafe(sql.as_str()))
             .bind(query.collection_id)
             .bind(query.model.id)
             .bind(&probe)
@@ -248,70 +232,7 @@ async fn similar_faces(
             .bind(ids)
             .fetch_all(&mut *conn)
             .await?;
-        found.extend(rows.into_iter().map(PlannedFace::from));
+        found.extend(rows);
     }
     Ok(found)
-}
-
-/// Landmark positions in a chip.
-const TEMPLATE: [[f64; 2]; 5] =
-    [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]];
-const SIDE: f64 = 112.0;
-/// Margin, in pixels of the image, from which interpolation can add pixels to the edge of a chip,
-/// even if the image was upscaled first.
-const BORDER: f64 = 4.0;
-
-/// Returns `true` if the chip of a face with these landmarks may contain a part of the box `other`.
-/// `landmarks` are x, y pairs; `other` is x, y, width, height. Also `true` for landmarks from which
-/// no chip can be cut.
-fn chip_shows(landmarks: &[f32], other: [f32; 4]) -> bool {
-    let Some([left, top, right, bottom]) = footprint(landmarks) else { return true };
-    let [x, y, width, height] = other.map(f64::from);
-    x < right + BORDER && x + width > left - BORDER && y < bottom + BORDER && y + height > top - BORDER
-}
-
-/// Returns the bounding box of a chip: left, top, right, bottom in pixels of the image.
-fn footprint(landmarks: &[f32]) -> Option<[f64; 4]> {
-    let from: Vec<[f64; 2]> =
-        landmarks.as_chunks::<2>().0.iter().map(|[x, y]| [f64::from(*x), f64::from(*y)]).collect();
-    let mean = |points: &[[f64; 2]], axis: usize| points.iter().map(|point| point[axis]).sum::<f64>() / 5.0;
-    let (fx, fy) = (mean(&from, 0), mean(&from, 1));
-    let (tx, ty) = (mean(&TEMPLATE, 0), mean(&TEMPLATE, 1));
-    let (mut along, mut across, mut spread) = (0.0, 0.0, 0.0);
-    for (f, t) in from.iter().zip(&TEMPLATE) {
-        let (ux, uy, vx, vy) = (f[0] - fx, f[1] - fy, t[0] - tx, t[1] - ty);
-        along += ux * vx + uy * vy;
-        across += ux * vy - uy * vx;
-        spread += ux * ux + uy * uy;
-    }
-    let (a, b) = (along / spread, across / spread);
-    let square = a * a + b * b;
-    if from.len() != 5 || !square.is_finite() || square < 1e-12 {
-        return None;
-    }
-    let corners = [[0.0, 0.0], [SIDE, 0.0], [0.0, SIDE], [SIDE, SIDE]].map(|[u, v]| {
-        let (du, dv) = (u - tx, v - ty);
-        [fx + (a * du + b * dv) / square, fy + (a * dv - b * du) / square]
-    });
-    let least = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::INFINITY, f64::min);
-    let most = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::NEG_INFINITY, f64::max);
-    Some([least(0), least(1), most(0), most(1)])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chip_shows_only_boxes_overlapping_its_footprint() {
-        // Scale 2 and an offset: the chip covers x from 100 to 324 and y from 50 to 274.
-        let landmarks: Vec<f32> =
-            TEMPLATE.iter().flat_map(|[x, y]| [(100.0 + 2.0 * x) as f32, (50.0 + 2.0 * y) as f32]).collect();
-        for (x, shown) in [(330.0, false), (327.0, true), (200.0, true), (40.0, false), (50.0, true)] {
-            assert_eq!(chip_shows(&landmarks, [x, 100.0, 50.0, 50.0]), shown, "{x}");
-        }
-        assert!(!chip_shows(&landmarks, [200.0, 280.0, 50.0, 50.0]));
-        assert!(chip_shows(&[1.0; 10], [900.0, 900.0, 5.0, 5.0]), "degenerate landmarks count as shown");
-        assert!(chip_shows(&[], [900.0, 900.0, 5.0, 5.0]));
-    }
 }

@@ -1,16 +1,15 @@
 //! Plans an erasure: what it deletes and which suppressions it needs.
 use super::Target;
 use crate::StoreError;
-use crate::db::text::{url_hash, without_nul};
+use crate::db::values::{box_of, check_embedding, url_hashes, without_nul};
 use crate::erasures::similar_faces;
 use crate::erasures::suppressions::Suppression;
 use crate::index::AllSimilar;
-use crate::index::EmbeddingModel;
-use crate::index::check_embedding;
 use crate::store::Erasures;
 use crate::videos::crawled::videos_at;
 use crate::videos::frames_of;
-use sqlx::{FromRow, PgConnection};
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
@@ -30,7 +29,6 @@ pub struct PlannedFace {
     pub(super) bbox: [f32; 4],
 }
 
-/// What an erasure deletes.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Faces, including those of completely erased images.
@@ -51,23 +49,15 @@ pub struct Plan {
     pub(crate) addresses: Vec<String>,
 }
 
-#[derive(FromRow)]
-pub(super) struct FaceRow {
-    id: Uuid,
-    image_id: Uuid,
-    bbox: Vec<f32>,
-    similarity: Option<f64>,
-}
-
-impl From<FaceRow> for PlannedFace {
-    fn from(row: FaceRow) -> Self {
-        Self {
-            id: row.id,
-            image_id: row.image_id,
-            similarity: row.similarity.map(|cosine| cosine as f32),
+impl FromRow<'_, PgRow> for PlannedFace {
+    fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: row.try_get("id")?,
+            image_id: row.try_get("image_id")?,
+            similarity: row.try_get::<Option<f64>, _>("similarity")?.map(|cosine| cosine as f32),
             named: false,
-            bbox: std::array::from_fn(|at| row.bbox.get(at).copied().unwrap_or_default()),
-        }
+            bbox: box_of(&row.try_get::<Vec<f32>, _>("bbox")?),
+        })
     }
 }
 
@@ -124,10 +114,7 @@ impl Erasures<'_> {
         // Uses the transaction's own connection: all other connections may be waiting for the lock.
         let model = match target {
             Target::Likeness { embedding, model_id, .. } => {
-                let model = "select id, identity, name, dimensions from embedding_models where id = $1";
-                let model: Option<EmbeddingModel> =
-                    sqlx::query_as(model).bind(model_id).fetch_optional(&mut *conn).await?;
-                let model = model.ok_or_else(|| StoreError::not_found("embedding model", model_id))?;
+                let model = self.0.models().get_in(&mut *conn, *model_id).await?;
                 check_embedding(embedding, &model.name, model.dimensions)?;
                 Some(model)
             }
@@ -160,7 +147,9 @@ impl Erasures<'_> {
         };
         let faces = match target {
             Target::Likeness { embedding, model_id, threshold } => {
-                plan.not_compared = not_of_model(conn, collection, *model_id).await?;
+                let others = "select count(*) from faces where collection_id = $1 and model_id <> $2";
+                let others = sqlx::query_scalar(others).bind(collection).bind(model_id);
+                plan.not_compared = others.fetch_one(&mut *conn).await?;
                 match &model {
                     Some(model) => {
                         let (probe, threshold) = (embedding.as_slice(), *threshold);
@@ -325,17 +314,7 @@ async fn faces_where(
         "select f.id, f.image_id, f.bbox, null::float8 as similarity
          from faces f where f.collection_id = $1 and {condition} order by f.id"
     );
-    let rows: Vec<FaceRow> =
-        sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(collection).bind(ids).fetch_all(conn).await?;
-    Ok(rows.into_iter().map(Into::into).collect())
-}
-
-async fn not_of_model(conn: &mut PgConnection, collection: Uuid, model: i32) -> Result<i64, StoreError> {
-    Ok(sqlx::query_scalar("select count(*) from faces where collection_id = $1 and model_id <> $2")
-        .bind(collection)
-        .bind(model)
-        .fetch_one(conn)
-        .await?)
+    Ok(sqlx::query_as(AssertSqlSafe(sql)).bind(collection).bind(ids).fetch_all(conn).await?)
 }
 
 struct AddressHashes {
@@ -347,7 +326,7 @@ struct AddressHashes {
 
 impl AddressHashes {
     async fn of(conn: &mut PgConnection, collection: Uuid, addresses: &[String]) -> Result<Self, StoreError> {
-        let requested: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
+        let requested = url_hashes(addresses);
         // Several URLs can redirect to one page, and a sighting records only the first of them. So
         // sightings are also matched by the page's URL after redirects.
         let pages: Vec<String> = sqlx::query_scalar(
@@ -358,8 +337,7 @@ impl AddressHashes {
         .bind(&requested)
         .fetch_all(conn)
         .await?;
-        let pages = pages.iter().map(|url| url_hash(Some(url)));
-        Ok(Self { all: requested.iter().copied().chain(pages).collect(), requested })
+        Ok(Self { all: requested.iter().copied().chain(url_hashes(pages)).collect(), requested })
     }
 }
 
@@ -421,8 +399,7 @@ pub(super) async fn same_files(
     .await?)
 }
 
-/// The file and the addresses of a video.
-#[derive(sqlx::FromRow)]
+#[derive(FromRow)]
 struct FileRow {
     sha256: Option<Vec<u8>>,
     original_id: Option<Uuid>,

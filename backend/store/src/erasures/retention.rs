@@ -209,11 +209,10 @@ impl Extent {
     }
 }
 
+/// Fails with `NotFound` if a row that the caller names does not exist or is outside the store's
+/// scope. [`Self::of_enrolled`] does not check this.
 impl Extents<'_> {
     /// Counts what is deleted with a collection.
-    ///
-    /// # Errors
-    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
     pub async fn of_collection(self, id: Uuid) -> Result<Extent, StoreError> {
         self.0.collections().by_id(id).await?;
         let (images, faces, videos, subjects, suppressions) = sqlx::query_as(
@@ -230,10 +229,6 @@ impl Extents<'_> {
         Ok(Extent { images, faces, videos, subjects, suppressions })
     }
 
-    /// Counts the suppressions of an erasure.
-    ///
-    /// # Errors
-    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
     pub async fn of_suppressions(self, erasure: Uuid) -> Result<Extent, StoreError> {
         let suppressions: Option<i64> = sqlx::query_scalar(
             "select (select count(*) from (select 1 from suppressions where erasure_id = e.id limit $3) s)
@@ -249,9 +244,6 @@ impl Extents<'_> {
     }
 
     /// Counts what is deleted with a crawl, its images and its videos.
-    ///
-    /// # Errors
-    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
     pub async fn of_crawl(self, id: Uuid) -> Result<Extent, StoreError> {
         self.0.crawls().get(id).await?;
         let mut conn = self.0.pool.acquire().await?;
@@ -266,9 +258,6 @@ impl Extents<'_> {
     }
 
     /// Counts what is deleted with a video.
-    ///
-    /// # Errors
-    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
     pub async fn of_video(self, id: Uuid) -> Result<Extent, StoreError> {
         self.0.videos().get(id).await?;
         let (images, faces) = sqlx::query_as(
@@ -284,18 +273,12 @@ impl Extents<'_> {
     }
 
     /// Counts what is deleted with an image.
-    ///
-    /// # Errors
-    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
     pub async fn of_image(self, id: Uuid) -> Result<Extent, StoreError> {
         let image = self.0.images().get(id).await?;
         Ok(Extent { images: 1, faces: i64::from(image.face_count), ..Extent::default() })
     }
 
     /// Counts what `store.faces().delete` deletes.
-    ///
-    /// # Errors
-    /// Fails with `NotFound` if the face does not exist or is outside the store's scope.
     pub async fn of_face(self, id: Uuid) -> Result<Extent, StoreError> {
         self.0.faces().get(id).await?;
         let enrolled = self.of_enrolled(None, Some(id)).await?;
@@ -304,9 +287,6 @@ impl Extents<'_> {
 
     /// Counts what is deleted with the faces of a subject, or with one of them: the images that
     /// were sent only for enrolment, with their faces.
-    ///
-    /// # Errors
-    /// Fails with the errors of the database.
     pub async fn of_enrolled(self, subject: Option<Uuid>, face: Option<Uuid>) -> Result<Extent, StoreError> {
         // The same condition as in `drop_enrolled`, without the assignments that are deleted.
         let (images, faces) = sqlx::query_as(
@@ -334,9 +314,6 @@ impl Extents<'_> {
     }
 
     /// Counts the images and faces that a retention of `days` days would delete immediately.
-    ///
-    /// # Errors
-    /// Fails with `NotFound` if the collection does not exist or is outside the store's scope.
     pub async fn of_retention(self, id: Uuid, days: i32) -> Result<Extent, StoreError> {
         self.0.collections().by_id(id).await?;
         let (images, faces) = sqlx::query_as(concat!(

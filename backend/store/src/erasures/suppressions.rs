@@ -1,10 +1,11 @@
 //! Suppressions, which prevent erased content from being stored again. They contain hashes and
 //! sketches, but no images, addresses or embeddings.
-use crate::db::text::{url_hash, without_nul};
+use crate::db::values::{box_of, url_hash};
 use crate::store::Suppressions;
 use crate::{StoreError, images};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgExecutor};
 use std::collections::HashSet;
+use std::hash::Hash;
 use uuid::Uuid;
 
 pub const SKETCH_BITS: usize = 256;
@@ -13,7 +14,7 @@ pub const SKETCH_BITS: usize = 256;
 const LOCKS: i32 = 0x7375_7070;
 
 /// A one-way sketch of a face, with the name of the secret used to compute it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Sketch {
     /// [`SKETCH_BITS`] characters, `0` and `1`.
     pub bits: String,
@@ -22,7 +23,6 @@ pub struct Sketch {
     pub model_id: i32,
 }
 
-/// The content that a suppression blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Suppression {
     /// A whole image, or one face in it.
@@ -121,7 +121,7 @@ impl Suppressions<'_> {
         Ok(())
     }
 
-    /// Takes the shared lock of [`Self::lock_suppressions`] for the collection of a crawl and
+    /// Takes the shared lock of [`Self::lock`] for the collection of a crawl and
     /// returns the collection. Call it before the crawl's row is locked.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Suppressions<'_> {
         )
         .bind(collection)
         .bind(image_url)
-        .bind(answered.map(|url| url_hash(Some(&without_nul(url)))))
+        .bind(answered.map(url_hash))
         .fetch_one(executor)
         .await?)
     }
@@ -203,7 +203,7 @@ impl Suppressions<'_> {
             "select exists(select 1 from suppressions where collection_id = $1 and url_hash = $2)",
         )
         .bind(collection)
-        .bind(url_hash(Some(&without_nul(url))))
+        .bind(url_hash(url))
         .fetch_one(conn)
         .await?)
     }
@@ -257,9 +257,7 @@ impl Suppressions<'_> {
         .bind(sha256.as_slice())
         .fetch_all(conn)
         .await?;
-        let numbers =
-            |region: Vec<f32>| std::array::from_fn(|at| region.get(at).copied().unwrap_or_default());
-        Ok(rows.into_iter().map(|(at_us, region)| (at_us, numbers(region))).collect())
+        Ok(rows.into_iter().map(|(at_us, region)| (at_us, box_of(&region))).collect())
     }
 
     pub async fn suppresses_video(
@@ -332,145 +330,100 @@ impl Suppressions<'_> {
     ) -> Result<u64, StoreError> {
         let mut seen = HashSet::new();
         let distinct: Vec<&Suppression> =
-            suppressions.iter().filter(|suppression| seen.insert(Identity::of(suppression))).collect();
+            suppressions.iter().filter(|new| seen.insert(Row::of(new).identity())).collect();
         drop(seen);
         for batch in distinct.chunks(BATCH) {
-            Columns::of(batch).insert(conn, collection, erasure).await?;
+            let rows: Vec<Row<'_>> = batch.iter().map(|suppression| Row::of(suppression)).collect();
+            insert(conn, collection, erasure, &rows).await?;
         }
         Ok(distinct.len() as u64)
     }
 }
 
-/// Identifies a suppression, to find repetitions.
-#[derive(PartialEq, Eq, Hash)]
-enum Identity<'a> {
-    Image(&'a [u8], Option<[u32; 4]>, Option<i64>),
-    Video(&'a [u8]),
-    Url(Uuid),
-    Person(&'a str, &'a str, i32),
+/// What a suppression stores.
+#[derive(Default)]
+struct Row<'a> {
+    sha256: Option<&'a [u8]>,
+    /// The perceptual hashes: DCT, gradients, mean.
+    hashes: Option<[i64; 3]>,
+    region: Option<[f32; 4]>,
+    at_us: Option<i64>,
+    url_hash: Option<Uuid>,
+    sketch: Option<&'a Sketch>,
+    whole_image: bool,
 }
 
-impl<'a> Identity<'a> {
+impl<'a> Row<'a> {
     fn of(suppression: &'a Suppression) -> Self {
+        let row = Self::default();
         match suppression {
-            Suppression::Image { sha256, region, .. } => {
-                Self::Image(sha256, region.map(|region| region.map(f32::to_bits)), None)
+            Suppression::Image { sha256, phash, dhash, ahash, region } => {
+                let hashes = Some([*phash, *dhash, *ahash]);
+                Self { sha256: Some(sha256), hashes, region: *region, ..row }
             }
-            Suppression::ImageFace { sha256, region, .. } => {
-                Self::Image(sha256, Some(region.map(f32::to_bits)), None)
+            Suppression::ImageFace { sha256, phash, dhash, ahash, region, sketch, whole_image } => {
+                let (hashes, sketch) = (Some([*phash, *dhash, *ahash]), Some(sketch));
+                let (region, whole_image) = (Some(*region), *whole_image);
+                Self { sha256: Some(sha256), hashes, region, sketch, whole_image, ..row }
             }
             Suppression::VideoFace { sha256, at_us, region } => {
-                Self::Image(sha256, Some(region.map(f32::to_bits)), Some(*at_us))
+                Self { sha256: Some(sha256), at_us: Some(*at_us), region: Some(*region), ..row }
             }
-            Suppression::VideoFile { sha256 } => Self::Video(sha256),
-            Suppression::Url(url) => Self::Url(hash_of(url)),
-            Suppression::UrlHash(hash) => Self::Url(*hash),
-            Suppression::Person(Sketch { bits, key, model_id }) => Self::Person(bits, key, *model_id),
+            Suppression::VideoFile { sha256 } => Self { sha256: Some(sha256), ..row },
+            Suppression::Url(url) => Self { url_hash: Some(url_hash(url)), ..row },
+            Suppression::UrlHash(hash) => Self { url_hash: Some(*hash), ..row },
+            Suppression::Person(sketch) => Self { sketch: Some(sketch), ..row },
         }
     }
-}
 
-fn hash_of(url: &str) -> Uuid {
-    url_hash(Some(&without_nul(url)))
-}
-
-/// Stores rows as columns, for one statement.
-#[derive(Default)]
-struct Columns<'a> {
-    id: Vec<Uuid>,
-    sha256: Vec<Option<&'a [u8]>>,
-    at_us: Vec<Option<i64>>,
-    phash: Vec<Option<i64>>,
-    dhash: Vec<Option<i64>>,
-    ahash: Vec<Option<i64>>,
-    /// x, y, width and height of the region. Each has its own column, because `unnest` flattens an
-    /// array of arrays.
-    region: [Vec<Option<f32>>; 4],
-    url_hash: Vec<Option<Uuid>>,
-    sketch: Vec<Option<&'a str>>,
-    sketch_key: Vec<Option<&'a str>>,
-    model_id: Vec<Option<i32>>,
-    whole_image: Vec<bool>,
-}
-
-impl<'a> Columns<'a> {
-    fn of(suppressions: &[&'a Suppression]) -> Self {
-        let mut columns = Self::default();
-        for suppression in suppressions {
-            let (mut file, mut hashes, mut region, mut time) = (None, [None; 3], None, None);
-            let (mut address, mut face, mut whole) = (None, None, false);
-            match suppression {
-                Suppression::Image { sha256, phash, dhash, ahash, region: of } => {
-                    (file, region) = (Some(sha256.as_slice()), *of);
-                    hashes = [*phash, *dhash, *ahash].map(Some);
-                }
-                Suppression::ImageFace { sha256, phash, dhash, ahash, region: of, sketch, whole_image } => {
-                    (file, region) = (Some(sha256.as_slice()), Some(*of));
-                    hashes = [*phash, *dhash, *ahash].map(Some);
-                    (face, whole) = (Some(sketch), *whole_image);
-                }
-                Suppression::VideoFace { sha256, at_us, region: of } => {
-                    (file, region, time) = (Some(sha256.as_slice()), Some(*of), Some(*at_us));
-                }
-                Suppression::VideoFile { sha256 } => file = Some(sha256.as_slice()),
-                Suppression::Url(url) => address = Some(hash_of(url)),
-                Suppression::UrlHash(hash) => address = Some(*hash),
-                Suppression::Person(sketch) => face = Some(sketch),
-            }
-            columns.id.push(Uuid::now_v7());
-            columns.sha256.push(file);
-            columns.at_us.push(time);
-            columns.phash.push(hashes[0]);
-            columns.dhash.push(hashes[1]);
-            columns.ahash.push(hashes[2]);
-            for (at, column) in columns.region.iter_mut().enumerate() {
-                column.push(region.map(|region| region[at]));
-            }
-            columns.url_hash.push(address);
-            columns.sketch.push(face.map(|sketch| sketch.bits.as_str()));
-            columns.sketch_key.push(face.map(|sketch| sketch.key.as_str()));
-            columns.model_id.push(face.map(|sketch| sketch.model_id));
-            columns.whole_image.push(whole);
-        }
-        columns
+    /// Identifies what is suppressed, to find repetitions. The sketch identifies only a person.
+    fn identity(&self) -> impl Eq + Hash + use<'a> {
+        let region = self.region.map(|region| region.map(f32::to_bits));
+        let person = self.sketch.filter(|_| self.sha256.is_none());
+        (self.sha256, self.hashes.is_some(), region, self.at_us, self.url_hash, person)
     }
+}
 
-    async fn insert(
-        self,
-        conn: &mut PgConnection,
-        collection: Uuid,
-        erasure: Uuid,
-    ) -> Result<(), StoreError> {
-        let [x, y, width, height] = self.region;
-        sqlx::query(
-            "insert into suppressions (collection_id, erasure_id, id, sha256, phash, dhash, ahash, region, url_hash, sketch, sketch_key,
-                                       model_id, at_us, whole_image)
-             select $1, $2, id, sha256, phash, dhash, ahash, case when x is not null then array[x, y, width, height] end, url_hash,
-                    sketch::bit(256), sketch_key, model_id, at_us, whole_image
-             from unnest($3::uuid[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::real[], $9::real[], $10::real[],
-                         $11::real[], $12::uuid[], $13::text[], $14::text[], $15::integer[], $16::bigint[], $17::boolean[])
-                 as rows (id, sha256, phash, dhash, ahash, x, y, width, height, url_hash, sketch, sketch_key, model_id, at_us,
-                          whole_image)",
-        )
-        .bind(collection)
-        .bind(erasure)
-        .bind(self.id)
-        .bind(self.sha256)
-        .bind(self.phash)
-        .bind(self.dhash)
-        .bind(self.ahash)
-        .bind(x)
-        .bind(y)
-        .bind(width)
-        .bind(height)
-        .bind(self.url_hash)
-        .bind(self.sketch)
-        .bind(self.sketch_key)
-        .bind(self.model_id)
-        .bind(self.at_us)
-        .bind(self.whole_image)
-        .execute(conn)
-        .await?;
-        Ok(())
+async fn insert(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    erasure: Uuid,
+    rows: &[Row<'_>],
+) -> Result<(), StoreError> {
+    fn column<'a, T>(rows: &'a [Row<'_>], value: impl Fn(&'a Row<'_>) -> T) -> Vec<T> {
+        rows.iter().map(value).collect()
     }
+    let hash = |at: usize| column(rows, |row| row.hashes.map(|hashes| hashes[at]));
+    // Each number of a region has its own column, because `unnest` flattens an array of arrays.
+    let region = |at: usize| column(rows, |row| row.region.map(|region| region[at]));
+    sqlx::query(
+        "insert into suppressions (collection_id, erasure_id, id, sha256, phash, dhash, ahash, region, url_hash, sketch, sketch_key,
+                                   model_id, at_us, whole_image)
+         select $1, $2, id, sha256, phash, dhash, ahash, case when x is not null then array[x, y, width, height] end, url_hash,
+                sketch::bit(256), sketch_key, model_id, at_us, whole_image
+         from unnest($3::uuid[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::real[], $9::real[], $10::real[],
+                     $11::real[], $12::uuid[], $13::text[], $14::text[], $15::integer[], $16::bigint[], $17::boolean[])
+             as rows (id, sha256, phash, dhash, ahash, x, y, width, height, url_hash, sketch, sketch_key, model_id, at_us,
+                      whole_image)",
+    )
+    .bind(collection)
+    .bind(erasure)
+    .bind(column(rows, |_| Uuid::now_v7()))
+    .bind(column(rows, |row| row.sha256))
+    .bind(hash(0))
+    .bind(hash(1))
+    .bind(hash(2))
+    .bind(region(0))
+    .bind(region(1))
+    .bind(region(2))
+    .bind(region(3))
+    .bind(column(rows, |row| row.url_hash))
+    .bind(column(rows, |row| row.sketch.map(|sketch| sketch.bits.as_str())))
+    .bind(column(rows, |row| row.sketch.map(|sketch| sketch.key.as_str())))
+    .bind(column(rows, |row| row.sketch.map(|sketch| sketch.model_id)))
+    .bind(column(rows, |row| row.at_us))
+    .bind(column(rows, |row| row.whole_image))
+    .execute(conn)
+    .await?;
+    Ok(())
 }

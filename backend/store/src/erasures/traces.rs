@@ -1,30 +1,30 @@
-//! Removes traces of erased images and videos outside their own rows: URLs and alternative texts in
-//! ledgers, titles and cached content of pages that contain them, and seeds. The queue's records
-//! are not handled here; [`Traces::jobs`] lists them.
-pub(crate) mod videos;
+//! Removes traces of erased images and videos: their URLs and alternative texts in ledgers, titles
+//! and cached content of pages that contain them, and seeds. The queue's records are not handled
+//! here; [`Traces::jobs`] lists them.
 use crate::StoreError;
-use crate::db::deletions::LedgerJobs;
-use crate::db::text::{mention, url_hash};
+use crate::db::deletions::{LedgerJobs, set_tombstones};
+use crate::db::values::{mention, url_hash, url_hashes};
+use crate::videos::drop_files_of_ended;
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Collects the records that refer to images which an erasure is about to delete.
 #[derive(Default)]
-pub(crate) struct Traces {
+pub(super) struct Traces {
     collection: Uuid,
     /// URLs in plain text.
     texts: BTreeSet<String>,
     /// Hashes of URLs, including URLs of which only the hash is stored.
-    hashes: BTreeSet<Uuid>,
-    pages: Pages,
+    pub(super) hashes: BTreeSet<Uuid>,
+    pub(super) pages: Pages,
     /// Hashes of the URLs of erased pages. Pages that link to an erased page keep their titles.
     erased_pages: BTreeSet<Uuid>,
-    pub(crate) jobs: LedgerJobs,
+    pub(super) jobs: LedgerJobs,
 }
 
 impl Traces {
-    pub(crate) fn new(collection: Uuid) -> Self {
+    pub(super) fn new(collection: Uuid) -> Self {
         Self { collection, ..Self::default() }
     }
 
@@ -41,35 +41,24 @@ impl Traces {
             self.jobs.crawls.insert(row.crawl_id);
             self.jobs.rows.insert(row.id);
         }
-        crate::db::deletions::set_tombstones(conn, &ids, &[]).await?;
+        set_tombstones(conn, &ids, &[]).await?;
         Ok(ids)
     }
 
-    fn hashes(&self) -> Vec<Uuid> {
+    pub(super) fn hashes(&self) -> Vec<Uuid> {
         self.hashes.iter().copied().collect()
     }
 
     /// Removes the rows that lead to these images. Call it while the images exist, because their
     /// sources record where they were found. Rows of jobs that have not run are kept: such a job
     /// records its result later, or finds that it is suppressed.
-    pub(crate) async fn erase_image_traces(
+    pub(super) async fn erase_image_traces(
         &mut self,
         conn: &mut PgConnection,
         images: &[Uuid],
     ) -> Result<(), StoreError> {
         self.read_images(conn, images).await?;
         self.erase_image_rows(conn, images).await
-    }
-
-    /// Removes the rows of these addresses that led to no image, like
-    /// [`Self::erase_image_traces`].
-    pub(crate) async fn erase_addresses_of_images(
-        &mut self,
-        conn: &mut PgConnection,
-        addresses: &[String],
-    ) -> Result<(), StoreError> {
-        self.hashes.extend(addresses.iter().map(|address| url_hash(Some(address))));
-        self.erase_image_rows(conn, &[]).await
     }
 
     async fn erase_image_rows(&mut self, conn: &mut PgConnection, images: &[Uuid]) -> Result<(), StoreError> {
@@ -130,7 +119,7 @@ impl Traces {
             self.pages.add(asked.unwrap_or_default(), None);
         }
         for (address, page, page_url) in sources {
-            self.hashes.insert(url_hash(Some(&address)));
+            self.hashes.insert(url_hash(&address));
             self.texts.insert(address);
             self.pages.add(page, page_url);
         }
@@ -139,7 +128,7 @@ impl Traces {
         self.erase_page_rows(conn, image_pages).await
     }
 
-    async fn erase_page_rows(
+    pub(super) async fn erase_page_rows(
         &mut self,
         conn: &mut PgConnection,
         pages: Vec<LedgerRow>,
@@ -175,14 +164,17 @@ impl Traces {
         .await?)
     }
 
-    /// Removes the traces of pages at these URLs: the rows of these pages, and the sightings on
-    /// these pages of images that were never stored.
-    pub(crate) async fn erase_page_traces(
+    /// Removes the traces of these URLs: image rows that led to no image, like
+    /// [`Self::erase_image_traces`], the rows of pages, and the sightings on these pages of images
+    /// that were never stored.
+    pub(super) async fn erase_addresses(
         &mut self,
         conn: &mut PgConnection,
         addresses: &[String],
     ) -> Result<(), StoreError> {
-        let hashes: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
+        let hashes = url_hashes(addresses);
+        self.hashes.extend(&hashes);
+        self.erase_image_rows(conn, &[]).await?;
         let pages = self.pages_at(conn, addresses, &hashes, false).await?;
         self.erased_pages.extend(pages.iter().map(|row| row.url_hash));
         self.erase_page_rows(conn, pages).await?;
@@ -199,9 +191,52 @@ impl Traces {
         Ok(())
     }
 
+    /// Records the addresses of videos and the pages that contain them, for [`Traces::finish`], and
+    /// removes them from the videos' rows. The hash of an address is kept, so that the crawl does
+    /// not read the video again.
+    pub(super) async fn erase_video_traces(
+        &mut self,
+        conn: &mut PgConnection,
+        videos: &[Uuid],
+    ) -> Result<(), StoreError> {
+        if videos.is_empty() {
+            return Ok(());
+        }
+        self.jobs.videos.extend(videos);
+        let addresses: Vec<(Option<String>, Option<Uuid>)> =
+            sqlx::query_as("select source_url, final_hash from videos where id = any($1)")
+                .bind(videos)
+                .fetch_all(&mut *conn)
+                .await?;
+        let texts: Vec<String> = addresses.iter().filter_map(|(address, _)| address.clone()).collect();
+        self.hashes.extend(addresses.into_iter().filter_map(|(_, answered)| answered));
+        let hashes = url_hashes(&texts);
+        self.hashes.extend(&hashes);
+        // Pages that turned out to be one of the videos.
+        let pages = self.pages_at(conn, &texts, &hashes, true).await?;
+        self.hashes.extend(pages.iter().map(|row| row.url_hash));
+        self.erase_page_rows(conn, pages).await?;
+        self.texts.extend(texts);
+        let sources: Vec<(String, Uuid, Option<Uuid>)> = sqlx::query_as(
+            "delete from video_sources where video_id = any($1) returning page_url, page_hash, page_asked_hash",
+        )
+        .bind(videos)
+        .fetch_all(&mut *conn)
+        .await?;
+        for (page, hash, asked) in sources {
+            self.pages.add(hash, Some(page));
+            self.pages.add(asked.unwrap_or_default(), None);
+        }
+        sqlx::query("update videos set source_url = null, host = null, detail = null, etag = null, last_modified = null where id = any($1)")
+            .bind(videos)
+            .execute(&mut *conn)
+            .await?;
+        drop_files_of_ended(conn, videos).await
+    }
+
     /// Removes the remaining traces, after the images' rows. These are seeds of ended crawls,
     /// titles of pages with an image, and cached content of pages that mention a URL.
-    pub(crate) async fn finish(&mut self, conn: &mut PgConnection) -> Result<(), StoreError> {
+    pub(super) async fn finish(&mut self, conn: &mut PgConnection) -> Result<(), StoreError> {
         if self.hashes.is_empty() && self.erased_pages.is_empty() {
             return Ok(());
         }
@@ -231,25 +266,24 @@ const ERASE_PAGES: &str =
         last_modified = null
      where id = any($1) and state <> 'queued'";
 
-/// A row of one of the ledgers.
 #[derive(FromRow)]
-struct LedgerRow {
+pub(super) struct LedgerRow {
     id: Uuid,
-    crawl_id: Uuid,
+    pub(super) crawl_id: Uuid,
     url: String,
-    url_hash: Uuid,
+    pub(super) url_hash: Uuid,
 }
 
 /// Pages that contain images: the hashes of their URLs, and their URLs if known.
 #[derive(Default)]
-struct Pages {
+pub(super) struct Pages {
     hashes: BTreeSet<Uuid>,
     /// URLs after redirects.
     texts: BTreeSet<String>,
 }
 
 impl Pages {
-    fn add(&mut self, hash: Uuid, text: Option<String>) {
+    pub(super) fn add(&mut self, hash: Uuid, text: Option<String>) {
         if !hash.is_nil() {
             self.hashes.insert(hash);
         }
@@ -259,7 +293,7 @@ impl Pages {
 
 /// Returns the rows of pages that turned out to be one of these images. `condition` selects rows
 /// `u` of the image ledger by `$1`.
-async fn pages_that_are_images(
+pub(super) async fn pages_that_are_images(
     conn: &mut PgConnection,
     condition: &'static str,
     ids: &[Uuid],
@@ -274,7 +308,7 @@ async fn pages_that_are_images(
 
 /// Deletes cached pages that mention one of the URLs or are cached under one of them, and adds
 /// these pages to `pages`.
-async fn erase_cached_pages(
+pub(super) async fn erase_cached_pages(
     conn: &mut PgConnection,
     collection: Uuid,
     hashes: &[Uuid],
@@ -296,7 +330,7 @@ async fn erase_cached_pages(
 
 /// Removes the titles of these pages, matched by requested URL or URL after redirects, in one crawl
 /// or in all crawls of the collection.
-async fn erase_titles(
+pub(super) async fn erase_titles(
     conn: &mut PgConnection,
     collection: Uuid,
     crawl: Option<Uuid>,

@@ -3,8 +3,9 @@ pub mod models;
 pub mod search;
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::db::deletions::set_tombstones;
+use crate::db::values::{check_embedding, floats, halfvec};
 use crate::index::scope::{Access, FaceFilter, few_images_of_site};
-use crate::index::{check_embedding, halfvec};
 use crate::store::Faces;
 use pgvector::HalfVector;
 use serde_json::Value;
@@ -211,15 +212,12 @@ impl Faces<'_> {
                 .fetch_optional(&self.0.pool)
                 .await?
                 .ok_or_else(|| StoreError::not_found("face", face))?;
-        Ok((model, embedding.as_slice().iter().map(|component| component.to_f32()).collect()))
+        Ok((model, floats(&embedding)))
     }
 }
 
 async fn check_embeddings(conn: &mut PgConnection, faces: &[NewFace]) -> Result<(), StoreError> {
     let ids: Vec<i32> = faces.iter().map(|face| face.model_id).collect();
-    if ids.is_empty() {
-        return Ok(());
-    }
     let models: Vec<(i32, String, i32)> =
         sqlx::query_as("select id, name, dimensions from embedding_models where id = any($1)")
             .bind(ids)
@@ -281,7 +279,7 @@ impl Faces<'_> {
             .bind(image)
             .execute(&mut *conn)
             .await?;
-        crate::db::deletions::set_tombstones(conn, &[id], &[image]).await?;
+        set_tombstones(conn, &[id], &[image]).await?;
         let mut keys = [chip, crop].into_iter().flatten().collect();
         keys = enqueue_blob_deletions(conn, keys).await?;
         if is_assigned {

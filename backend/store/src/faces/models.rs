@@ -1,10 +1,11 @@
 //! The registered embedding models, and faces whose embedding is of another model. A search never
 //! compares faces of different models.
 use crate::StoreError;
+use crate::db::values::{check_embedding, halfvec};
 pub use crate::index::EmbeddingModel;
-use crate::index::{check_embedding, halfvec};
 use crate::store::Models;
 use pgvector::HalfVector;
+use sqlx::PgExecutor;
 use uuid::Uuid;
 
 impl Models<'_> {
@@ -29,7 +30,7 @@ impl Models<'_> {
                 "an embedding with {dimensions} components cannot be stored; 1 to {MAX_DIMENSIONS} are allowed"
             )));
         }
-        if let Some(known) = self.find_model(identity).await? {
+        if let Some(known) = model_of(&self.0.pool, identity).await? {
             if self.0.index.is_prepared(&known).await? {
                 return same_dimensions(known, dimensions);
             }
@@ -54,11 +55,8 @@ impl Models<'_> {
         .bind(dimensions)
         .execute(tx.conn())
         .await?;
-        let model: EmbeddingModel =
-            sqlx::query_as("select id, identity, name, dimensions from embedding_models where identity = $1")
-                .bind(identity)
-                .fetch_one(tx.conn())
-                .await?;
+        let model = model_of(tx.conn(), identity).await?;
+        let model = model.ok_or_else(|| StoreError::not_found("embedding model", identity))?;
         let model = same_dimensions(model, dimensions)?;
         sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await?;
         self.0.index.prepare(tx.conn(), &model).await?;
@@ -87,9 +85,17 @@ impl Models<'_> {
     }
 
     pub async fn get(self, id: i32) -> Result<EmbeddingModel, StoreError> {
+        self.get_in(&self.0.pool, id).await
+    }
+
+    pub(crate) async fn get_in(
+        self,
+        executor: impl PgExecutor<'_>,
+        id: i32,
+    ) -> Result<EmbeddingModel, StoreError> {
         sqlx::query_as("select id, identity, name, dimensions from embedding_models where id = $1")
             .bind(id)
-            .fetch_optional(&self.0.pool)
+            .fetch_optional(executor)
             .await?
             .ok_or_else(|| StoreError::not_found("embedding model", id))
     }
@@ -105,13 +111,14 @@ impl Models<'_> {
         .fetch_one(&self.0.pool)
         .await?)
     }
+}
 
-    async fn find_model(self, identity: &str) -> Result<Option<EmbeddingModel>, StoreError> {
-        Ok(sqlx::query_as("select id, identity, name, dimensions from embedding_models where identity = $1")
-            .bind(identity)
-            .fetch_optional(&self.0.pool)
-            .await?)
-    }
+async fn model_of(
+    executor: impl PgExecutor<'_>,
+    identity: &str,
+) -> Result<Option<EmbeddingModel>, StoreError> {
+    let model = "select id, identity, name, dimensions from embedding_models where identity = $1";
+    Ok(sqlx::query_as(model).bind(identity).fetch_optional(executor).await?)
 }
 
 /// Maximum number of components of an embedding. It ensures that a row fits into one database page.

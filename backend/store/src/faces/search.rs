@@ -1,11 +1,9 @@
 //! 1:N face search by similarity. Similarity is the cosine. Every query is limited to one
 //! collection and one embedding model. The statements that compare embeddings are in `index`.
-use crate::faces::Face;
-use crate::faces::FaceSubject;
-use crate::index::scope::Scope;
-use crate::index::scope::{Access, FaceFilter, FaceScope, few_images_of_site};
-use crate::index::{EmbeddingModel, check_embedding, floats};
-use crate::index::{Found, Nearest, Similar};
+use crate::db::values::{check_embedding, floats};
+use crate::faces::{Face, FaceSubject};
+use crate::index::scope::{Access, FaceFilter, FaceScope, Scope, few_images_of_site};
+use crate::index::{EmbeddingModel, Nearest, NearestFaces, Similar};
 use crate::store::Faces;
 use crate::{StoreError, index};
 use pgvector::HalfVector;
@@ -31,7 +29,6 @@ pub struct SearchQuery {
     pub with_subject: bool,
 }
 
-/// A face and its similarity to the probe.
 #[derive(Clone, Debug)]
 pub struct Hit {
     pub face: Face,
@@ -104,7 +101,7 @@ impl Faces<'_> {
         if !found.exact && (found.faces.len() as i64) < limit {
             found = self.nearest(&Nearest { exact: true, ..nearest }).await?;
         }
-        let Found { faces: mut similar, exact } = found;
+        let NearestFaces { faces: mut similar, exact } = found;
         similar.retain(|face| face.similarity >= query.threshold);
         // The index returns rows in relaxed order. Ties are ordered by id, so that results are
         // reproducible.
@@ -184,12 +181,12 @@ impl Faces<'_> {
     }
 
     /// Asks the index. If it is not available, compares with every face in scope.
-    async fn nearest(self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+    async fn nearest(self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
         match self.0.index.nearest(query).await {
             Err(StoreError::IndexUnavailable(reason)) => {
                 let index = self.0.index.name();
                 tracing::warn!(index, reason, "vector index not available; comparing all faces in scope");
-                Ok(Found { faces: index::nearest(&self.0.pool, query).await?, exact: true })
+                Ok(NearestFaces { faces: index::nearest(&self.0.pool, query).await?, exact: true })
             }
             answered => answered,
         }

@@ -10,6 +10,7 @@ pub mod sources;
 pub(crate) mod supersede;
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::db::deletions::set_tombstones;
 pub use crate::images::sources::{MAX_SOURCES, Source};
 use crate::index::scope::push_images_of_crawl;
 use crate::store::Images;
@@ -125,6 +126,20 @@ impl Images<'_> {
         );
         let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
         Ok(bind(query, phash, dhash).bind(MAX_CANDIDATES).fetch_all(executor).await?)
+    }
+
+    /// Takes advisory locks with these keys and holds them until the transaction ends. Transactions
+    /// that must see each other's changes use the same keys. The keys are locked in order, which
+    /// prevents deadlocks.
+    pub async fn lock_near_keys(self, conn: &mut PgConnection, keys: &[i64]) -> Result<(), StoreError> {
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        sqlx::query("select pg_advisory_xact_lock(key) from unnest($1::bigint[]) as locks(key)")
+            .bind(&keys)
+            .execute(conn)
+            .await?;
+        Ok(())
     }
 
     /// Inserts an image. Returns `Err` with the id of the existing image if the collection already
@@ -290,7 +305,7 @@ impl Images<'_> {
         .bind(self.0.collection_scope)
         .fetch_all(&mut *conn)
         .await?;
-        crate::db::deletions::set_tombstones(conn, &found, &found).await?;
+        set_tombstones(conn, &found, &found).await?;
         let (deleted, keys) = delete_images(conn, &found).await?;
         if deleted == 0 {
             return Err(StoreError::not_found("image", id));

@@ -2,10 +2,10 @@
 //! pages), and what an export contains of an image. An image can be on every page of a site, and
 //! URLs can be long. So every result is limited in rows and bytes.
 use crate::StoreError;
+use crate::db::values::floats;
 use crate::faces::Face;
 use crate::images::Image;
 use crate::store::Images;
-pub use crate::videos::export::{ExportedTrack, ExportedTracks, ExportedVideo, VideoSource};
 use pgvector::HalfVector;
 use std::collections::HashMap;
 use time::OffsetDateTime;
@@ -20,7 +20,6 @@ pub const MAX_COUNTED_SOURCES: i64 = 1_000;
 /// among its images. Each image has at least one source in any case.
 pub const MAX_SOURCES_BYTES: usize = 16 << 20;
 
-/// Where an image was found.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
 pub struct Source {
     pub page_url: Option<String>,
@@ -63,19 +62,20 @@ impl Images<'_> {
         Ok(rows.into_iter().map(|row| (row.image_id, row.source)).collect())
     }
 
-    /// Returns the sources of [`Self::sources`] by image, with the number of sources of each image.
-    /// An image without sources has no entry.
-    pub async fn source_lists(self, images: &[Uuid]) -> Result<HashMap<Uuid, SourceList>, StoreError> {
-        Ok(lists(self.sources_where(images, None).await?))
-    }
-
-    /// Works like [`Self::source_lists`], for the sources that one crawl found.
-    pub(crate) async fn source_lists_in_crawl(
+    /// Returns the sources of [`Self::sources`] by image, with the number of sources of each image;
+    /// with `crawl`, only those that this crawl found. An image without sources has no entry.
+    pub async fn source_lists(
         self,
         images: &[Uuid],
-        crawl: Uuid,
+        crawl: Option<Uuid>,
     ) -> Result<HashMap<Uuid, SourceList>, StoreError> {
-        Ok(lists(self.sources_where(images, Some(crawl)).await?))
+        let mut lists: HashMap<Uuid, SourceList> = HashMap::new();
+        for row in self.sources_where(images, crawl).await? {
+            let list = lists.entry(row.image_id).or_default();
+            list.total = row.total;
+            list.sources.push(row.source);
+        }
+        Ok(lists)
     }
 
     /// Returns the next `limit` sources of an image after the source `after`, in the order in which
@@ -130,16 +130,6 @@ impl Images<'_> {
         .fetch_all(&self.0.pool)
         .await?)
     }
-}
-
-fn lists(rows: Vec<Row>) -> HashMap<Uuid, SourceList> {
-    let mut lists: HashMap<Uuid, SourceList> = HashMap::new();
-    for row in rows {
-        let list = lists.entry(row.image_id).or_default();
-        list.total = row.total;
-        list.sources.push(row.source);
-    }
-    lists
 }
 
 #[derive(Clone, Debug)]
@@ -197,7 +187,7 @@ impl Images<'_> {
             found.iter().take_while(|(_, faces)| *faces < MAX_FACES).map(|(id, _)| *id).collect();
         let is_last = ids.len() == found.len() && (ids.len() as i64) < limit;
         let next = ids.last().copied().filter(|_| !is_last);
-        let mut sources = self.source_lists_in_crawl(&ids, crawl).await?;
+        let mut sources = self.source_lists(&ids, Some(crawl)).await?;
         let mut vectors = if embeddings { self.embeddings_of_images(&ids).await? } else { HashMap::new() };
         let mut faces: HashMap<Uuid, Vec<ExportedFace>> = HashMap::new();
         for face in self.0.faces().of_images(&ids).await? {
@@ -224,6 +214,5 @@ impl Images<'_> {
 }
 
 pub(crate) fn components(rows: Vec<(Uuid, HalfVector)>) -> HashMap<Uuid, Vec<f32>> {
-    let components = |vector: HalfVector| vector.as_slice().iter().map(|c| c.to_f32()).collect();
-    rows.into_iter().map(|(face, vector)| (face, components(vector))).collect()
+    rows.into_iter().map(|(face, vector)| (face, floats(&vector))).collect()
 }

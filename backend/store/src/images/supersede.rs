@@ -8,10 +8,11 @@
 //! rows, sources, cached responses.
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::db::values::{floats, region};
 use crate::images::delete_images;
 use crate::store::Images;
-use pgvector::HalfVector;
-use sqlx::{FromRow, PgConnection, PgExecutor};
+use sqlx::postgres::PgRow;
+use sqlx::{FromRow, PgConnection, PgExecutor, Row};
 use uuid::Uuid;
 
 /// A face of a stored image, with which the faces of an incoming image are compared.
@@ -25,26 +26,14 @@ pub struct StoredFace {
     pub embedding: Vec<f32>,
 }
 
-#[derive(FromRow)]
-struct FaceRow {
-    image_id: Uuid,
-    model_id: i32,
-    bbox: Vec<f32>,
-    embedding: HalfVector,
-    width: i32,
-    height: i32,
-}
-
-impl From<FaceRow> for StoredFace {
-    fn from(row: FaceRow) -> Self {
-        let (width, height) = (row.width.max(1) as f32, row.height.max(1) as f32);
-        let at = |place: usize| row.bbox.get(place).copied().unwrap_or_default();
-        Self {
-            image_id: row.image_id,
-            model_id: row.model_id,
-            region: [at(0) / width, at(1) / height, at(2) / width, at(3) / height],
-            embedding: row.embedding.as_slice().iter().map(|value| value.to_f32()).collect(),
-        }
+impl FromRow<'_, PgRow> for StoredFace {
+    fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            image_id: row.try_get("image_id")?,
+            model_id: row.try_get("model_id")?,
+            region: region(row)?,
+            embedding: floats(&row.try_get("embedding")?),
+        })
     }
 }
 
@@ -99,14 +88,13 @@ impl Images<'_> {
         conn: &mut PgConnection,
         images: &[Uuid],
     ) -> Result<Vec<StoredFace>, StoreError> {
-        let rows: Vec<FaceRow> = sqlx::query_as(
+        Ok(sqlx::query_as(
             "select f.image_id, f.model_id, f.bbox, f.embedding, i.width, i.height
              from faces f join images i on i.id = f.image_id where f.image_id = any($1) order by f.id",
         )
         .bind(images)
         .fetch_all(conn)
-        .await?;
-        Ok(rows.into_iter().map(StoredFace::from).collect())
+        .await?)
     }
 
     /// Replaces the locked `images` with the image `by`. Moves their ledger rows and sources to

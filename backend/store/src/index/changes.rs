@@ -47,7 +47,7 @@ impl IndexLog<'_> {
     /// Stops recording the changes of faces, and deletes the recorded changes.
     ///
     /// # Errors
-    /// Fails like [`Self::start_index_changes`].
+    /// Fails like [`Self::start_changes`].
     pub async fn stop_changes(self) -> Result<(), StoreError> {
         self.switch_index_changes("select stop_index_changes()").await
     }

@@ -25,7 +25,6 @@ pub struct FaceSet {
     pub dimensions: usize,
 }
 
-/// A face as an engine contains it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineFace {
     pub id: Uuid,
@@ -82,7 +81,7 @@ pub struct EngineQuery {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Candidate {
+pub struct EngineHit {
     pub id: Uuid,
     /// Cosine similarity, -1 to 1.
     pub similarity: f32,
@@ -145,7 +144,7 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
         &self,
         set: &FaceSet,
         queries: Vec<EngineQuery>,
-    ) -> Result<Vec<Vec<Candidate>>, EngineError>;
+    ) -> Result<Vec<Vec<EngineHit>>, EngineError>;
 
     /// Stores or replaces faces, and deletes others. The changes are durable when it returns.
     /// Repeating them changes nothing. After an error, a part of the changes may have been made.

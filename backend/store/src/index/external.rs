@@ -10,22 +10,22 @@
 //! [`ExternalIndex::step`] brings the engine up to the rows. While the engine is not available or a
 //! set is not complete, searches use the index of pgvector if it exists.
 mod follow;
-use crate::db;
-use crate::index::changes::IndexLog;
-use crate::index::changes::IndexSet;
+use crate::db::values::floats;
+use crate::index::EmbeddingModel;
+use crate::index::changes::{IndexLog, IndexSet};
 use crate::index::engine::{
-    Candidate, EngineError, EngineFace, EngineFilter, EngineQuery, FaceSet, VectorEngine, search_candidates,
+    EngineError, EngineFace, EngineFilter, EngineHit, EngineQuery, FaceSet, VectorEngine, search_candidates,
 };
 use crate::index::external::follow::{Row, rows};
 use crate::index::scope::{FaceFilter, FaceScope};
-use crate::index::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Pgvector, Similar, changes};
-use crate::index::{EmbeddingModel, floats};
-use crate::{StoreError, index};
+use crate::index::{
+    AllSimilar, FaceIndex, Nearest, NearestFaces, Neighbours, Pair, Pgvector, Similar, changes,
+};
+use crate::{StoreError, db, index};
 pub use follow::Followed;
 use follow::Progress;
 use pgvector::HalfVector;
-use sqlx::PgConnection;
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -141,7 +141,7 @@ impl ExternalIndex {
         probes: Vec<Vec<f32>>,
         limit: usize,
         max_candidates: usize,
-    ) -> Result<(Vec<Vec<Candidate>>, Vec<Uuid>), StoreError> {
+    ) -> Result<(Vec<Vec<EngineHit>>, Vec<Uuid>), StoreError> {
         let mut start = self.start(scope).await?;
         loop {
             let id = start.set.ok_or_else(|| self.unavailable("the index is being built"))?;
@@ -167,7 +167,7 @@ impl ExternalIndex {
     }
 
     /// Returns fewer faces than requested if too few of the engine's candidates are in scope.
-    async fn nearest_by_engine(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+    async fn nearest_by_engine(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
         let candidates = match is_known_by_rows_only(&query.scope.filter) {
             true => query.limit.saturating_mul(CANDIDATES_TO_CHECK),
             false => query.limit.saturating_add((query.limit / (100 / ROOM_PERCENT)).max(MIN_ROOM)),
@@ -183,13 +183,13 @@ impl ExternalIndex {
         if (faces.iter().filter(|face| found.contains(&face.id)).count() as i64) < query.limit {
             faces.retain(|face| found.contains(&face.id));
         }
-        Ok(Found { faces, exact: false })
+        Ok(NearestFaces { faces, exact: false })
     }
 
     /// Asks the engine for faces of the collection, and keeps those of the crawl and the site. If
     /// they are too few, asks the index of pgvector, which continues until it has enough faces or
     /// reaches its limit of entries. Without that index, compares with all faces in scope.
-    async fn nearest_by_rows(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+    async fn nearest_by_rows(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
         if query.limit <= MAX_LIMIT_TO_CHECK {
             match self.nearest_by_engine(query).await {
                 Ok(found) if found.faces.len() as i64 >= query.limit => return Ok(found),
@@ -280,10 +280,10 @@ impl FaceIndex for ExternalIndex {
         Ok(())
     }
 
-    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
         if query.exact {
             let faces = index::nearest(&self.pool, query).await?;
-            return Ok(Found { faces, exact: true });
+            return Ok(NearestFaces { faces, exact: true });
         }
         if is_known_by_rows_only(&query.scope.filter) {
             return self.nearest_by_rows(query).await;

@@ -11,9 +11,8 @@ pub mod external;
 pub mod pgvector;
 pub mod scope;
 use crate::StoreError;
+use crate::db::values::halfvec;
 use crate::index::scope::{Access, FaceScope};
-use ::pgvector::HalfVector;
-use half::f16;
 pub use pgvector::Pgvector;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, QueryBuilder};
 use std::fmt;
@@ -74,7 +73,7 @@ pub struct Pair {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct NearestFaces {
     /// The faces, in any order.
     pub faces: Vec<Similar>,
     /// Whether every face in scope was compared.
@@ -97,7 +96,7 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
     async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError>;
 
     /// Returns the most similar faces. An approximate answer may omit some of them.
-    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError>;
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError>;
 
     /// Returns the most similar faces of each of the stored faces, without the face itself, in the
     /// order of the ids of the face and its neighbour.
@@ -282,29 +281,3 @@ pub struct EmbeddingModel {
 /// Tolerance for comparing in double precision with a threshold in single precision. A face whose
 /// similarity rounds up to the threshold must not be lost.
 pub(crate) const ROUNDING: f64 = 1e-6;
-
-pub(crate) fn halfvec(embedding: &[f32]) -> HalfVector {
-    HalfVector::from(embedding.iter().copied().map(f16::from_f32).collect::<Vec<f16>>())
-}
-
-pub(crate) fn floats(embedding: &HalfVector) -> Vec<f32> {
-    embedding.as_slice().iter().copied().map(f16::to_f32).collect()
-}
-
-/// Fails with `Invalid` unless the embedding can be compared. The embedding must have the model's
-/// length and finite components, and must not be zero after rounding to half precision.
-pub(crate) fn check_embedding(embedding: &[f32], model: &str, dimensions: i32) -> Result<(), StoreError> {
-    if embedding.len() != dimensions as usize {
-        return Err(StoreError::Invalid(format!(
-            "the embedding has {} components; the model {model} requires {dimensions}",
-            embedding.len()
-        )));
-    }
-    if embedding.iter().any(|component| !f16::from_f32(*component).is_finite()) {
-        return Err(StoreError::Invalid("the embedding has a component that is not a finite number".into()));
-    }
-    if embedding.iter().all(|component| f16::from_f32(*component) == f16::ZERO) {
-        return Err(StoreError::Invalid("all components of the embedding are zero".into()));
-    }
-    Ok(())
-}

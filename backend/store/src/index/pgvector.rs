@@ -1,9 +1,10 @@
 //! The index that Postgres itself keeps: one partial HNSW index of pgvector for each embedding
 //! model. Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the
 //! model's id as a literal, because the planner uses a partial index only if it sees the condition.
-use super::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar};
+use super::{AllSimilar, FaceIndex, Nearest, NearestFaces, Neighbours, Pair, Similar};
+use crate::db::values::halfvec;
+use crate::index::EmbeddingModel;
 use crate::index::scope::Access;
-use crate::index::{EmbeddingModel, halfvec};
 use crate::{StoreError, index};
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Postgres, QueryBuilder, Row};
 use std::time::Duration;
@@ -97,12 +98,12 @@ impl FaceIndex for Pgvector {
         Ok(())
     }
 
-    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
         let faces = match query.exact {
             true => index::nearest(&self.pool, query).await?,
             false => self.search(query).await?,
         };
-        Ok(Found { faces, exact: query.exact })
+        Ok(NearestFaces { faces, exact: query.exact })
     }
 
     async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {

@@ -2,13 +2,13 @@
 //! to subjects. Nothing derived from embeddings is stored. Means are computed when they are needed,
 //! so an erased face leaves no trace in them.
 use crate::StoreError;
+use crate::db::values::floats;
 use crate::index::Neighbours;
 pub use crate::index::Pair;
 use crate::index::scope::{Access, FaceScope};
 use crate::people::move_faces;
 use crate::store::Clusters;
 use domain::ClusteringState;
-use half::f16;
 use pgvector::HalfVector;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
@@ -23,15 +23,17 @@ pub struct ClusterScope {
 }
 
 /// A unit of clustering: a subject, or a face without a subject.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, sqlx::FromRow)]
 pub struct ClusterUnit {
     /// The subject; `None` for a single face.
+    #[sqlx(rename = "id")]
     pub subject: Option<Uuid>,
     /// Whether a user enrolled it. An enrolled subject is never merged into another subject.
     pub enrolled: bool,
     /// Those of the queried faces that belong to it.
     pub faces: Vec<Uuid>,
     /// Mean of its embeddings, not normalised.
+    #[sqlx(try_from = "pgvector::Vector")]
     pub mean: Vec<f32>,
     /// Number of embeddings in the mean.
     pub weight: i64,
@@ -139,7 +141,7 @@ impl Clusters<'_> {
         .bind(faces)
         .execute(&mut *conn)
         .await?;
-        let subjects: Vec<SubjectRow> = sqlx::query_as(
+        let mut units: Vec<ClusterUnit> = sqlx::query_as(
             "with shown as (
                  select subject_id, array_agg(face_id order by face_id) as faces from subject_faces
                  where face_id = any($1) group by subject_id
@@ -173,17 +175,16 @@ impl Clusters<'_> {
         .bind(scope.model_id)
         .fetch_all(conn)
         .await?;
-        let subjects = subjects.into_iter().map(SubjectRow::unit);
-        let alone = alone.into_iter().map(|(face, image, embedding)| ClusterUnit {
+        units.extend(alone.into_iter().map(|(face, image, embedding)| ClusterUnit {
             subject: None,
             enrolled: false,
             faces: vec![face],
-            mean: embedding.as_slice().iter().copied().map(f16::to_f32).collect(),
+            mean: floats(&embedding),
             weight: 1,
             images: vec![image],
             refused: Vec::new(),
-        });
-        Ok(subjects.chain(alone).collect())
+        }));
+        Ok(units)
     }
 
     /// Applies the groups. Their subjects must be locked. A face that was assigned in the meantime
@@ -252,31 +253,6 @@ async fn insert_cluster(conn: &mut PgConnection, collection: Uuid) -> Result<Uui
         .execute(conn)
         .await?;
     Ok(id)
-}
-
-#[derive(sqlx::FromRow)]
-struct SubjectRow {
-    id: Uuid,
-    enrolled: bool,
-    faces: Vec<Uuid>,
-    mean: pgvector::Vector,
-    weight: i64,
-    images: Vec<Uuid>,
-    refused: Vec<Uuid>,
-}
-
-impl SubjectRow {
-    fn unit(self) -> ClusterUnit {
-        ClusterUnit {
-            subject: Some(self.id),
-            enrolled: self.enrolled,
-            faces: self.faces,
-            mean: self.mean.to_vec(),
-            weight: self.weight,
-            images: self.images,
-            refused: self.refused,
-        }
-    }
 }
 
 const NOT_CLUSTERED: &str = " and not exists (select 1 from clustered_faces c where c.face_id = f.id)";

@@ -1,8 +1,9 @@
 //! Assignment of faces to subjects.
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::faces::Face;
-use crate::faces::FaceSubject;
+use crate::db::deletions::set_tombstones;
+use crate::db::values::{url_hash, without_nul};
+use crate::faces::{Face, FaceSubject};
 use crate::images::{delete_images, lock_images};
 use crate::store::People;
 use sqlx::PgConnection;
@@ -56,7 +57,9 @@ impl People<'_> {
             .fetch_optional(&mut *conn)
             .await?;
             if let Some((face, other)) = elsewhere {
-                return Err(assigned_to_another(face, other));
+                return Err(StoreError::Conflict(format!(
+                    "the face {face} is already assigned to the subject {other}; set move=true to move it"
+                )));
             }
         }
         // A face that another transaction has just assigned is moved only if `moved` is set.
@@ -162,7 +165,7 @@ impl People<'_> {
         if unused.is_empty() {
             return Ok(Vec::new());
         }
-        crate::db::deletions::set_tombstones(conn, &unused, &unused).await?;
+        set_tombstones(conn, &unused, &unused).await?;
         let (_, keys) = delete_images(conn, &unused).await?;
         enqueue_blob_deletions(conn, keys).await
     }
@@ -178,7 +181,7 @@ impl People<'_> {
         answered: Option<&str>,
     ) -> Result<(), StoreError> {
         let origin = match url {
-            Some(url) => crate::db::text::without_nul(url),
+            Some(url) => without_nul(url),
             None => format!("urn:facecrawl:subject:{subject}"),
         };
         sqlx::query(
@@ -189,7 +192,7 @@ impl People<'_> {
         .bind(image)
         .bind(Uuid::nil())
         .bind(origin)
-        .bind(answered.map(|url| crate::db::text::url_hash(Some(&crate::db::text::without_nul(url)))))
+        .bind(answered.map(url_hash))
         .execute(conn)
         .await?;
         Ok(())
@@ -255,10 +258,4 @@ impl People<'_> {
         .await?;
         Ok(rows.into_iter().map(|subject| (subject.face_id, subject)).collect())
     }
-}
-
-fn assigned_to_another(face: Uuid, subject: Uuid) -> StoreError {
-    StoreError::Conflict(format!(
-        "the face {face} is already assigned to the subject {subject}; set move=true to move it"
-    ))
 }

@@ -7,7 +7,8 @@
 pub mod clusters;
 pub mod faces;
 use crate::StoreError;
-use crate::db::text::without_nul;
+use crate::db::deletions::set_tombstones;
+use crate::db::values::without_nul;
 use crate::store::People;
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
@@ -246,7 +247,7 @@ impl People<'_> {
     /// Deletes a locked subject. Its faces are kept, without a subject.
     pub async fn delete(self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
         sqlx::query("delete from subjects where id = $1").bind(id).execute(&mut *conn).await?;
-        crate::db::deletions::set_tombstones(conn, &[id], &[]).await
+        set_tombstones(conn, &[id], &[]).await
     }
 }
 

@@ -3,8 +3,7 @@
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::db::deletions::LedgerJobs;
-use crate::db::text::NewRows;
-use crate::db::text::{url_hash, without_nul};
+use crate::db::values::{NewRows, url_hash, url_hashes, without_nul};
 use crate::store::CrawledVideos;
 use crate::videos::{NewVideo, found_again};
 use domain::Reason;
@@ -185,7 +184,7 @@ impl CrawledVideos<'_> {
     ) -> Result<(), StoreError> {
         sqlx::query("update videos set final_hash = $2 where id = $1")
             .bind(id)
-            .bind(url_hash(Some(&without_nul(answered))))
+            .bind(url_hash(answered))
             .execute(conn)
             .await?;
         Ok(())
@@ -200,13 +199,11 @@ async fn record_sightings(
 ) -> Result<(), StoreError> {
     let videos: Vec<(&NewVideoUrl, &String)> =
         videos.iter().filter_map(|video| Some((video, video.page_url.as_ref()?))).collect();
-    let urls: Vec<Uuid> = videos.iter().map(|(video, _)| url_hash(Some(&without_nul(&video.url)))).collect();
+    let urls = url_hashes(videos.iter().map(|(video, _)| &video.url));
     let pages: Vec<String> = videos.iter().map(|(_, page)| without_nul(page)).collect();
-    let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(Some(page))).collect();
-    let asked: Vec<Option<Uuid>> = videos
-        .iter()
-        .map(|(video, _)| video.asked_url.as_deref().map(|url| url_hash(Some(&without_nul(url)))))
-        .collect();
+    let page_hashes = url_hashes(&pages);
+    let asked: Vec<Option<Uuid>> =
+        videos.iter().map(|(video, _)| video.asked_url.as_deref().map(url_hash)).collect();
     // The lock prevents that a video is deleted before its source is stored.
     sqlx::query(
         "with ledger as materialized (
@@ -429,11 +426,7 @@ impl CrawledVideos<'_> {
         .bind(detail)
         .fetch_all(&mut *conn)
         .await?;
-        let mut jobs = LedgerJobs::default();
-        for video in &ended {
-            jobs.extend(self.0.erasures().erase_emptied_video(conn, *video).await?);
-        }
-        Ok(jobs)
+        self.0.erasures().erase_emptied_videos(conn, &ended).await
     }
 
     pub async fn counts(self, id: Uuid) -> Result<VideoCounts, StoreError> {

@@ -1,10 +1,9 @@
 //! Reads the videos that a crawl or a scan found, and the tracks of a video.
 use crate::StoreError;
-use crate::images::sources::{ExportedFace, components};
-use crate::images::sources::{MAX_COUNTED_SOURCES, MAX_SOURCES};
+use crate::images::sources::{ExportedFace, MAX_COUNTED_SOURCES, MAX_SOURCES, components};
 use crate::store::CrawledVideos;
 use crate::videos::Video;
-use crate::videos::tracks::{Track, TrackFilter, TrackPage};
+use crate::videos::tracks::{Track, TrackFace, TrackFilter, TrackPage};
 use std::collections::HashMap;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -68,7 +67,7 @@ impl CrawledVideos<'_> {
     }
 
     /// Returns a video with the places where a crawl or a scan found it; `None` if it does not
-    /// exist. Does not check the store's scope, because [`Self::export_videos`] does.
+    /// exist. Does not check the store's scope, because [`Self::list_for_export`] does.
     pub async fn export_of_crawl(self, crawl: Uuid, id: Uuid) -> Result<Option<ExportedVideo>, StoreError> {
         match self.0.videos().by_ids(&[id]).await?.pop() {
             Some(video) => Ok(Some(self.with_sources(video, Some(crawl)).await?)),
@@ -100,19 +99,13 @@ impl CrawledVideos<'_> {
         self.0.tracks().read_faces(&mut tracks).await?;
         let ids: Vec<Uuid> = tracks.iter().flat_map(|track| &track.faces).map(|shot| shot.face_id).collect();
         let mut vectors = if embeddings { self.embeddings_of_faces(&ids).await? } else { HashMap::new() };
-        let faces = self.0.faces().by_ids(&ids).await?;
-        let mut faces: HashMap<Uuid, ExportedFace> = faces
-            .into_iter()
-            .map(|face| {
-                (face.id, {
-                    let vector = vectors.remove(&face.id);
-                    (face, vector)
-                })
-            })
-            .collect();
+        let mut faces: HashMap<Uuid, ExportedFace> = HashMap::new();
+        for face in self.0.faces().by_ids(&ids).await? {
+            let vector = vectors.remove(&face.id);
+            faces.insert(face.id, (face, vector));
+        }
         let exported = tracks.into_iter().filter_map(|track| {
-            let face =
-                |shot: &crate::videos::tracks::TrackFace| Some((shot.at_us, faces.remove(&shot.face_id)?));
+            let face = |shot: &TrackFace| Some((shot.at_us, faces.remove(&shot.face_id)?));
             let faces: Vec<(i64, ExportedFace)> = track.faces.iter().filter_map(face).collect();
             (!faces.is_empty()).then_some(ExportedTrack { track, faces })
         });

@@ -1,11 +1,12 @@
 //! Reads and deletes the rows of videos. Changes of a video while it is read are in `progress`, its
 //! tracks and the faces of their best shots in `tracks`.
 pub mod crawled;
-pub(crate) mod export;
+pub mod export;
 mod progress;
 pub mod tracks;
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::db::deletions::set_tombstones;
 use crate::images::delete_images;
 use crate::store::Videos;
 use domain::{Reason, VideoState};
@@ -171,9 +172,7 @@ impl Videos<'_> {
         .fetch_all(&self.0.pool)
         .await?)
     }
-}
 
-impl Videos<'_> {
     /// Deletes a video with its tracks and the frames of their best shots, also those with enrolled
     /// faces. Returns the blobs to delete after the commit.
     ///
@@ -191,9 +190,7 @@ impl Videos<'_> {
         let keys = delete_videos(conn, &[id]).await?;
         enqueue_blob_deletions(conn, keys).await
     }
-}
 
-impl Videos<'_> {
     /// Returns whether a face of the video has an embedding of another model than `model`.
     pub async fn has_other_model(
         self,
@@ -221,7 +218,7 @@ impl Videos<'_> {
     pub async fn delete_parts(self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
         self.set_state(&mut *conn, id, &[VideoState::Running], VideoState::Running).await?;
         let images = frames_of(conn, &[id]).await?;
-        crate::db::deletions::set_tombstones(conn, &images, &images).await?;
+        set_tombstones(conn, &images, &images).await?;
         // A track is deleted with its last face.
         let (_, keys) = delete_images(conn, &images).await?;
         sqlx::query(
@@ -244,7 +241,7 @@ pub(crate) async fn frames_of(conn: &mut PgConnection, videos: &[Uuid]) -> Resul
 pub(crate) async fn delete_videos(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<String>, StoreError> {
     let images = frames_of(conn, ids).await?;
     let gone: Vec<Uuid> = images.iter().chain(ids).copied().collect();
-    crate::db::deletions::set_tombstones(conn, &gone, &images).await?;
+    set_tombstones(conn, &gone, &images).await?;
     let (_, mut keys) = delete_images(conn, &images).await?;
     keys.extend(delete_video_rows(conn, ids).await?);
     Ok(keys)

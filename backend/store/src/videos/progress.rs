@@ -2,7 +2,7 @@
 //! stored, and its states.
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::db::text::without_nul;
+use crate::db::values::without_nul;
 use crate::store::Videos;
 use domain::{Reason, VideoState};
 use serde_json::Value;

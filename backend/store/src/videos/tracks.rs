@@ -2,6 +2,7 @@
 //! ordinary faces of images without a file, so that search, people, erasure, retention and export
 //! treat them like other faces. The database deletes a track with its last face.
 use crate::StoreError;
+use crate::db::values::floats;
 use crate::faces::NewFace;
 use crate::store::Tracks;
 use pgvector::HalfVector;
@@ -218,7 +219,7 @@ impl Tracks<'_> {
         Ok(page)
     }
 
-    /// Works like [`Self::tracks`], without the faces. Does not check the store's scope.
+    /// Works like [`Self::list`], without the faces. Does not check the store's scope.
     pub(crate) async fn rows(
         self,
         video: Uuid,
@@ -309,7 +310,7 @@ impl Tracks<'_> {
         .await?;
         let mut tracks: Vec<TrackEmbeddings> = Vec::new();
         for (id, started_us, ended_us, embedding) in rows {
-            let embedding = embedding.as_slice().iter().map(|value| value.to_f32()).collect();
+            let embedding = floats(&embedding);
             match tracks.last_mut() {
                 Some(last) if last.id == id => last.embeddings.push(embedding),
                 _ => tracks.push(TrackEmbeddings { id, started_us, ended_us, embeddings: vec![embedding] }),

@@ -1,11 +1,11 @@
 //! Tests the deletion of collections, and the salts of their webhook secrets.
-use crate::fixture::{self, Commit, admit_images, admit_pages, count, image_url, page};
+use crate::fixture::{self, Commit, admit_images, admit_pages, assert_not_found, count, image_url, page};
+use crate::tombstones::deletion_log;
 use domain::{CrawlKind, CrawlState};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use store::collections::{SALT, WebhookSigner};
-use store::erasures::deletion_log::Entry;
 use store::keys::{NewKey, Scope};
 use store::{Store, StoreError};
 use testing::TestDatabase;
@@ -55,8 +55,8 @@ async fn collection_deletion_repeats_interrupted_batch() {
     ));
     drop(tx);
     mark_deleted(&store, collection).await;
-    assert!(matches!(store.collections().get("press").await, Err(StoreError::NotFound { .. })));
-    assert!(matches!(store.collections().by_id(collection).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.collections().get("press").await, "collection");
+    assert_not_found(store.collections().by_id(collection).await, "collection");
     assert_eq!(store.collections().list().await.unwrap().len(), 1);
     assert_eq!(store.collections().crawls_to_cancel(collection).await.unwrap(), [crawl]);
     // The name is available, and a new collection with this name contains none of the old content.
@@ -80,14 +80,7 @@ async fn collection_deletion_repeats_interrupted_batch() {
                 // The deletion waits for a running crawl.
                 assert!(!cancelled);
                 cancelled = true;
-                store
-                    .commit(async |tx| {
-                        store
-                            .crawls()
-                            .set_state(tx.conn(), crawl, &[CrawlState::Running], CrawlState::Cancelled, None)
-                            .await
-                    })
-                    .await;
+                fixture::set_state(&store, crawl, CrawlState::Cancelled).await;
             }
             _ => {}
         }
@@ -131,10 +124,10 @@ async fn api_keys_are_deleted_with_collection_except_default() {
     assert_eq!(keys.iter().map(|key| key.collection_id).collect::<Vec<_>>(), [Some(successor.id)]);
     let mut tx = store.begin().await.unwrap();
     let again = store.collections().mark_deleted(tx.conn(), press).await;
-    assert!(matches!(again, Err(StoreError::NotFound { .. })));
+    assert_not_found(again, "collection");
     // A store with a scope can delete only its own collection.
     let other = store.within(Uuid::now_v7()).collections().mark_deleted(tx.conn(), successor.id).await;
-    assert!(matches!(other, Err(StoreError::NotFound { .. })));
+    assert_not_found(other, "collection");
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -163,7 +156,7 @@ async fn at_most_two_secrets_sign_for_their_collection() {
     assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [own(4)]);
     assert_eq!(store.collections().webhook_signers(theirs).await.unwrap(), [WebhookSigner::Service]);
     let bound = store.within(theirs);
-    assert!(matches!(rotate(&bound, ours, 5, HOUR).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(rotate(&bound, ours, 5, HOUR).await, "collection");
 }
 
 #[testing::test]
@@ -210,12 +203,6 @@ async fn restored_backup_does_not_sign_with_replaced_secret() {
         .await
         .unwrap();
     rotate(&live, collection, 2, Duration::ZERO).await.unwrap();
-    let mut deletion_log: Vec<Entry> = Vec::new();
-    let read = live.erasures().deletion_log(|line| {
-        deletion_log.push(serde_json::from_str(line).unwrap());
-        Ok::<_, StoreError>(())
-    });
-    read.await.unwrap();
-    copy.erasures().import_deletion_log(deletion_log).await.unwrap();
+    copy.erasures().import_deletion_log(deletion_log(&live).await).await.unwrap();
     assert_eq!(copy.collections().webhook_signers(collection).await.unwrap(), [WebhookSigner::Service]);
 }

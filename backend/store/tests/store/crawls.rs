@@ -1,10 +1,12 @@
 //! Tests crawls, and the ledgers of their pages and images.
-use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle, wait_for_a_lock};
+use crate::fixture::{
+    self, Commit, admit_images, admit_pages, assert_not_found, image_url, page, settle, wait_for_a_lock,
+};
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
 use serde_json::json;
 use std::collections::HashSet;
 use store::StoreError;
-use store::crawls::ledger::{Ledger, Outcomes};
+use store::crawls::ledger::{Ledger, LedgerCount};
 use store::crawls::pages::{ImageUrlResult, NewImageUrl, PageResult};
 use store::crawls::{CrawlFilter, OverLimit};
 use store::videos::crawled::{NewVideoUrl, VideoLimits};
@@ -35,18 +37,10 @@ async fn crawl_list_filters_and_pages_newest_first() {
         ids.push(fixture::crawl(&store).await.id);
     }
     let other = fixture::collection(&store, "other").await;
-    let mut tx = store.begin().await.unwrap();
-    let scan = store
-        .crawls()
-        .insert(tx.conn(), other, CrawlKind::Scan, &["/photos".into()], &json!({}))
-        .await
-        .unwrap();
-    store
-        .crawls()
-        .set_state(tx.conn(), ids[1], &[CrawlState::Running], CrawlState::Paused, None)
-        .await
-        .unwrap();
-    tx.commit().await.unwrap();
+    let (kind, seeds, options) = (CrawlKind::Scan, ["/photos".to_owned()], json!({}));
+    let scan =
+        store.commit(async |tx| store.crawls().insert(tx.conn(), other, kind, &seeds, &options).await).await;
+    fixture::set_state(&store, ids[1], CrawlState::Paused).await;
     assert_eq!(
         (scan.state, scan.collection.as_str(), scan.finished_at),
         (CrawlState::Running, "other", None)
@@ -66,12 +60,12 @@ async fn crawl_list_filters_and_pages_newest_first() {
     assert_eq!(listed(store.crawls().list(&default, Some(first[1]), 10).await.unwrap()), ids[2..]);
     assert_eq!(listed(store.crawls().list(&in_state(CrawlState::Paused), None, 10).await.unwrap()), [ids[3]]);
     assert_eq!(store.crawls().list(&CrawlFilter::default(), None, 10).await.unwrap().len(), 6);
-    assert!(matches!(store.crawls().list(&of("none"), None, 10).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.crawls().list(&of("none"), None, 10).await, "collection");
     let mut tx = store.begin().await.unwrap();
-    assert!(matches!(
+    assert_not_found(
         store.crawls().insert(tx.conn(), Uuid::now_v7(), CrawlKind::Web, &[], &json!({})).await,
-        Err(StoreError::NotFound { what: "collection", .. })
-    ));
+        "collection",
+    );
 }
 
 #[testing::test]
@@ -100,11 +94,8 @@ async fn crawl_state_changes_only_from_allowed_states() {
         .crawls()
         .set_state(&mut conn, Uuid::now_v7(), &[CrawlState::Running], CrawlState::Paused, None)
         .await;
-    assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
-    assert!(matches!(
-        store.crawls().get(Uuid::now_v7()).await,
-        Err(StoreError::NotFound { what: "crawl", .. })
-    ));
+    assert_not_found(nobody, "crawl");
+    assert_not_found(store.crawls().get(Uuid::now_v7()).await, "crawl");
 }
 
 #[testing::test]
@@ -133,17 +124,13 @@ async fn crawl_progress_counts_ledger_rows() {
     settle(&store, images[4].id, "suppressed", None, None).await;
     let mut conn = store.pool().acquire().await.unwrap();
     let result = |state, reason| PageResult { reason, ..PageResult::new(state) };
-    store.ledger().settle_page(&mut conn, pages[0].id, &result(PageState::Fetched, None)).await.unwrap();
-    store
-        .ledger()
-        .settle_page(&mut conn, pages[1].id, &result(PageState::Skipped, Some(Reason::RobotsDisallowed)))
-        .await
-        .unwrap();
-    store
-        .ledger()
-        .settle_page(&mut conn, pages[2].id, &result(PageState::Failed, Some(Reason::Timeout)))
-        .await
-        .unwrap();
+    for (page, result) in pages.iter().zip([
+        result(PageState::Fetched, None),
+        result(PageState::Skipped, Some(Reason::RobotsDisallowed)),
+        result(PageState::Failed, Some(Reason::Timeout)),
+    ]) {
+        store.ledger().settle_page(&mut conn, page.id, &result).await.unwrap();
+    }
     assert_eq!(store.ledger().queued_in_crawl(&mut conn, crawl.id).await.unwrap(), 1);
     settle(&store, images[5].id, "skipped", Some("not_an_image"), None).await;
 
@@ -160,7 +147,7 @@ async fn crawl_progress_counts_ledger_rows() {
             "reasons": {"not_an_image": 2, "timeout": 2, "robots_disallowed": 1},
         })
     );
-    assert!(matches!(store.crawls().progress(Uuid::now_v7()).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.crawls().progress(Uuid::now_v7()).await, "crawl");
 }
 
 fn result(state: ImageState, reason: Option<Reason>, image: Option<Uuid>) -> ImageUrlResult<'static> {
@@ -188,7 +175,7 @@ async fn pages_are_admitted_once_in_order_up_to_limit() {
     assert_eq!(admit_pages(&store, other.id, 4, &[long.clone(), long]).await.len(), 1);
     let mut conn = store.pool().acquire().await.unwrap();
     let nobody = store.ledger().admit_pages(&mut conn, Uuid::now_v7(), 4, &[page("a")]).await;
-    assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
+    assert_not_found(nobody, "crawl");
 }
 
 #[testing::test]
@@ -446,7 +433,7 @@ async fn transaction_reads_its_queued_rows_and_outcomes() {
     store.ledger().settle_page(conn, pages[0].id, &fetched).await.unwrap();
     assert!(store.ledger().has_queued_rows(&mut *conn, crawl.id).await.unwrap(), "pages");
     assert!(store.ledger().queued_rows(conn, crawl.id, Ledger::ImageUrls, None, 9).await.unwrap().is_empty());
-    let outcome = |fetched, reason, count| Outcomes { fetched, reason, count };
+    let outcome = |fetched, reason, count| LedgerCount { fetched, reason, count };
     let outcomes = store.ledger().outcomes(conn, crawl.id).await.unwrap();
     assert_eq!(outcomes, [outcome(false, Some(Reason::Timeout), 2), outcome(true, None, 1)]);
     for page in &pages[1..] {
@@ -454,7 +441,7 @@ async fn transaction_reads_its_queued_rows_and_outcomes() {
     }
     assert!(!store.ledger().has_queued_rows(&mut *conn, crawl.id).await.unwrap());
     let nobody = store.crawls().lock(conn, Uuid::now_v7()).await;
-    assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
+    assert_not_found(nobody, "crawl");
 }
 
 #[testing::test]

@@ -1,7 +1,6 @@
 //! Tests the deletion of faces, images and crawls, erasures by likeness, and suppressions.
-use crate::fixture::{self, Commit, admit_images, count, image_url, settle};
+use crate::fixture::{self, Commit, admit_images, assert_not_found, count, image_url, settle};
 use domain::ImageState;
-use store::StoreError;
 use store::erasures::Target;
 use store::erasures::suppressions::{Sketch, Suppression};
 use store::images::ImageFilter;
@@ -20,12 +19,12 @@ async fn deleting_face_returns_only_unshared_blobs() {
     let keys = store.faces().delete(&mut conn, first.id).await.unwrap();
     assert_eq!(keys, [first.crop_key.unwrap()]);
     assert_eq!(store.images().get(image).await.unwrap().face_count, 1);
-    assert!(matches!(store.faces().get(first.id).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.faces().get(first.id).await, "face");
     let mut expected = vec![second.chip_key.unwrap(), second.crop_key.unwrap()];
     expected.sort();
     assert_eq!(store.faces().delete(&mut conn, second.id).await.unwrap(), expected);
     let again = store.faces().delete(&mut conn, second.id).await;
-    assert!(matches!(again, Err(StoreError::NotFound { what: "face", .. })));
+    assert_not_found(again, "face");
 }
 
 #[testing::test]
@@ -52,7 +51,7 @@ async fn deleting_image_deletes_faces_and_sources() {
     assert_eq!((progress.images[&ImageState::Processed], progress.faces), (1, 0));
     let mut conn = store.pool().acquire().await.unwrap();
     let again = store.images().delete(&mut conn, image).await;
-    assert!(matches!(again, Err(StoreError::NotFound { what: "image", .. })));
+    assert_not_found(again, "image");
 }
 
 #[testing::test]
@@ -68,7 +67,7 @@ async fn deleting_crawl_alone_keeps_images_and_sources() {
     let mut tx = store.begin().await.unwrap();
     assert!(store.crawls().delete(tx.conn(), crawl.id, false).await.unwrap().blobs.is_empty());
     tx.commit().await.unwrap();
-    assert!(matches!(store.crawls().get(crawl.id).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.crawls().get(crawl.id).await, "crawl");
     for table in ["crawls", "pages", "image_urls"] {
         assert_eq!(count(&store, table).await, 0, "{table}");
     }
@@ -79,7 +78,7 @@ async fn deleting_crawl_alone_keeps_images_and_sources() {
     assert_eq!(count(&store, "image_sources").await, 1);
     let mut conn = store.pool().acquire().await.unwrap();
     let again = store.crawls().delete(&mut conn, crawl.id, true).await;
-    assert!(matches!(again, Err(StoreError::NotFound { what: "crawl", .. })));
+    assert_not_found(again, "crawl");
 }
 
 #[testing::test]

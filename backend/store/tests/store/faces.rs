@@ -1,4 +1,4 @@
-use crate::fixture::{self};
+use crate::fixture::{self, assert_not_found};
 use store::StoreError;
 use store::faces::FaceListQuery;
 use store::index::scope::{FaceFilter, Site};
@@ -37,7 +37,7 @@ async fn model_is_registered_once_with_own_index() {
         let odd = store.models().register("odd", "odd", dimensions).await;
         assert!(matches!(odd, Err(StoreError::Invalid(_))), "{dimensions}");
     }
-    assert!(matches!(store.models().get(99).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.models().get(99).await, "embedding model");
 }
 
 #[testing::test]
@@ -67,11 +67,8 @@ async fn stored_faces_are_read_back_unchanged() {
             assert!((kept - given).abs() < 1e-3);
         }
     }
-    assert!(matches!(
-        store.faces().get(Uuid::now_v7()).await,
-        Err(StoreError::NotFound { what: "face", .. })
-    ));
-    assert!(matches!(store.faces().embedding(image).await, Err(StoreError::NotFound { what: "face", .. })));
+    assert_not_found(store.faces().get(Uuid::now_v7()).await, "face");
+    assert_not_found(store.faces().embedding(image).await, "face");
 }
 
 #[testing::test]

@@ -1,6 +1,6 @@
 //! Creates collections, models, crawls, images, faces and videos, and computes searches by brute
 //! force.
-use domain::{CrawlKind, VideoState};
+use domain::{CrawlKind, CrawlState, VideoState};
 use half::f16;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -25,7 +25,6 @@ pub(crate) fn rng(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// Creates a database, and a store that uses it.
 pub(crate) async fn database() -> (TestDatabase, Store) {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -99,13 +98,24 @@ pub(crate) async fn faces(
     seed: u64,
     count: usize,
 ) -> Vec<Uuid> {
+    changed_faces(store, collection, model, (seed, count), |_, _| {}).await
+}
+
+/// Works like [`faces`]. `change` changes each face, given its number.
+pub(crate) async fn changed_faces(
+    store: &Store,
+    collection: Uuid,
+    model: &EmbeddingModel,
+    (seed, count): (u64, usize),
+    change: impl Fn(usize, &mut NewFace),
+) -> Vec<Uuid> {
     let (mut rng, dimensions) = (rng(seed), model.dimensions as usize);
-    let faces: Vec<_> = (0..count).map(|_| face(model, direction(&mut rng, dimensions))).collect();
+    let mut faces: Vec<_> = (0..count).map(|_| face(model, direction(&mut rng, dimensions))).collect();
+    faces.iter_mut().enumerate().for_each(|(number, face)| change(number, face));
     store_image(store, collection, &image(seed), &faces).await.unwrap();
     faces.iter().map(|face| face.id).collect()
 }
 
-/// Returns a person without a name.
 pub(crate) fn unnamed() -> NewSubject {
     NewSubject { metadata: json!({}), ..NewSubject::default() }
 }
@@ -125,7 +135,14 @@ pub(crate) async fn run(store: &Store, statement: String) -> Result<(), sqlx::Er
     sqlx::query(sqlx::AssertSqlSafe(statement)).execute(store.pool()).await.map(drop)
 }
 
-/// Returns the number of rows of a table.
+#[track_caller]
+pub(crate) fn assert_not_found<T: std::fmt::Debug>(result: Result<T, StoreError>, expected: &str) {
+    match result {
+        Err(StoreError::NotFound { what, .. }) => assert_eq!(what, expected),
+        other => panic!("{other:?}"),
+    }
+}
+
 pub(crate) async fn count(store: &Store, table: &str) -> i64 {
     let sql = format!("select count(*) from {table}");
     sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(store.pool()).await.unwrap()
@@ -252,6 +269,12 @@ pub(crate) async fn crawl(store: &Store) -> Crawl {
     let (seeds, options) = (["http://site.test/".to_owned()], json!({"max_pages": 10}));
     let web = CrawlKind::Web;
     store.commit(async |tx| store.crawls().insert(tx.conn(), default, web, &seeds, &options).await).await
+}
+
+/// Ends or pauses a running crawl.
+pub(crate) async fn set_state(store: &Store, crawl: Uuid, to: CrawlState) {
+    let running = [CrawlState::Running];
+    store.commit(async |tx| store.crawls().set_state(tx.conn(), crawl, &running, to, None).await).await;
 }
 
 pub(crate) fn page(path: impl std::fmt::Display) -> NewPage {

@@ -1,10 +1,9 @@
 //! Tests per-host politeness across processes, and delays that apply to one collection only.
-use crate::fixture::{self, Commit};
+use crate::fixture;
 use std::collections::HashSet;
 use std::time::Duration;
 use store::Store;
-use store::collections::CollectionSettings;
-use store::crawls::hosts::{OwnDelay, PermitOutcome, RobotsRecord};
+use store::crawls::hosts::{OwnDelay, PermitDecision, RobotsRecord};
 use time::OffsetDateTime;
 
 /// Returns the time of the database's clock, which permits use.
@@ -17,16 +16,16 @@ async fn told(store: &Store) -> OffsetDateTime {
     sqlx::query_scalar("select told_until from hosts").fetch_one(store.pool()).await.unwrap()
 }
 
-fn waits(outcome: PermitOutcome) -> Duration {
+fn waits(outcome: PermitDecision) -> Duration {
     match outcome {
-        PermitOutcome::Wait { wait } => wait,
+        PermitDecision::Wait { wait } => wait,
         granted => panic!("{granted:?}"),
     }
 }
 
-fn granted(outcome: PermitOutcome) -> i64 {
+fn granted(outcome: PermitDecision) -> i64 {
     match outcome {
-        PermitOutcome::Granted { token } => token,
+        PermitDecision::Granted { token } => token,
         wait => panic!("{wait:?}"),
     }
 }
@@ -45,7 +44,7 @@ async fn concurrent_crawlers_respect_host_delay() {
                     return;
                 }
                 match store.hosts().acquire_permit("busy.test", DELAY_MS).await.unwrap() {
-                    PermitOutcome::Granted { token } => {
+                    PermitDecision::Granted { token } => {
                         // The clock is read twice while the permit is held: after it was granted
                         // and before it ends.
                         let begin = clock(&store).await;
@@ -53,7 +52,7 @@ async fn concurrent_crawlers_respect_host_delay() {
                         store.hosts().finish_request("busy.test", token, DELAY_MS, None, None).await.unwrap();
                         log.lock().await.push((begin, end, token));
                     }
-                    PermitOutcome::Wait { wait } => tokio::time::sleep(wait).await,
+                    PermitDecision::Wait { wait } => tokio::time::sleep(wait).await,
                 }
             }
         })
@@ -194,19 +193,17 @@ const SHARED_MS: i64 = 1;
 const OWN_MS: i64 = 60_000;
 
 async fn collections(store: &Store) -> [OwnDelay; 2] {
-    let settings = CollectionSettings::default();
-    let ours =
-        store.commit(async |tx| store.collections().create(tx.conn(), "ours", &settings).await).await.id;
-    let default = store.collections().get("default").await.unwrap().id;
-    [ours, default].map(|collection| OwnDelay { collection, delay_ms: OWN_MS })
+    fixture::collections(store, ["ours", "default"])
+        .await
+        .map(|collection| OwnDelay { collection, delay_ms: OWN_MS })
 }
 
 /// Requests a permit repeatedly until the delay that applies to every collection is over.
 async fn granted_to(store: &Store, own: OwnDelay) -> i64 {
     loop {
         match store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
-            PermitOutcome::Granted { token } => return token,
-            PermitOutcome::Wait { wait } => {
+            PermitDecision::Granted { token } => return token,
+            PermitDecision::Wait { wait } => {
                 assert!(wait < Duration::from_secs(30), "the delay of another collection applies: {wait:?}");
                 tokio::time::sleep(wait).await;
             }
@@ -215,10 +212,7 @@ async fn granted_to(store: &Store, own: OwnDelay) -> i64 {
 }
 
 async fn waits_for(store: &Store, own: OwnDelay) -> Duration {
-    match store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
-        PermitOutcome::Wait { wait } => wait,
-        granted => panic!("{granted:?}"),
-    }
+    waits(store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap())
 }
 
 async fn finish(store: &Store, own: OwnDelay, token: i64) {
@@ -247,7 +241,7 @@ async fn collection_delay_counts_from_end_of_own_request() {
     let token = granted_to(&store, theirs).await;
     finish(&store, theirs, token).await;
     let is_granted = async || {
-        matches!(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap(), PermitOutcome::Granted { .. })
+        matches!(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap(), PermitDecision::Granted { .. })
     };
     while !is_granted().await {
         tokio::task::yield_now().await;
@@ -258,10 +252,7 @@ async fn collection_delay_counts_from_end_of_own_request() {
 async fn collection_delay_is_not_used_if_host_denies_permit() {
     let (_db, store) = fixture::database().await;
     let [ours, _] = collections(&store).await;
-    let PermitOutcome::Granted { token } = store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap()
-    else {
-        panic!()
-    };
+    let token = granted(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap());
     let wait = waits_for(&store, ours).await;
     assert!(wait < Duration::from_secs(30), "the collection's own delay applies: {wait:?}");
     store.hosts().finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();

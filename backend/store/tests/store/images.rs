@@ -1,8 +1,7 @@
 //! Tests images and the lookup of near-duplicates.
-use crate::fixture::{self, Commit, admit_images, image_url, settle};
+use crate::fixture::{self, Commit, admit_images, assert_not_found, image_url, settle};
 use rand::RngExt;
 use std::collections::HashSet;
-use store::StoreError;
 use store::images::{ImageFilter, MARKED_BITS, MARKED_GRADIENT_BITS, MAX_SOURCES, NEAR_BITS};
 use uuid::Uuid;
 
@@ -22,10 +21,7 @@ async fn stored_image_is_found_by_id_and_hash() {
     let found = store.images().by_sha256(default, &new.sha256).await.unwrap().unwrap();
     assert_eq!(found.id, new.id);
     assert!(store.images().by_sha256(other, &new.sha256).await.unwrap().is_none());
-    assert!(matches!(
-        store.images().get(Uuid::now_v7()).await,
-        Err(StoreError::NotFound { what: "image", .. })
-    ));
+    assert_not_found(store.images().get(Uuid::now_v7()).await, "image");
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,7 +83,7 @@ async fn image_list_filters_and_pages_newest_first() {
     let plain = ImageFilter { has_faces: Some(false), ..default };
     assert_eq!(list(plain, None, 100).await, [all[4], all[2], all[0]]);
     let nowhere = ImageFilter { collection: "nowhere".into(), ..ImageFilter::default() };
-    assert!(matches!(store.images().list(&nowhere, None, 1).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.images().list(&nowhere, None, 1).await, "collection");
 }
 
 #[testing::test]

@@ -1,4 +1,4 @@
-use crate::fixture::{self, Commit};
+use crate::fixture::{self, Commit, assert_not_found};
 use store::StoreError;
 use store::keys::{KeyHash, NewKey, Scope};
 use time::{Duration, OffsetDateTime};
@@ -51,7 +51,7 @@ async fn revoked_key_stays_listed_with_revocation_time() {
     let mut tx = store.begin().await.unwrap();
     assert_eq!(store.keys().revoke(tx.conn(), made.id, false).await.unwrap(), revoked);
     let missing = store.keys().revoke(tx.conn(), Uuid::now_v7(), false).await;
-    assert!(matches!(missing, Err(StoreError::NotFound { .. })));
+    assert_not_found(missing, "key");
     tx.commit().await.unwrap();
     assert_eq!(store.keys().list(None, 10).await.unwrap(), [revoked.key]);
 }
@@ -99,5 +99,5 @@ async fn invalid_key_error_names_what_is_allowed() {
     }
     let mut tx = store.begin().await.unwrap();
     let nowhere = NewKey { collection_id: Some(Uuid::now_v7()), ..new() };
-    assert!(matches!(store.keys().create(tx.conn(), &nowhere).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.keys().create(tx.conn(), &nowhere).await, "collection");
 }

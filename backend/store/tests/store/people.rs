@@ -1,5 +1,5 @@
 //! Tests people, their faces, and the reads and writes of clustering.
-use crate::fixture::{self, Commit, direction, wait_for_a_lock};
+use crate::fixture::{self, Commit, assert_not_found, direction, wait_for_a_lock};
 use domain::ClusteringState;
 use std::sync::Arc;
 use store::people::clusters::{ClusterScope, Group};
@@ -81,14 +81,8 @@ async fn face_moves_to_another_subject_only_on_request() {
     assert_eq!(shown(&store, bob, ours).await, found[1..]);
 
     // Faces and subjects of another collection are not found.
-    assert!(matches!(
-        enrol(&store, ours, ada, &foreign, true).await,
-        Err(StoreError::NotFound { what: "face", .. })
-    ));
-    assert!(matches!(
-        enrol(&store, theirs, ada, &foreign, true).await,
-        Err(StoreError::NotFound { what: "subject", .. })
-    ));
+    assert_not_found(enrol(&store, ours, ada, &foreign, true).await, "face");
+    assert_not_found(enrol(&store, theirs, ada, &foreign, true).await, "subject");
     assert!(store.within(theirs).people().get(ada).await.is_err());
     let mut tx = store.begin().await.unwrap();
     let again = NewSubject { external_id: Some("a".into()), metadata: serde_json::json!({}), name: None };
@@ -123,7 +117,7 @@ async fn subjects_are_listed_changed_merged_and_deleted() {
     assert_eq!((merged.name.as_deref(), merged.external_id.as_deref()), (Some("Ada"), Some("a")));
     assert_eq!(merged.metadata, serde_json::json!({"Ada": 1, "Bob": 1, "all": "Ada"}));
     assert_eq!((merged.face_count, merged.best_face_id), (3, Some(found[0])));
-    assert!(matches!(store.people().get(bob).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.people().get(bob).await, "subject");
     let both = merge(&store, ours, ada, &[eve]).await;
     assert!(matches!(&both, Err(StoreError::Conflict(message)) if message.contains("a, e")), "{both:?}");
 
@@ -165,7 +159,7 @@ async fn unlinking_last_face_deletes_only_enrolled_image() {
     let keys = unlink(&store, ada, enrolled[1], true).await.unwrap();
     assert_eq!(keys.len(), 5, "two chips, two crops, a thumbnail: {keys:?}");
     assert!(store.images().get(sent).await.is_err());
-    assert!(matches!(unlink(&store, ada, enrolled[1], true).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(unlink(&store, ada, enrolled[1], true).await, "face of this subject");
 }
 
 #[testing::test]

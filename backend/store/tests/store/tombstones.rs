@@ -1,5 +1,5 @@
 //! Tests that a restored database repeats the deletions that followed its backup.
-use crate::fixture::{self, Commit, admit_images, image_url};
+use crate::fixture::{self, Commit, admit_images, assert_not_found, image_url};
 use store::erasures::deletion_log::Entry;
 use store::erasures::suppressions::{Sketch, SuppressedImage, Suppression};
 use store::erasures::{ErasureRecord, Target};
@@ -61,8 +61,8 @@ async fn deletion_log_deletes_only_logged_rows_again() {
     let text = serde_json::to_string(&deletion_log).unwrap();
     assert!(!text.contains(&single.id.to_string()), "digests: {text}");
     assert_eq!(reapply(&copy, collection, deletion_log.clone()).await, (2, 1, 0));
-    assert!(matches!(copy.images().get(single.id).await, Err(StoreError::NotFound { .. })));
-    assert!(matches!(copy.faces().get(faces[1].id).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(copy.images().get(single.id).await, "image");
+    assert_not_found(copy.faces().get(faces[1].id).await, "face");
     assert_eq!(copy.images().get(pair.id).await.unwrap().face_count, 1);
     assert_eq!(copy.faces().get(faces[3].id).await.unwrap().image_id, stays.id);
     assert_eq!(reapply(&copy, collection, deletion_log).await, (0, 0, 0), "once is enough");
@@ -198,7 +198,7 @@ async fn restored_backup_loses_only_erased_people() {
     );
 
     assert_eq!(reapply(&copy, collection, deletion_log(&live).await).await.2, 1);
-    assert!(matches!(copy.people().get(subjects[0]).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(copy.people().get(subjects[0]).await, "subject");
     assert_eq!(copy.people().get(subjects[1]).await.unwrap().face_count, 0);
 }
 

@@ -1,7 +1,8 @@
 //! Tests erasures and exports of videos at the level of rows.
-use crate::fixture::{self, Commit};
+use crate::fixture::{self, Commit, assert_not_found};
 use crate::tombstones::{deletion_log, reapply};
 use domain::{Reason, VideoState};
+use store::Store;
 use store::erasures::suppressions::Suppression;
 use store::erasures::{ErasureRecord, Target};
 use store::faces::FaceListQuery;
@@ -9,7 +10,6 @@ use store::index::scope::{FaceFilter, Site};
 use store::people::NewSubject;
 use store::videos::tracks::TrackFilter;
 use store::videos::{NewVideo, VideoEnd};
-use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -55,7 +55,7 @@ async fn restored_backup_loses_deleted_and_erased_videos() {
     assert!(store.videos().get(erased).await.is_ok() && store.videos().get(deleted).await.is_ok());
     assert_eq!(reapply(&store, collection, log.clone()).await, (3, 3, 0));
     for video in [erased, deleted] {
-        assert!(matches!(store.videos().get(video).await, Err(StoreError::NotFound { .. })));
+        assert_not_found(store.videos().get(video).await, "video");
     }
     assert_eq!(store.crawled_videos().counts(kept).await.unwrap().tracks, 2);
     for (file, suppressed) in [([1; 32], true), ([2; 32], false)] {
@@ -110,7 +110,7 @@ async fn erasing_video_erases_all_videos_of_its_file() {
     );
     let elsewhere = store.collections().ensure("elsewhere").await.unwrap().id;
     let foreign = store.erasures().plan(tx.conn(), elsewhere, &Target::Video(other)).await;
-    assert!(matches!(foreign, Err(StoreError::NotFound { .. })));
+    assert_not_found(foreign, "video");
 }
 
 #[testing::test]
@@ -166,7 +166,7 @@ async fn paged_export_omits_faces_erased_in_between() {
     let (_db, store, _, model) = fixture::with_model(4).await;
     let (video, faces) = fixture::film(&store, &model, [1; 32], 5).await;
     let first = store.crawled_videos().export_tracks(video, None, 2, true).await.unwrap();
-    let ids = |tracks: &[store::images::sources::ExportedTrack]| -> Vec<Uuid> {
+    let ids = |tracks: &[store::videos::export::ExportedTrack]| -> Vec<Uuid> {
         tracks.iter().flat_map(|track| &track.faces).map(|(_, (face, _))| face.id).collect()
     };
     assert_eq!(ids(&first.tracks), faces[..2]);
@@ -216,7 +216,7 @@ async fn export_lists_each_file_once_with_own_sources() {
     let elsewhere = store.collections().ensure("elsewhere").await.unwrap().id;
     let scoped = store.within(elsewhere);
     assert!(scoped.crawled_videos().list_for_export(scan, Uuid::nil(), 10).await.unwrap().is_empty());
-    assert!(matches!(scoped.crawled_videos().export(own).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(scoped.crawled_videos().export(own).await, "video");
 }
 
 #[testing::test]

@@ -155,24 +155,24 @@ pub(super) fn restrict(mode: Mode) -> Result<(), String> {
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+type FilterResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// Installs a filter with which `calls` fail with `error`.
-fn fail_with(error: libc::c_int, calls: &[i64]) -> Outcome<()> {
+fn fail_with(error: libc::c_int, calls: &[i64]) -> FilterResult<()> {
     let action = SeccompAction::Errno(error.unsigned_abs());
     let calls = calls.iter().map(|call| (*call, Vec::new())).collect();
     install(calls, SeccompAction::Allow, action)
 }
 
-fn install(rules: Rules, otherwise: SeccompAction, action: SeccompAction) -> Outcome<()> {
+fn install(rules: Rules, otherwise: SeccompAction, action: SeccompAction) -> FilterResult<()> {
     let architecture = std::env::consts::ARCH.try_into()?;
     let filter = SeccompFilter::new(rules, otherwise, action, architecture)?;
     Ok(apply_filter(&BpfProgram::try_from(filter)?)?)
 }
 
 /// Returns the calls that are allowed with some arguments only.
-fn conditional() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
-    let one_of = |argument, values: &[libc::c_int]| -> Outcome<Vec<SeccompRule>> {
+fn conditional() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
+    let one_of = |argument, values: &[libc::c_int]| -> FilterResult<Vec<SeccompRule>> {
         values.iter().map(|value| rule(argument, SeccompCmpOp::Eq, value.unsigned_abs().into())).collect()
     };
     let writing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
@@ -199,7 +199,7 @@ fn conditional() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
 /// the type `F` (`nv-ioctl.h`). For `/dev/nvidia-uvm`, they are below 256, except two
 /// (`uvm_ioctl.h`, `uvm_linux_ioctl.h`). <https://github.com/NVIDIA/open-gpu-kernel-modules>. The
 /// numbers of terminals, sockets and other files have other types.
-fn conditional_with_gpu() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
+fn conditional_with_gpu() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
     const TYPE: u64 = 0xff00;
     const TYPE_OF_GPUS: u64 = 0x4600;
     const NOT_A_BYTE: u64 = 0xffff_ff00;
@@ -255,12 +255,12 @@ fn conditional_with_gpu() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
 }
 
 /// Compares an argument with `value`. A mask selects the bits that count.
-fn rule(argument: u8, comparison: SeccompCmpOp, value: u64) -> Outcome<SeccompRule> {
+fn rule(argument: u8, comparison: SeccompCmpOp, value: u64) -> FilterResult<SeccompRule> {
     all_of([(argument, comparison, value)])
 }
 
 /// Compares several arguments. All comparisons must be true.
-fn all_of<const N: usize>(comparisons: [(u8, SeccompCmpOp, u64); N]) -> Outcome<SeccompRule> {
+fn all_of<const N: usize>(comparisons: [(u8, SeccompCmpOp, u64); N]) -> FilterResult<SeccompRule> {
     let conditions = comparisons.into_iter().map(|(argument, comparison, value)| {
         SeccompCondition::new(argument, SeccompCmpArgLen::Qword, comparison, value)
     });

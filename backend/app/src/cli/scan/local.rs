@@ -1,6 +1,6 @@
 //! Scans local files: images, several concurrently, and then videos.
 use super::ScanArgs;
-use super::summary::{FileOutcome, VideoOutcome};
+use super::summary::{FileScan, VideoScan};
 use crate::cli::options::TimeBar;
 use crate::config::{Settings, cores};
 use crate::decoder::open_decoder;
@@ -33,8 +33,8 @@ const CHUNK: usize = 512;
 /// A finished or interrupted scan.
 pub(super) struct LocalScan {
     pub(super) crawl: Crawl,
-    pub(super) files: Vec<FileOutcome>,
-    pub(super) videos: Vec<VideoOutcome>,
+    pub(super) files: Vec<FileScan>,
+    pub(super) videos: Vec<VideoScan>,
     pub(super) video_time: Duration,
 }
 
@@ -70,7 +70,7 @@ async fn feed(
     scan: &Scan,
     found: &FoundFiles,
     signal: &CancellationToken,
-) -> anyhow::Result<Vec<FileOutcome>> {
+) -> anyhow::Result<Vec<FileScan>> {
     let limit = settings.limits().max_bytes;
     let bar = output::image_bar((found.images.len() + found.unreadable.len()) as u64);
     let mut tally = Tally::new(&bar);
@@ -78,7 +78,7 @@ async fn feed(
         for row in scan.add(std::slice::from_ref(path)).await? {
             let (state, code) = (Unprocessed::Failed, Reason::Unreadable);
             scan.fail(row.id, code.clone(), reason).await?;
-            tally.count(FileOutcome::unprocessed(path.clone(), state, code, reason.clone()));
+            tally.count(FileScan::unprocessed(path.clone(), state, code, reason.clone()));
         }
     }
     // At any time, at most one file more than the number of cores is decoded or stored, and one
@@ -103,7 +103,7 @@ async fn feed(
 
 /// Processes one file and settles its row. Fails only with errors that affect all files, such as
 /// those of the database.
-async fn one_image(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOutcome> {
+async fn one_image(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileScan> {
     let path = Url::parse(&row.url).ok().and_then(|url| url.to_file_path().ok());
     let path = path.with_context(|| format!("the ledger contains {}, which is not a file", row.url))?;
     let bytes = match read_image(path.clone(), limit).await {
@@ -111,22 +111,22 @@ async fn one_image(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<F
         Ok(Err(too_long)) => {
             let (reason, detail) = (too_long.reason(), too_long.to_string());
             scan.skip(row.id, reason.clone(), &detail).await?;
-            return Ok(FileOutcome::unprocessed(path, Unprocessed::Skipped, reason, detail));
+            return Ok(FileScan::unprocessed(path, Unprocessed::Skipped, reason, detail));
         }
         Err(error) => {
             let (reason, detail) = (Reason::Unreadable, error.to_string());
             scan.fail(row.id, reason.clone(), &detail).await?;
-            return Ok(FileOutcome::unprocessed(path, Unprocessed::Failed, reason, detail));
+            return Ok(FileScan::unprocessed(path, Unprocessed::Failed, reason, detail));
         }
     };
     match scan.ingest(row.id, bytes).await {
-        Ok(Ingested::Stored { image, faces }) => Ok(FileOutcome::processed(path, image, faces)),
-        Ok(Ingested::Duplicate { image, reason }) => Ok(FileOutcome::duplicate(path, image, reason)),
-        Ok(Ingested::Suppressed { reason }) => Ok(FileOutcome::suppressed(path, reason)),
+        Ok(Ingested::Stored { image, faces }) => Ok(FileScan::processed(path, image, faces)),
+        Ok(Ingested::Duplicate { image, reason }) => Ok(FileScan::duplicate(path, image, reason)),
+        Ok(Ingested::Suppressed { reason }) => Ok(FileScan::suppressed(path, reason)),
         Err(IngestError::Analyze(error)) => {
             let (state, reason) = (error.state(), error.reason());
             tracing::debug!(path = %path.display(), %reason, "image not stored");
-            Ok(FileOutcome::unprocessed(path, state, reason, error.to_string()))
+            Ok(FileScan::unprocessed(path, state, reason, error.to_string()))
         }
         Err(error) => Err(error).with_context(|| format!("cannot store {}", path.display())),
     }
@@ -149,7 +149,7 @@ async fn read_image(path: PathBuf, limit: usize) -> std::io::Result<Result<Bytes
 struct Tally<'a> {
     bar: &'a indicatif::ProgressBar,
     started: Instant,
-    files: Vec<FileOutcome>,
+    files: Vec<FileScan>,
     faces: usize,
     failed: usize,
 }
@@ -159,7 +159,7 @@ impl<'a> Tally<'a> {
         Self { bar, started: Instant::now(), files: Vec::new(), faces: 0, failed: 0 }
     }
 
-    fn count(&mut self, outcome: FileOutcome) {
+    fn count(&mut self, outcome: FileScan) {
         self.faces += outcome.faces;
         self.failed += usize::from(outcome.is_failure());
         self.files.push(outcome);
@@ -180,7 +180,7 @@ async fn scan_videos(
     args: &ScanArgs,
     videos: &[PathBuf],
     signal: &CancellationToken,
-) -> anyhow::Result<Vec<VideoOutcome>> {
+) -> anyhow::Result<Vec<VideoScan>> {
     if videos.is_empty() || signal.is_cancelled() {
         return Ok(not_reached(videos));
     }
@@ -190,7 +190,7 @@ async fn scan_videos(
             tracing::warn!(videos = videos.len(), "videos are not scanned: {error}");
             let (state, reason) = (Unprocessed::Skipped, Reason::VideoUnavailable);
             let skipped = |path: &PathBuf| {
-                VideoOutcome::unprocessed(path.clone(), state, reason.clone(), error.to_string())
+                VideoScan::unprocessed(path.clone(), state, reason.clone(), error.to_string())
             };
             return Ok(videos.iter().map(skipped).collect());
         }
@@ -210,10 +210,10 @@ async fn scan_videos(
     Ok(outcomes)
 }
 
-fn not_reached(videos: &[PathBuf]) -> Vec<VideoOutcome> {
+fn not_reached(videos: &[PathBuf]) -> Vec<VideoScan> {
     let detail = "the scan was interrupted; scan the file again with the same options to continue";
     let outcome = |path: &PathBuf| {
-        VideoOutcome::unprocessed(path.clone(), Unprocessed::Skipped, Reason::NotScanned, detail.into())
+        VideoScan::unprocessed(path.clone(), Unprocessed::Skipped, Reason::NotScanned, detail.into())
     };
     videos.iter().map(outcome).collect()
 }
@@ -225,24 +225,24 @@ async fn one_video(
     decoder: &Decoder,
     path: &Path,
     bar: &mut TimeBar,
-) -> anyhow::Result<VideoOutcome> {
+) -> anyhow::Result<VideoScan> {
     let to_open = path.to_owned();
     let path = path.to_owned();
     let file = match tokio::task::spawn_blocking(move || open_video(&to_open)).await? {
         Ok(file) => file,
         Err(error) => {
             let (state, reason) = (Unprocessed::Failed, Reason::Unreadable);
-            return Ok(VideoOutcome::unprocessed(path, state, reason, error.to_string()));
+            return Ok(VideoScan::unprocessed(path, state, reason, error.to_string()));
         }
     };
     let request = args.video.request(args.rotate())?;
     Ok(match scan.video(decoder, &path, file, request, bar).await? {
-        ScannedVideo::Stored { video, counts } => VideoOutcome::processed(path, &video, counts),
-        ScannedVideo::Duplicate(video) => VideoOutcome::duplicate(path, video),
-        ScannedVideo::Suppressed => VideoOutcome::suppressed(path),
+        ScannedVideo::Stored { video, counts } => VideoScan::processed(path, &video, counts),
+        ScannedVideo::Duplicate(video) => VideoScan::duplicate(path, video),
+        ScannedVideo::Suppressed => VideoScan::suppressed(path),
         ScannedVideo::Unprocessed { video, state, reason, detail } => {
             tracing::debug!(path = %path.display(), %reason, "video not read to its end");
-            VideoOutcome::unprocessed(path, state, reason, detail).of(video)
+            VideoScan::unprocessed(path, state, reason, detail).of(video)
         }
     })
 }

@@ -17,7 +17,7 @@ use uuid::Uuid;
 const VIDEOS: i64 = 100;
 
 #[derive(Debug, Serialize)]
-pub(super) struct FileOutcome {
+pub(super) struct FileScan {
     path: PathBuf,
     outcome: ImageState,
     /// Why the file was not processed.
@@ -27,7 +27,7 @@ pub(super) struct FileOutcome {
     pub(super) faces: usize,
 }
 
-impl FileOutcome {
+impl FileScan {
     fn new(path: PathBuf, outcome: ImageState, reason: Option<Reason>) -> Self {
         Self { path, outcome, reason, detail: None, image_id: None, faces: 0 }
     }
@@ -108,8 +108,8 @@ pub(super) struct Summary {
     images_per_second: f64,
     interrupted: bool,
     /// One entry per image file, in the order in which the files were finished.
-    pub(super) files: Vec<FileOutcome>,
-    video_files: Vec<VideoOutcome>,
+    pub(super) files: Vec<FileScan>,
+    video_files: Vec<VideoScan>,
 }
 
 impl Summary {
@@ -155,7 +155,7 @@ impl Summary {
         Ok(())
     }
 
-    pub(super) fn add_videos(&mut self, outcomes: Vec<VideoOutcome>) {
+    pub(super) fn add_videos(&mut self, outcomes: Vec<VideoScan>) {
         outcomes.iter().for_each(|outcome| self.videos.add(outcome));
         self.video_files = outcomes;
     }
@@ -174,7 +174,7 @@ impl Summary {
             before = Some(last.id);
             for video in &videos {
                 let counts = store.crawled_videos().counts(video.id).await?;
-                self.videos.add(&VideoOutcome::of_crawl(video, counts));
+                self.videos.add(&VideoScan::of_crawl(video, counts));
             }
         }
     }
@@ -248,7 +248,7 @@ impl Summary {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct VideoOutcome {
+pub(super) struct VideoScan {
     path: PathBuf,
     outcome: ImageState,
     /// Why the file was not processed, or not to its end.
@@ -266,7 +266,7 @@ pub(super) struct VideoOutcome {
     duration_ms: Option<i64>,
 }
 
-impl VideoOutcome {
+impl VideoScan {
     fn new(path: PathBuf, outcome: ImageState, reason: Option<Reason>, detail: Option<String>) -> Self {
         Self {
             path,
@@ -367,7 +367,7 @@ struct VideoSums {
 }
 
 impl VideoSums {
-    fn add(&mut self, outcome: &VideoOutcome) {
+    fn add(&mut self, outcome: &VideoScan) {
         self.counts.total += 1;
         *self.counts.states.entry(outcome.outcome).or_default() += 1;
         self.people += i64::from(outcome.people);

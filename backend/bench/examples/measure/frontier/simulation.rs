@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 use store::Store;
-use store::crawls::hosts::{HostPace, PermitOutcome};
+use store::crawls::hosts::{HostPace, PermitDecision};
 use testing::TestDatabase;
 use testing::clock::VirtualClock;
 use time::OffsetDateTime;
@@ -170,7 +170,7 @@ impl Simulation {
             process.free += 1;
             process.ended = true;
             match answer {
-                pace::RequestOutcome::Answered { status: 200, .. } => {
+                pace::RequestEnd::Answered { status: 200, .. } => {
                     let pages = self.sites[request.site].pages;
                     let children = world::children(request.page, pages);
                     self.ledger.outcome(request.site, PageEnd::Fetched);
@@ -205,11 +205,7 @@ impl Simulation {
 
     /// Returns the delay after a response, the pause that the response requests, and the pace that
     /// is stored. This is the rule of `pipeline::worker` for crawls that set no delay.
-    async fn pace(
-        &self,
-        host: usize,
-        answer: pace::RequestOutcome,
-    ) -> (Duration, Option<Duration>, HostPace) {
+    async fn pace(&self, host: usize, answer: pace::RequestEnd) -> (Duration, Option<Duration>, HostPace) {
         let known = self.store.hosts().pace(&key(host)).await.expect("read the host pace");
         let before = Pace {
             delay: Duration::from_millis(known.pace_ms.unsigned_abs().into()),
@@ -281,11 +277,11 @@ impl Simulation {
             .await
             .expect("acquire a permit")
         {
-            PermitOutcome::Wait { wait } => {
+            PermitDecision::Wait { wait } => {
                 self.ledger.waits();
                 self.processes[process].queue.snooze(job.claim, wait).await.expect("snooze a job");
             }
-            PermitOutcome::Granted { token } => {
+            PermitDecision::Granted { token } => {
                 let nth = self.ledger.began(site, host, self.now);
                 let request = Request { process, claim: job.claim, site, page, token, nth };
                 self.processes[process].free -= 1;
@@ -301,13 +297,13 @@ fn key(host: usize) -> String {
     format!("host-{host}.test")
 }
 
-fn answer(host: usize, nth: usize) -> pace::RequestOutcome {
+fn answer(host: usize, nth: usize) -> pace::RequestEnd {
     let took = world::latency(host, nth);
     match world::manner(host) {
-        Manner::Dead => pace::RequestOutcome::Failed,
+        Manner::Dead => pace::RequestEnd::Failed,
         Manner::Busy if nth < 2 => {
-            pace::RequestOutcome::Answered { status: 503, retry_after: Some(RETRY_AFTER), took }
+            pace::RequestEnd::Answered { status: 503, retry_after: Some(RETRY_AFTER), took }
         }
-        _ => pace::RequestOutcome::Answered { status: 200, retry_after: None, took },
+        _ => pace::RequestEnd::Answered { status: 200, retry_after: None, took },
     }
 }

@@ -10,12 +10,12 @@
 //! run.
 use crate::crawls::Config;
 use crawler::FetchError;
-use crawler::pace::{Bounds, Pace, RequestOutcome};
+use crawler::pace::{Bounds, Pace, RequestEnd};
 use crawler::urls;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use store::crawls::hosts::{HostPace, OwnDelay, PermitOutcome};
+use store::crawls::hosts::{HostPace, OwnDelay, PermitDecision};
 use store::{Store, retried};
 use url::Url;
 use uuid::Uuid;
@@ -121,14 +121,14 @@ impl HostThrottle {
             };
             let wait = match turn.map_err(|error| self.database_failed(&error))? {
                 // For example, the commit waited for a standby.
-                PermitOutcome::Granted { token } if asked.elapsed() > self.config.grant_time_limit => {
+                PermitDecision::Granted { token } if asked.elapsed() > self.config.grant_time_limit => {
                     tracing::warn!("the database took too long to grant a host permit; it is not used");
                     self.end(HostPermit { host: host.to_owned(), token, delay, concurrency: None }, None)
                         .await;
                     return Err(FetchError::Postponed(DATABASE_PAUSE));
                 }
-                PermitOutcome::Granted { token } => return Ok(token),
-                PermitOutcome::Wait { wait } => wait.max(MIN_WAIT),
+                PermitDecision::Granted { token } => return Ok(token),
+                PermitDecision::Wait { wait } => wait.max(MIN_WAIT),
             };
             if Instant::now() + wait > deadline {
                 return Err(FetchError::Postponed(wait));
@@ -146,9 +146,9 @@ impl HostThrottle {
 
     /// Releases a permit and records the host's pace. `outcome` is the host's response; `None`
     /// means that the fetch was dropped.
-    pub(crate) async fn end(&self, permit: HostPermit, outcome: Option<RequestOutcome>) {
+    pub(crate) async fn end(&self, permit: HostPermit, outcome: Option<RequestEnd>) {
         let took = match outcome {
-            Some(RequestOutcome::Answered { took, .. }) => Some(took),
+            Some(RequestEnd::Answered { took, .. }) => Some(took),
             _ => None,
         };
         if let Some(admitted) = permit.concurrency {
@@ -207,16 +207,16 @@ impl HostThrottle {
     }
 
     /// Returns `true` if a host without a delay refuses requests, or did until this response.
-    fn refuses(&self, host: &str, outcome: RequestOutcome) -> bool {
+    fn refuses(&self, host: &str, outcome: RequestEnd) -> bool {
         let mut refusing = self.refusing.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
-            RequestOutcome::Answered { status: 429 | 503, .. } => {
+            RequestEnd::Answered { status: 429 | 503, .. } => {
                 if refusing.len() < MAX_REFUSING_HOSTS {
                     refusing.insert(host.to_owned());
                 }
                 true
             }
-            RequestOutcome::Answered { status: 200..=399, .. } => refusing.remove(host),
+            RequestEnd::Answered { status: 200..=399, .. } => refusing.remove(host),
             _ => false,
         }
     }
@@ -347,11 +347,8 @@ impl PermitGuard {
 
     /// Releases the permit and waits until the release is recorded.
     pub(crate) async fn end(&self, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
-        let outcome = status.map_or(RequestOutcome::Failed, |status| RequestOutcome::Answered {
-            status,
-            retry_after,
-            took,
-        });
+        let outcome =
+            status.map_or(RequestEnd::Failed, |status| RequestEnd::Answered { status, retry_after, took });
         if let Some(task) = self.spawn_release(Some(outcome)) {
             let _ = task.await;
         }
@@ -362,7 +359,7 @@ impl PermitGuard {
         drop(self.spawn_release(None));
     }
 
-    fn spawn_release(&self, outcome: Option<RequestOutcome>) -> Option<tokio::task::JoinHandle<()>> {
+    fn spawn_release(&self, outcome: Option<RequestEnd>) -> Option<tokio::task::JoinHandle<()>> {
         let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         // Without a runtime, the process is ending. The permit then expires.
         let runtime = tokio::runtime::Handle::try_current().ok()?;

@@ -1,10 +1,10 @@
 //! The second stage of an analysis: from pixels to faces with quality and embeddings. The search
 //! for faces is in [`super::search`].
 use super::options::Settings;
-use super::search::Found;
+use super::search::DetectedFaces;
 use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, DecodedImage, Timings};
 use crate::images::analyze::pixels;
-use crate::images::analyze::search::SearchOutcome;
+use crate::images::analyze::search::SearchResult;
 use bytes::Bytes;
 use futures::StreamExt;
 use inference::{Embedding, Priority, RunError, Timed, trace};
@@ -85,14 +85,12 @@ impl Analyzer {
         priority: Priority,
         timings: &mut Timings,
     ) -> Result<FoundFaces, AnalyzeError> {
-        let SearchOutcome { found: Found { mut detections, rotation, views }, pixels, enhancement_scale } =
-            self.detect_with_enhancement(
-                frame,
-                settings,
-                (options.rotate, options.enhance),
-                priority,
-                timings,
-            )
+        let SearchResult {
+            found: DetectedFaces { mut detections, rotation, views },
+            pixels,
+            enhancement_scale,
+        } = self
+            .detect_with_enhancement(frame, settings, (options.rotate, options.enhance), priority, timings)
             .instrument(tracing::trace_span!(target: trace::STAGE, "detect"))
             .await?;
         detections.truncate(settings.max_faces);

@@ -94,7 +94,7 @@ pub fn small_view(passes: Passes, canvas: u32) -> Option<u32> {
 /// The result of a search. `detections` are in image coordinates, best first. `rotation` is the
 /// clockwise rotation of the image, in degrees, at which they were found. `views` is the number of
 /// detector runs.
-pub(super) struct Found {
+pub(super) struct DetectedFaces {
     pub(super) detections: Vec<Detection>,
     pub(super) rotation: u32,
     pub(super) views: usize,
@@ -127,7 +127,7 @@ impl Analyzer {
         rotate: Rotate,
         priority: Priority,
         timings: &mut Timings,
-    ) -> Result<Found, AnalyzeError> {
+    ) -> Result<DetectedFaces, AnalyzeError> {
         Search { analyzer: self, frame, settings, rotate, priority }.run(timings).await
     }
 
@@ -150,7 +150,7 @@ impl Search<'_> {
     /// Searches the image as it is. With [`Rotate::Auto`], searches it again at the rotation at
     /// which its faces are upright, if that is another one, and returns this result if it contains
     /// a face.
-    async fn run(&self, timings: &mut Timings) -> Result<Found, AnalyzeError> {
+    async fn run(&self, timings: &mut Timings) -> Result<DetectedFaces, AnalyzeError> {
         let mut views = 0;
         let found = self.search_whole(0, timings, &mut views).await?;
         let turn = match found.turn {
@@ -172,7 +172,7 @@ impl Search<'_> {
         if turn.is_none() && detections.is_empty() && self.priority == Priority::Interactive {
             return self.search_all_turns(timings, &mut views).await;
         }
-        Ok(Found { detections, rotation: 0, views })
+        Ok(DetectedFaces { detections, rotation: 0, views })
     }
 
     /// Searches the image at every other rotation, and returns the result with the best face,
@@ -182,9 +182,10 @@ impl Search<'_> {
         &self,
         timings: &mut Timings,
         views: &mut usize,
-    ) -> Result<Found, AnalyzeError> {
-        let best_score = |found: &Found| found.detections.iter().map(|d| d.det_score).fold(0.0, f32::max);
-        let mut best = Found { detections: Vec::new(), rotation: 0, views: 0 };
+    ) -> Result<DetectedFaces, AnalyzeError> {
+        let best_score =
+            |found: &DetectedFaces| found.detections.iter().map(|d| d.det_score).fold(0.0, f32::max);
+        let mut best = DetectedFaces { detections: Vec::new(), rotation: 0, views: 0 };
         for rotation in [90, 180, 270] {
             if let Some(found) = self.search_turned(Some(rotation), timings, views).await?
                 && best_score(&found) > best_score(&best)
@@ -192,7 +193,7 @@ impl Search<'_> {
                 best = found;
             }
         }
-        Ok(Found { views: *views, ..best })
+        Ok(DetectedFaces { views: *views, ..best })
     }
 
     /// Searches the image rotated by `turn`. Returns `None` if it is not rotated or contains no
@@ -203,14 +204,14 @@ impl Search<'_> {
         turn: Option<u32>,
         timings: &mut Timings,
         views: &mut usize,
-    ) -> Result<Option<Found>, AnalyzeError> {
+    ) -> Result<Option<DetectedFaces>, AnalyzeError> {
         let square = self.settings.canvas.0 == self.settings.canvas.1;
         let Some(rotation) = turn.filter(|turn| *turn == 180 || (*turn != 0 && square)) else {
             return Ok(None);
         };
         let found = self.search_whole(rotation, timings, views).await?;
         let detections = self.search_tiles(found, rotation, timings, views).await?;
-        Ok((!detections.is_empty()).then_some(Found { detections, rotation, views: *views }))
+        Ok((!detections.is_empty()).then_some(DetectedFaces { detections, rotation, views: *views }))
     }
 
     /// Searches the whole image on the canvas, unless a first look shows that it contains no face.
@@ -500,9 +501,9 @@ impl Search<'_> {
     }
 }
 
-pub(super) struct SearchOutcome {
+pub(super) struct SearchResult {
     /// The faces, in coordinates of the original image.
-    pub(super) found: Found,
+    pub(super) found: DetectedFaces,
     /// The image in which the faces were found: the original or the enhanced one. Face crops are
     /// cut from it: a face that is only detected on enhanced pixels is only recognised on them.
     pub(super) pixels: Arc<Frame>,
@@ -521,12 +522,12 @@ impl Analyzer {
         (rotate, enhance): (Rotate, Enhance),
         priority: Priority,
         timings: &mut Timings,
-    ) -> Result<SearchOutcome, AnalyzeError> {
+    ) -> Result<SearchResult, AnalyzeError> {
         let mut found = self.detect(frame, settings, rotate, priority, timings).await?;
         let reliable = found.detections.iter().any(|face| face.det_score >= self.reliable_score());
         let low = frame.width().min(frame.height()) < LOW_SIDE;
         if enhance == Enhance::Off || reliable || !low {
-            return Ok(SearchOutcome { found, pixels: frame.clone(), enhancement_scale: None });
+            return Ok(SearchResult { found, pixels: frame.clone(), enhancement_scale: None });
         }
         let enhanced = self.pixels().enhance(frame.clone(), priority).await?;
         timings.queue += enhanced.queued;
@@ -537,14 +538,14 @@ impl Analyzer {
         found.views += second.views;
         second.views = found.views;
         if total(&second.detections) <= total(&found.detections) {
-            return Ok(SearchOutcome { found, pixels: frame.clone(), enhancement_scale: None });
+            return Ok(SearchResult { found, pixels: frame.clone(), enhancement_scale: None });
         }
         let size = (frame.width(), frame.height());
         let back = Letterbox { scale, canvas: size, content: size };
         for detection in &mut second.detections {
             *detection = back.restore(detection);
         }
-        Ok(SearchOutcome { found: second, pixels, enhancement_scale: Some(scale) })
+        Ok(SearchResult { found: second, pixels, enhancement_scale: Some(scale) })
     }
 }
 

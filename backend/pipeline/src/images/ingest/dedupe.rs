@@ -40,7 +40,7 @@ pub(super) enum Relation {
 }
 
 /// A stored image whose perceptual hashes are near those of the incoming image.
-pub(super) struct NearCandidate<'a> {
+pub(super) struct NearImage<'a> {
     pub(super) image: &'a Image,
     pub(super) people: Comparison,
 }
@@ -63,7 +63,7 @@ pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Ve
 ///
 /// If several images are near-duplicates, the largest one represents them, and among equally large
 /// ones the oldest. All versions of an image therefore have the same representative.
-pub(super) fn relation(frame: &Frame, candidates: &[NearCandidate<'_>], enrolled: &[Uuid]) -> Relation {
+pub(super) fn relation(frame: &Frame, candidates: &[NearImage<'_>], enrolled: &[Uuid]) -> Relation {
     let order = |image: &&&Image| (pixels(image), std::cmp::Reverse(image.id));
     let same: Vec<&Image> =
         candidates.iter().filter(|one| one.people.is_same()).map(|one| one.image).collect();
@@ -199,8 +199,8 @@ pub(super) struct Versions {
 impl Versions {
     /// Adds the candidates that are clearly smaller than `frame`, show at least one of the same
     /// people, and are kept because they also show others.
-    pub(super) fn add_kept(&mut self, frame: &Frame, candidates: &[NearCandidate<'_>]) {
-        let shares = |one: &&NearCandidate<'_>| one.people.shared > 0 && one.people.missing > 0;
+    pub(super) fn add_kept(&mut self, frame: &Frame, candidates: &[NearImage<'_>]) {
+        let shares = |one: &&NearImage<'_>| one.people.shared > 0 && one.people.missing > 0;
         for one in candidates.iter().filter(shares) {
             if is_clearly_larger(frame, one.image) {
                 self.kept.push(one.image.id);
@@ -210,7 +210,7 @@ impl Versions {
     }
 
     /// Adds the candidates `images`, which are replaced.
-    pub(super) fn add_replaced(&mut self, images: Vec<Uuid>, candidates: &[NearCandidate<'_>]) {
+    pub(super) fn add_replaced(&mut self, images: Vec<Uuid>, candidates: &[NearImage<'_>]) {
         let replaced = candidates.iter().filter(|one| images.contains(&one.image.id));
         self.faces += replaced.map(|one| one.people.shared).sum::<usize>();
         self.replaced.extend(images);
@@ -293,7 +293,7 @@ mod tests {
         let id = Uuid::from_u128;
         let of = |width, height| Frame::filled(width, height, [0; 3]);
         let judge = |width, height, near: &[&Image], enrolled: &[Uuid]| {
-            let same = near.iter().map(|image| NearCandidate { image, people: Comparison::default() });
+            let same = near.iter().map(|image| NearImage { image, people: Comparison::default() });
             relation(&of(width, height), &same.collect::<Vec<_>>(), enrolled)
         };
         assert_eq!(judge(100, 100, &[], &[]), Relation::New);
@@ -313,7 +313,7 @@ mod tests {
     fn larger_image_with_unstored_face_is_duplicate() {
         let stored = stored(1, 100, 100);
         let people = Comparison { shared: 2, unstored: 1, ..Comparison::default() };
-        let candidates = [NearCandidate { image: &stored, people }];
+        let candidates = [NearImage { image: &stored, people }];
         let relation = relation(&Frame::filled(500, 500, [0; 3]), &candidates, &[]);
         assert_eq!(relation, Relation::Duplicate(stored.id));
     }
@@ -327,7 +327,7 @@ mod tests {
             Comparison { missing: 1, added: 1, ..Comparison::default() },
         ] {
             for side in [50, 100, 500] {
-                let candidates = [NearCandidate { image: &stored, people }];
+                let candidates = [NearImage { image: &stored, people }];
                 let relation = relation(&Frame::filled(side, side, [0; 3]), &candidates, &[stored.id]);
                 assert_eq!(relation, Relation::New, "{people:?} {side}");
             }

@@ -1,7 +1,7 @@
 //! Settles images that the collection already contains. New images are stored in `record`.
 
 use super::dedupe::Nearness;
-use super::dedupe::{self, NearCandidate, Relation};
+use super::dedupe::{self, NearImage, Relation};
 use super::record::result;
 use super::{Incoming, Ingest, IngestError, Ingested, Inner, address_of, seen};
 use crate::images::ingest::dedupe::Versions;
@@ -225,7 +225,7 @@ impl Ingest {
         tx: &mut Tx,
         shown: &ShownFaces,
         near: &[&'a Image],
-    ) -> Result<Vec<NearCandidate<'a>>, StoreError> {
+    ) -> Result<Vec<NearImage<'a>>, StoreError> {
         let Inner { store, model_id, analyzer, .. } = &*self.inner;
         let threshold = analyzer.engine().embedder().match_threshold;
         let mut candidates = Vec::with_capacity(near.len());
@@ -247,7 +247,7 @@ impl Ingest {
             for image in group {
                 let own = faces.iter().filter(|face: &&StoredFace| face.image_id == image.id);
                 let people: Comparison = shown.compare(own, *model_id, threshold);
-                candidates.push(NearCandidate { image, people });
+                candidates.push(NearImage { image, people });
             }
             left = rest;
         }

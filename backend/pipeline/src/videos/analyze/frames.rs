@@ -89,12 +89,12 @@ pub(super) struct Reader {
     frames: async_mpsc::Receiver<Read>,
     recycler: Recycler,
     /// Empty until the last frame was read.
-    outcome: ReadOutcome,
+    outcome: FinalReadState,
     failed: bool,
     _cancel: Option<CancelOnDrop>,
 }
 
-type ReadOutcome = Arc<OnceLock<ReadState>>;
+type FinalReadState = Arc<OnceLock<ReadState>>;
 
 impl Reader {
     /// Starts to read the steps, up to the first frame at or after `until_us`, which is included.
@@ -122,7 +122,7 @@ impl Reader {
         read: impl FnOnce(&async_mpsc::Sender<Read>) -> Result<ReadState, VideoError> + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, frames) = async_mpsc::channel(QUEUE);
-        let outcome = ReadOutcome::default();
+        let outcome = FinalReadState::default();
         let result = outcome.clone();
         std::thread::Builder::new().name("video".into()).spawn(move || {
             let state = read(&sender).unwrap_or_else(|error| {

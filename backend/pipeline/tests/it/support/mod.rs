@@ -11,7 +11,7 @@ use pipeline::{
     Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Crawls, Dedupe, Ingest, Scan, VideoLimits, crawls,
     worker,
 };
-use queue::{ClaimedJob, Handler, Outcome, Queue, Runner, RunnerConfig};
+use queue::{ClaimedJob, Handler, Queue, RunEnd, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -183,7 +183,7 @@ impl World {
     }
 
     /// Runs a job that this process claimed.
-    pub(crate) async fn run(&self, job: ClaimedJob) -> Outcome {
+    pub(crate) async fn run(&self, job: ClaimedJob) -> RunEnd {
         self.handlers()[&job.kind].run(job, CancellationToken::new()).await
     }
 

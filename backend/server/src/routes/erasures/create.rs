@@ -70,10 +70,10 @@ pub(super) async fn create_erasure(
     let erasure = Erasure { state: &state, caller: &caller, params: &params, target: &target, confirmations };
     let outcome = retried("create_erasure", || erasure.run()).await?;
     match outcome {
-        ErasureOutcome::Preview { plan, confirm } => {
+        ErasureResult::Preview { plan, confirm } => {
             Ok((StatusCode::OK, Json(ErasureAnswer::dry_run(plan, confirm))))
         }
-        ErasureOutcome::Erased { plan, record, blobs } => {
+        ErasureResult::Erased { plan, record, blobs } => {
             drop_blobs(&state, blobs).await;
             let view = ErasureView::new(record, &target.collection.name);
             Ok((StatusCode::CREATED, Json(ErasureAnswer::done(&plan, view))))
@@ -91,7 +91,7 @@ struct Erasure<'a> {
 }
 
 /// What the transaction of an erasure did.
-enum ErasureOutcome {
+enum ErasureResult {
     Preview {
         plan: Plan,
         /// Token that confirms the erasure.
@@ -107,7 +107,7 @@ enum ErasureOutcome {
 
 impl Erasure<'_> {
     /// Plans the erasure and, unless this is a dry run, carries it out, in one transaction.
-    async fn run(&self) -> Result<ErasureOutcome, ApiError> {
+    async fn run(&self) -> Result<ErasureResult, ApiError> {
         let Self { state, caller, params, confirmations, .. } = self;
         let ResolvedTarget { target, collection, digest } = self.target;
         let threshold = match target {
@@ -132,7 +132,7 @@ impl Erasure<'_> {
             });
             caller.audit(&mut tx, Action::PreviewErasure, collection.id, detail).await?;
             tx.commit().await?;
-            return Ok(ErasureOutcome::Preview { confirm: confirmations.token(&deletion), plan });
+            return Ok(ErasureResult::Preview { confirm: confirmations.token(&deletion), plan });
         }
         confirmations.check(&deletion, params.confirm.as_deref())?;
         let suppress = params.suppress.unwrap_or(true);
@@ -171,7 +171,7 @@ impl Erasure<'_> {
         });
         caller.audit(&mut tx, Action::Erase, collection.id, detail).await?;
         tx.commit().await?;
-        Ok(ErasureOutcome::Erased { plan, record, blobs })
+        Ok(ErasureResult::Erased { plan, record, blobs })
     }
 }
 

@@ -187,7 +187,7 @@ pub(crate) async fn sources_by_image(
 ) -> Result<HashMap<Uuid, ImageSources>, ApiError> {
     images.sort_unstable();
     images.dedup();
-    let lists = state.services.store.images().source_lists(&images).await?;
+    let lists = state.services.store.images().source_lists(&images, None).await?;
     Ok(lists.into_iter().map(|(image, list)| (image, list.into())).collect())
 }
 

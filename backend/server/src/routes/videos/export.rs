@@ -11,7 +11,7 @@ use crate::{ApiError, AppState, Scope, Spec};
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
-use store::images::sources::ExportedTrack;
+use store::videos::export::ExportedTrack;
 use utoipa::IntoParams;
 use uuid::Uuid;
 

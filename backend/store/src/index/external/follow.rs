@@ -5,14 +5,12 @@
 //! therefore has a number, and the engine ignores outdated changes ([`Update::fence`]).
 use super::{Checked, ExternalIndex, floats, microseconds};
 use crate::index::changes;
-use crate::index::changes::IndexLog;
-use crate::index::changes::IndexSet;
+use crate::index::changes::{IndexLog, IndexSet};
 use crate::index::engine::{EngineError, EngineFace, Update};
 use crate::{StoreError, Tx};
 use domain::IndexSetState;
 use pgvector::HalfVector;
-use sqlx::PgConnection;
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
@@ -55,16 +53,13 @@ impl ExternalIndex {
         let Some(sets) = self.arrange(&mut progress).await? else { return Ok(Followed::Busy) };
         let Followed::Applied(mut applied) = self.follow(limit).await? else { return Ok(Followed::Busy) };
         for set in sets.iter().filter(|set| set.check_requested_at.is_some()) {
-            match self.check_page(set, &mut progress).await? {
-                Followed::Applied(compared) => applied += compared,
-                Followed::Busy => return Ok(Followed::Busy),
-            }
+            let page = self.check_page(set, &mut progress).await?;
+            let Followed::Applied(compared) = page else { return Ok(Followed::Busy) };
+            applied += compared;
         }
         for set in sets.iter().filter(|set| set.state == IndexSetState::Building && !set.copied) {
-            match self.copy(set, limit).await? {
-                Followed::Applied(copied) => applied += copied,
-                Followed::Busy => return Ok(Followed::Busy),
-            }
+            let Followed::Applied(copied) = self.copy(set, limit).await? else { return Ok(Followed::Busy) };
+            applied += copied;
         }
         Ok(Followed::Applied(applied))
     }

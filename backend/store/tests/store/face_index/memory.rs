@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use store::Store;
 use store::index::changes::IndexSet;
 use store::index::engine::{
-    Candidate, EngineError, EngineFace, EngineFilter, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
+    EngineError, EngineFace, EngineFilter, EngineHit, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
 };
 use store::index::external::{ExternalIndex, Followed};
 use testing::TestDatabase;
@@ -56,20 +56,25 @@ pub(crate) async fn set_of(store: &Store, model: i32) -> Option<IndexSet> {
     sets.pop()
 }
 
-/// An engine in memory: its faces by set.
+/// An engine in memory: its faces by set. `faults` changes or fails its calls.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct Engine<F = ()> {
     id: Uuid,
     faces: Mutex<HashMap<Uuid, BTreeMap<Uuid, EngineFace>>>,
+    pub(crate) faults: F,
 }
 
 impl Default for Engine {
     fn default() -> Self {
-        Self { id: Uuid::now_v7(), faces: Mutex::default() }
+        Self::with(())
     }
 }
 
-impl Engine {
+impl<F> Engine<F> {
+    pub(crate) fn with(faults: F) -> Self {
+        Self { id: Uuid::now_v7(), faces: Mutex::default(), faults }
+    }
+
     pub(crate) async fn faces(&self, store: &Store, model: i32) -> BTreeMap<Uuid, EngineFace> {
         match set_of(store, model).await {
             Some(set) => self.in_set(set.id).unwrap_or_default(),
@@ -98,7 +103,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
 }
 
 #[async_trait::async_trait]
-impl VectorEngine for Engine {
+impl<F: Faults> VectorEngine for Engine<F> {
     fn name(&self) -> &'static str {
         "memory"
     }
@@ -116,15 +121,18 @@ impl VectorEngine for Engine {
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
+        self.faults.check()?;
         Ok(self.faces.lock().unwrap().keys().copied().collect())
     }
 
     async fn create(&self, set: &FaceSet) -> Result<(), EngineError> {
+        self.faults.check()?;
         self.faces.lock().unwrap().entry(set.id).or_default();
         Ok(())
     }
 
     async fn remove(&self, set: Uuid) -> Result<(), EngineError> {
+        self.faults.check()?;
         self.faces.lock().unwrap().remove(&set);
         Ok(())
     }
@@ -133,41 +141,49 @@ impl VectorEngine for Engine {
         &self,
         set: &FaceSet,
         queries: Vec<EngineQuery>,
-    ) -> Result<Vec<Vec<Candidate>>, EngineError> {
+    ) -> Result<Vec<Vec<EngineHit>>, EngineError> {
+        self.faults.check()?;
+        self.faults.asked(&queries);
         let faces = self.in_set(set.id)?;
         let answer = |query: EngineQuery| {
-            let mut found: Vec<Candidate> = faces
+            let mut found: Vec<EngineHit> = faces
                 .values()
                 .filter(|face| passes(face, &query.filter))
-                .map(|face| Candidate { id: face.id, similarity: cosine(&face.embedding, &query.probe) })
+                .map(|face| EngineHit { id: face.id, similarity: cosine(&face.embedding, &query.probe) })
                 .collect();
             found.sort_by(|a, b| b.similarity.total_cmp(&a.similarity).then(a.id.cmp(&b.id)));
             found.truncate(query.limit);
             found
         };
-        Ok(queries.into_iter().map(answer).collect())
+        let mut answers: Vec<Vec<EngineHit>> = queries.into_iter().map(answer).collect();
+        self.faults.answer(&mut answers).await;
+        Ok(answers)
     }
 
     /// Ignores [`Update::fence`]: no update arrives late.
-    async fn update(&self, set: &FaceSet, update: Update) -> Result<(), EngineError> {
+    async fn update(&self, set: &FaceSet, mut update: Update) -> Result<(), EngineError> {
+        self.faults.check()?;
+        let result = self.faults.update(&mut update.stored, &mut update.deleted);
         let mut all = self.faces.lock().unwrap();
         let faces = all.get_mut(&set.id).ok_or_else(|| EngineError("there is no such set".into()))?;
         faces.retain(|id, _| !update.deleted.contains(id));
         faces.extend(update.stored.into_iter().map(|face| (face.id, face)));
-        Ok(())
+        result
     }
 
     async fn page(&self, set: &FaceSet, after: Uuid, limit: usize) -> Result<Vec<EngineFace>, EngineError> {
+        self.faults.check()?;
         Ok(self.in_set(set.id)?.into_values().filter(|face| face.id > after).take(limit).collect())
     }
 
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
+        self.faults.check()?;
         let faces = self.in_set(set.id)?.len() as u64;
         Ok(SetInfo { faces, in_graph: faces, settled: true })
     }
 }
 
-/// What goes wrong in a [`Faulty`] engine.
+/// What goes wrong in an [`Engine`].
 #[async_trait::async_trait]
 pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
     /// Fails if no call succeeds now.
@@ -179,7 +195,7 @@ pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
     fn asked(&self, _: &[EngineQuery]) {}
 
     /// Changes the answers of a search.
-    async fn answer(&self, _: &mut [Vec<Candidate>]) {}
+    async fn answer(&self, _: &mut [Vec<EngineHit>]) {}
 
     /// Changes what an update stores and deletes. An error is returned after the update.
     fn update(&self, _: &mut Vec<EngineFace>, _: &mut Vec<Uuid>) -> Result<(), EngineError> {
@@ -187,81 +203,7 @@ pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
     }
 }
 
-/// An engine in memory whose calls `faults` changes or fails.
-#[derive(Debug)]
-pub(crate) struct Faulty<F> {
-    pub(crate) engine: Engine,
-    pub(crate) faults: F,
-}
-
-impl<F> Faulty<F> {
-    pub(crate) fn new(faults: F) -> Self {
-        Self { engine: Engine::default(), faults }
-    }
-}
-
-#[async_trait::async_trait]
-impl<F: Faults> VectorEngine for Faulty<F> {
-    fn name(&self) -> &'static str {
-        "faulty"
-    }
-
-    async fn ids(&self) -> Result<Vec<Uuid>, EngineError> {
-        self.engine.ids().await
-    }
-
-    async fn claim(&self, recorded: Option<Uuid>) -> Result<Uuid, EngineError> {
-        self.engine.claim(recorded).await
-    }
-
-    async fn mark(&self, id: Uuid) -> Result<(), EngineError> {
-        self.engine.mark(id).await
-    }
-
-    async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
-        self.faults.check()?;
-        self.engine.sets().await
-    }
-
-    async fn create(&self, set: &FaceSet) -> Result<(), EngineError> {
-        self.faults.check()?;
-        self.engine.create(set).await
-    }
-
-    async fn remove(&self, set: Uuid) -> Result<(), EngineError> {
-        self.faults.check()?;
-        self.engine.remove(set).await
-    }
-
-    async fn search(
-        &self,
-        set: &FaceSet,
-        queries: Vec<EngineQuery>,
-    ) -> Result<Vec<Vec<Candidate>>, EngineError> {
-        self.faults.check()?;
-        self.faults.asked(&queries);
-        let mut answers = self.engine.search(set, queries).await?;
-        self.faults.answer(&mut answers).await;
-        Ok(answers)
-    }
-
-    async fn update(&self, set: &FaceSet, mut update: Update) -> Result<(), EngineError> {
-        self.faults.check()?;
-        let result = self.faults.update(&mut update.stored, &mut update.deleted);
-        self.engine.update(set, update).await?;
-        result
-    }
-
-    async fn page(&self, set: &FaceSet, after: Uuid, limit: usize) -> Result<Vec<EngineFace>, EngineError> {
-        self.faults.check()?;
-        self.engine.page(set, after, limit).await
-    }
-
-    async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
-        self.faults.check()?;
-        self.engine.info(set).await
-    }
-}
+impl Faults for () {}
 
 /// Maximum number of wrong candidates in an answer.
 const WRONG: i64 = 200;
@@ -272,7 +214,7 @@ pub(crate) struct Untrusted(ExternalIndex);
 impl Implementation for Untrusted {
     async fn start(db: &TestDatabase) -> (Self, Store) {
         let wrong = Wrong { pool: db.pool().clone() };
-        let (index, store) = start(db, Arc::new(Faulty::new(wrong))).await;
+        let (index, store) = start(db, Arc::new(Engine::with(wrong))).await;
         (Self(index), store)
     }
 
@@ -289,7 +231,7 @@ struct Wrong {
 
 #[async_trait::async_trait]
 impl Faults for Wrong {
-    async fn answer(&self, answers: &mut [Vec<Candidate>]) {
+    async fn answer(&self, answers: &mut [Vec<EngineHit>]) {
         // Faces of all collections and models, and one that does not exist.
         let mut wrong: Vec<Uuid> = sqlx::query_scalar("select id from faces order by md5(id::text) limit $1")
             .bind(WRONG)
@@ -298,7 +240,7 @@ impl Faults for Wrong {
             .unwrap();
         wrong.push(Uuid::now_v7());
         for answer in answers {
-            answer.extend(wrong.iter().map(|id| Candidate { id: *id, similarity: 1.0 }));
+            answer.extend(wrong.iter().map(|id| EngineHit { id: *id, similarity: 1.0 }));
             answer.iter_mut().for_each(|face| face.similarity = 1.0);
             answer.sort_by_key(|face| face.id);
         }

@@ -1,5 +1,5 @@
 //! Tests an engine that is down, and an engine and a process that fail in the middle of their work.
-use crate::face_index::memory::{self, Faults, Faulty};
+use crate::face_index::memory::{self, Engine, Faults};
 use crate::face_index::people::twins;
 use crate::fixture::{self, assert_same, brute_force, direction, gallery, query};
 use rand::rngs::StdRng;
@@ -41,7 +41,7 @@ impl Faults for Switch {
 #[testing::test]
 async fn faces_are_stored_searched_and_erased_without_engine() {
     let db = TestDatabase::create().await;
-    let engine = Arc::new(Faulty::new(Switch::default()));
+    let engine = Arc::new(Engine::with(Switch::default()));
     let (index, store) = memory::start(&db, engine.clone()).await;
     let store = store.with_exact_limit(10);
     let (collection, model) = fixture::default_and_model(&store, 64).await;
@@ -65,7 +65,7 @@ async fn faces_are_stored_searched_and_erased_without_engine() {
     assert!(matches!(refused, Err(StoreError::IndexUnavailable(_))), "{refused:?}");
     engine.faults.turn_off(false);
     memory::catch_up(&index).await;
-    let mut contained: Vec<Uuid> = engine.engine.faces(&store, model.id).await.into_keys().collect();
+    let mut contained: Vec<Uuid> = engine.faces(&store, model.id).await.into_keys().collect();
     contained.sort_unstable();
     let mut stored: Vec<Uuid> = faces.iter().map(|(id, _)| *id).collect();
     stored.sort_unstable();
@@ -90,7 +90,7 @@ async fn erase(store: &Store, collection: Uuid, target: &Target, expected: &[(Uu
 #[testing::test]
 async fn clustering_of_large_collection_waits_for_engine() {
     let db = TestDatabase::create().await;
-    let engine = Arc::new(Faulty::new(Switch::default()));
+    let engine = Arc::new(Engine::with(Switch::default()));
     let (_, store) = memory::start(&db, engine.clone()).await;
     let (collection, model) = fixture::default_and_model(&store, 13).await;
     let (first, _) = twins(&store, collection, &model, 2_501).await;
@@ -240,7 +240,7 @@ async fn read(store: Store, collection: Uuid, deleted: Arc<Mutex<HashSet<Uuid>>>
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_failures_neither_lose_changes_nor_show_erased_faces() {
     let db = TestDatabase::create().await;
-    let engine = Arc::new(Faulty::new(Crashes { rng: Mutex::new(StdRng::seed_from_u64(7)) }));
+    let engine = Arc::new(Engine::with(Crashes { rng: Mutex::new(StdRng::seed_from_u64(7)) }));
     let (index, store) = memory::start(&db, engine.clone()).await;
     let store = store.with_exact_limit(10);
     let collection = fixture::collection(&store, "default").await;
@@ -287,7 +287,7 @@ async fn random_failures_neither_lose_changes_nor_show_erased_faces() {
         .fetch_all(db.pool())
         .await
         .unwrap();
-        let contained = engine.engine.faces(&store, model.id).await;
+        let contained = engine.faces(&store, model.id).await;
         assert_eq!(contained.len(), rows.len());
         assert!(!rows.is_empty());
         for (id, has_subject) in rows {

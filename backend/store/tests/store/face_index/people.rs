@@ -1,7 +1,8 @@
 //! Tests searches for people, and the look-up of neighbours for clustering.
 use crate::face_index::{Implementation, World};
-use crate::fixture::{self, DIMENSIONS, brute_force, direction, gallery, query};
+use crate::fixture::{self, DIMENSIONS, brute_force, gallery, query};
 use store::Store;
+use store::faces::NewFace;
 use store::faces::search::SearchQuery;
 use store::index::EmbeddingModel;
 use store::people::NewSubject;
@@ -108,23 +109,10 @@ async fn search_reaching_face_limit_is_not_exact() {
     assert!(!exact || best.len() == 2, "{} {exact}", best.len());
 }
 
-async fn faces(
-    store: &Store,
-    collection: Uuid,
-    model: &EmbeddingModel,
-    seed: u64,
-    count: usize,
-) -> Vec<Uuid> {
-    let mut rng = fixture::rng(seed);
-    let faces: Vec<_> = (0..count)
-        .map(|n| {
-            let mut face = fixture::face(model, direction(&mut rng, model.dimensions as usize));
-            face.quality_passed = Some(n % 3 != 2);
-            face
-        })
-        .collect();
-    fixture::store_image(store, collection, &fixture::image(seed), &faces).await.unwrap();
-    faces.iter().map(|face| face.id).collect()
+/// Stores faces, of which every third failed its quality profile.
+async fn faces(store: &Store, collection: Uuid, model: &EmbeddingModel) -> Vec<Uuid> {
+    let change = |n, face: &mut NewFace| face.quality_passed = Some(n % 3 != 2);
+    fixture::changed_faces(store, collection, model, (1, 6), change).await
 }
 
 async fn neighbours_come_from_scope_with_their_similarities<I: Implementation>() {
@@ -132,10 +120,10 @@ async fn neighbours_come_from_scope_with_their_similarities<I: Implementation>()
     let store = &world.store;
     let [ours, theirs] = fixture::collections(store, ["default", "theirs"]).await;
     let (model, other) = (fixture::model(store, "m", 16).await, fixture::model(store, "n", 16).await);
-    let found = faces(store, ours, &model, 1, 6).await;
+    let found = faces(store, ours, &model).await;
     // The same embeddings elsewhere must not be neighbours.
     for (collection, model) in [(ours, &other), (theirs, &model)] {
-        faces(store, collection, model, 1, 6).await;
+        faces(store, collection, model).await;
     }
     world.catch_up().await;
     for any_quality in [true, false] {

@@ -1,6 +1,6 @@
 //! Tests behaviour that only the index of pgvector has, and that the settings of a search reach the
 //! index.
-use crate::face_index::memory::{self, Faults, Faulty};
+use crate::face_index::memory::{self, Engine, Faults};
 use crate::fixture::{self, DIMENSIONS, assert_same, brute_force, gallery, query};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -161,7 +161,7 @@ impl Faults for Recorder {
 async fn engine_receives_configured_number_of_candidates() {
     let db = TestDatabase::create().await;
     let recorder = Recorder::default();
-    let engine = Arc::new(Faulty::new(recorder.clone()));
+    let engine = Arc::new(Engine::with(recorder.clone()));
     let (index, store) = memory::start(&db, engine.clone()).await;
     let (collection, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
     let gallery = gallery(&store, collection, &model, 60, 5).await;

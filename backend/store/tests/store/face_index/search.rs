@@ -2,7 +2,7 @@
 //! model.
 use crate::face_index::{Implementation, World};
 use crate::fixture::{
-    self, DIMENSIONS, assert_best, assert_same, brute_force, direction, gallery, ids, query,
+    self, DIMENSIONS, assert_best, assert_not_found, assert_same, brute_force, direction, gallery, ids, query,
 };
 use store::StoreError;
 use store::crawls::pages::NewImageUrl;
@@ -164,7 +164,7 @@ async fn search_filters_by_crawl_and_quality<I: Implementation>() {
     assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found[1..]);
 
     let unknown = query(one.collection_id, 99, vec![1.0; 4]);
-    assert!(matches!(store.faces().search(&unknown).await, Err(StoreError::NotFound { .. })));
+    assert_not_found(store.faces().search(&unknown).await, "embedding model");
     for odd in [vec![1.0; 5], vec![0.0; 4], vec![f32::INFINITY, 0.0, 0.0, 0.0]] {
         let odd = query(one.collection_id, model.id, odd);
         assert!(matches!(store.faces().search(&odd).await, Err(StoreError::Invalid(_))));

@@ -1,67 +1,12 @@
-//! Removes traces of erased and suppressed videos and images: their addresses, and where crawls
-//! found them.
-use super::Traces;
+//! Removes traces of suppressed pages, images and videos that a crawl found again, and of videos
+//! that ended without a face: their addresses, and where crawls found them.
 use crate::StoreError;
 use crate::db::deletions::LedgerJobs;
-use crate::db::text::{url_hash, without_nul};
-use crate::erasures::traces::{LedgerRow, erase_cached_pages, erase_titles, pages_that_are_images};
+use crate::db::values::{url_hash, url_hashes};
+use crate::erasures::traces::{LedgerRow, Traces, erase_cached_pages, erase_titles, pages_that_are_images};
 use crate::store::Erasures;
-use crate::videos::drop_files_of_ended;
-use sqlx::PgConnection;
+use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
-
-impl Traces {
-    /// Removes the addresses of pages that turned out to be the video at one of these addresses.
-    async fn erase_video_pages(
-        &mut self,
-        conn: &mut PgConnection,
-        addresses: &[String],
-    ) -> Result<(), StoreError> {
-        let hashes: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
-        let pages = self.pages_at(conn, addresses, &hashes, true).await?;
-        self.hashes.extend(pages.iter().map(|row| row.url_hash));
-        self.erase_page_rows(conn, pages).await
-    }
-
-    /// Records the addresses of videos and the pages that contain them, for [`Traces::finish`], and
-    /// removes them from the videos' rows. The hash of an address is kept, so that the crawl does
-    /// not read the video again.
-    pub(crate) async fn erase_video_traces(
-        &mut self,
-        conn: &mut PgConnection,
-        videos: &[Uuid],
-    ) -> Result<(), StoreError> {
-        if videos.is_empty() {
-            return Ok(());
-        }
-        self.jobs.videos.extend(videos);
-        let addresses: Vec<(Option<String>, Option<Uuid>)> =
-            sqlx::query_as("select source_url, final_hash from videos where id = any($1)")
-                .bind(videos)
-                .fetch_all(&mut *conn)
-                .await?;
-        let texts: Vec<String> = addresses.iter().filter_map(|(address, _)| address.clone()).collect();
-        self.hashes.extend(addresses.into_iter().filter_map(|(_, answered)| answered));
-        self.hashes.extend(texts.iter().map(|url| url_hash(Some(url))));
-        self.erase_video_pages(conn, &texts).await?;
-        self.texts.extend(texts);
-        let sources: Vec<(String, Uuid, Option<Uuid>)> = sqlx::query_as(
-            "delete from video_sources where video_id = any($1) returning page_url, page_hash, page_asked_hash",
-        )
-        .bind(videos)
-        .fetch_all(&mut *conn)
-        .await?;
-        for (page, hash, asked) in sources {
-            self.pages.add(hash, Some(page));
-            self.pages.add(asked.unwrap_or_default(), None);
-        }
-        sqlx::query("update videos set source_url = null, host = null, detail = null, etag = null, last_modified = null where id = any($1)")
-            .bind(videos)
-            .execute(&mut *conn)
-            .await?;
-        drop_files_of_ended(conn, videos).await
-    }
-}
 
 impl Erasures<'_> {
     /// Removes the traces of a video whose address or file is suppressed: its address, the pages
@@ -77,14 +22,9 @@ impl Erasures<'_> {
             .fetch_optional(&mut *conn)
             .await?;
         let Some(collection) = collection else { return Ok(LedgerJobs::default()) };
-        let mut traces = Traces::new(collection);
-        traces.erase_video_traces(conn, &[id]).await?;
-        traces.finish(conn).await?;
-        Ok(traces.jobs)
+        erase_videos(conn, collection, &[id]).await
     }
-}
 
-impl Erasures<'_> {
     /// Removes the traces of an ended video, and of its duplicates, if nothing is left of the file:
     /// all tracks in it were erased or suppressed. Does nothing otherwise. If `id` is a duplicate,
     /// the file is that of its original.
@@ -111,40 +51,22 @@ impl Erasures<'_> {
         .fetch_all(&mut *conn)
         .await?;
         let Some((_, collection)) = emptied.first() else { return Ok(LedgerJobs::default()) };
-        let mut traces = Traces::new(*collection);
         let videos: Vec<Uuid> = emptied.iter().map(|(id, _)| *id).collect();
-        traces.erase_video_traces(conn, &videos).await?;
-        traces.finish(conn).await?;
-        Ok(traces.jobs)
+        erase_videos(conn, *collection, &videos).await
     }
-}
 
-pub(crate) async fn videos_of_frames(
-    conn: &mut PgConnection,
-    images: &[Uuid],
-) -> Result<Vec<Uuid>, StoreError> {
-    Ok(sqlx::query_scalar("select distinct video_id from video_frames where image_id = any($1)")
-        .bind(images)
-        .fetch_all(conn)
-        .await?)
-}
+    pub(crate) async fn erase_emptied_videos(
+        self,
+        conn: &mut PgConnection,
+        videos: &[Uuid],
+    ) -> Result<LedgerJobs, StoreError> {
+        let mut jobs = LedgerJobs::default();
+        for video in videos {
+            jobs.extend(self.erase_emptied_video(conn, *video).await?);
+        }
+        Ok(jobs)
+    }
 
-/// Returns those of the videos that have ended and have no frames any more, and the videos of the
-/// same files, which have the same addresses.
-pub(crate) async fn emptied(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
-    Ok(sqlx::query_scalar(
-        "with empty as (
-             select id from videos v where id = any($1) and finished_at is not null
-             and not exists (select 1 from video_frames f where f.video_id = v.id))
-         select id from videos where id in (select id from empty) or original_id in (select id from empty)
-         order by id for update",
-    )
-    .bind(videos)
-    .fetch_all(conn)
-    .await?)
-}
-
-impl Erasures<'_> {
     /// Removes the traces of a suppressed image that was found again. These are its URL, its
     /// sightings, and the cached content and titles of the pages that mention it.
     ///
@@ -238,19 +160,18 @@ impl Erasures<'_> {
         page: Uuid,
         image: &str,
     ) -> Result<LedgerJobs, StoreError> {
-        let known: Option<(Uuid, String, Uuid, Uuid)> = sqlx::query_as(
-            "select p.crawl_id, p.url, p.url_hash, c.collection_id
+        let known: Option<FoundPage> = sqlx::query_as(
+            "select p.id, p.crawl_id, p.url, p.url_hash, c.collection_id
              from pages p join crawls c on c.id = p.crawl_id
              join image_urls u on u.crawl_id = c.id and u.url_hash = $2
              where p.id = $1 and (u.state = 'suppressed' or u.url = 'erased:' || u.id)",
         )
         .bind(page)
-        .bind(url_hash(Some(image)))
+        .bind(url_hash(image))
         .fetch_optional(&mut *conn)
         .await?;
-        let Some((crawl, url, hash, collection)) = known else { return Ok(LedgerJobs::default()) };
-        let found = LedgerRow { id: page, crawl_id: crawl, url, url_hash: hash };
-        erase_page(conn, collection, found).await
+        let Some(FoundPage { page, collection_id }) = known else { return Ok(LedgerJobs::default()) };
+        erase_page(conn, collection_id, page).await
     }
 
     /// Works like [`Self::erase_page_of_suppressed_image`] for a page that turned out to be the
@@ -261,20 +182,19 @@ impl Erasures<'_> {
         page: Uuid,
         video: &str,
     ) -> Result<LedgerJobs, StoreError> {
-        let known: Option<(Uuid, String, Uuid, Uuid)> = sqlx::query_as(
-            "select p.crawl_id, p.url, p.url_hash, c.collection_id
+        let known: Option<FoundPage> = sqlx::query_as(
+            "select p.id, p.crawl_id, p.url, p.url_hash, c.collection_id
              from pages p join crawls c on c.id = p.crawl_id
              where p.id = $1 and (
                  exists (select 1 from suppressions s where s.collection_id = c.collection_id and s.url_hash = $2)
                  or exists (select 1 from videos v where v.crawl_id = c.id and v.url_hash = $2 and v.source_url is null))",
         )
         .bind(page)
-        .bind(url_hash(Some(&without_nul(video))))
+        .bind(url_hash(video))
         .fetch_optional(&mut *conn)
         .await?;
-        let Some((crawl, url, hash, collection)) = known else { return Ok(LedgerJobs::default()) };
-        let found = LedgerRow { id: page, crawl_id: crawl, url, url_hash: hash };
-        erase_page(conn, collection, found).await
+        let Some(FoundPage { page, collection_id }) = known else { return Ok(LedgerJobs::default()) };
+        erase_page(conn, collection_id, page).await
     }
 
     /// Clears a page that was just stored if it mentions suppressed content, which would otherwise
@@ -290,9 +210,6 @@ impl Erasures<'_> {
         mentions: &[String],
         videos: &[String],
     ) -> Result<(), StoreError> {
-        let hashes = |urls: &[String]| -> Vec<Uuid> {
-            urls.iter().map(|url| url_hash(Some(&without_nul(url)))).collect()
-        };
         let found: Option<(Uuid, Uuid, bool, bool)> = sqlx::query_as(
             "select c.collection_id, p.url_hash,
                  exists (select 1 from image_urls u where u.crawl_id = c.id and u.url_hash = any($2)
@@ -304,8 +221,8 @@ impl Erasures<'_> {
              from pages p join crawls c on c.id = p.crawl_id where p.id = $1",
         )
         .bind(page)
-        .bind(hashes(mentions))
-        .bind(hashes(videos))
+        .bind(url_hashes(mentions))
+        .bind(url_hashes(videos))
         .fetch_optional(&mut *conn)
         .await?;
         let Some((collection, hash, shows, mentions)) = found else { return Ok(()) };
@@ -322,6 +239,25 @@ impl Erasures<'_> {
         }
         Ok(())
     }
+}
+
+/// A row of a page ledger, with the collection of its crawl.
+#[derive(FromRow)]
+struct FoundPage {
+    #[sqlx(flatten)]
+    page: LedgerRow,
+    collection_id: Uuid,
+}
+
+async fn erase_videos(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    videos: &[Uuid],
+) -> Result<LedgerJobs, StoreError> {
+    let mut traces = Traces::new(collection);
+    traces.erase_video_traces(conn, videos).await?;
+    traces.finish(conn).await?;
+    Ok(traces.jobs)
 }
 
 /// Erases a page's URL, and the cached content and titles of pages that link to it.
