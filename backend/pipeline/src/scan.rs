@@ -12,10 +12,13 @@
 //! A video of a scan ends with the scan, too. The next scan of the file with the same options
 //! continues after the last part that is stored. The files remain where they are.
 use crate::crawls::closing;
-use crate::domain::{ChangeError, CrawlError, Row, RowEnd, VideoRequest, collection_id, forget_jobs};
-use crate::images::ingest::{Incoming, Ingest, IngestError, Ingested, count_outcome};
-use crate::videos::store::{ReadVideoError, VideoFile, VideoReader};
-use crate::{AnalyzeOptions, Dedupe, Rotate, VideoProgress, profile_of};
+use crate::domain::{
+    ChangeError, CrawlError, Row, RowEnd, VideoRequest, collection_id, count_outcome, forget_jobs, profile_of,
+};
+use crate::images::face_store::{FaceStore, IngestError};
+use crate::images::ingest::{Incoming, Ingest, Ingested};
+use crate::videos::store::{ReadVideoError, VideoFile, VideoReader, read_video, video_stopped};
+use crate::{AnalyzeOptions, Dedupe, Rotate, VideoProgress};
 use bytes::Bytes;
 use domain::{CrawlKind, CrawlState, Reason, Unprocessed, VideoState};
 use std::path::Path;
@@ -42,9 +45,10 @@ const RENEWAL: Duration = Duration::from_secs(20);
 /// A running scan. Cloning it is cheap, so that many tasks can add files to it.
 #[derive(Clone)]
 pub struct Scan {
-    pub(crate) store: Store,
-    pub(crate) ingest: Ingest,
-    pub(crate) crawl: Crawl,
+    store: Store,
+    faces: FaceStore,
+    ingest: Ingest,
+    crawl: Crawl,
     dedupe: Dedupe,
     options: AnalyzeOptions,
     lease: Arc<Lease>,
@@ -94,15 +98,15 @@ impl Scan {
     /// # Errors
     /// Fails with [`CrawlError::Invalid`] if the collection does not exist.
     pub async fn begin(
-        ingest: Ingest,
+        faces: FaceStore,
         collection: &str,
         seeds: &[String],
         dedupe: Dedupe,
         options: AnalyzeOptions,
     ) -> Result<Self, CrawlError> {
-        let store = ingest.inner.store.clone();
+        let store = faces.store.clone();
         let collection = collection_id(&store, collection).await?;
-        closing::end_lapsed_scans(&store, &ingest.inner.queue).await?;
+        closing::end_lapsed_scans(&store, &faces.queue).await?;
         let own = profile_of(&store.collections().by_id(collection).await?);
         let options = AnalyzeOptions { quality_profile: options.quality_profile.or(own), ..options };
         let mut tx = store.begin().await?;
@@ -114,7 +118,8 @@ impl Scan {
         store.crawls().renew_scan(tx.conn(), crawl.id, LEASE).await?;
         tx.commit().await?;
         let lease = Arc::new(Lease::start(store.clone(), crawl.id));
-        Ok(Self { store, ingest, crawl, dedupe, options, lease })
+        let ingest = Ingest::new(faces.clone());
+        Ok(Self { store, faces, ingest, crawl, dedupe, options, lease })
     }
 
     /// Returns the crawl record as it was when the scan began.
@@ -189,7 +194,7 @@ impl Scan {
     /// # Errors
     /// Fails with `StoreError::Conflict` if another process ended the scan in the meantime.
     pub async fn finish(&self, interrupted: bool) -> Result<Crawl, ChangeError> {
-        let queue = &self.ingest.inner.queue;
+        let queue = &self.faces.queue;
         let mut tx = self.store.begin().await?;
         let end = if interrupted { CrawlState::Cancelled } else { CrawlState::Completed };
         let live = [CrawlState::Running];
@@ -204,7 +209,7 @@ impl Scan {
         Ok(crawl)
     }
 
-    pub(crate) fn check_alive(&self) -> Result<(), StoreError> {
+    fn check_alive(&self) -> Result<(), StoreError> {
         if self.lease.lost.load(Ordering::Relaxed) {
             return Err(StoreError::Conflict("the scan was ended by another process".into()));
         }
@@ -292,11 +297,11 @@ impl Scan {
         let video = retried("video", || self.store.videos().get(id)).await?;
         let reader = VideoReader::Scan(self.crawl.id);
         let error = tokio::select! {
-            read = self.ingest.read_video(decoder, file, &video, reader, progress) => match read {
+            read = read_video(&self.faces, decoder, file, &video, reader, progress) => match read {
                 Ok(_) => return self.stored(id).await,
                 Err(error) => error,
             },
-            _ = self.ingest.video_stopped(id) => {
+            _ = video_stopped(&self.store, id) => {
                 StoreError::Conflict("the video was ended by another process".into()).into()
             }
         };
@@ -330,7 +335,7 @@ impl Scan {
                 Some(_) => {}
             }
             tokio::time::sleep(OTHER_SCAN_INTERVAL).await;
-            closing::end_lapsed_scans(&self.store, &self.ingest.inner.queue).await?;
+            closing::end_lapsed_scans(&self.store, &self.faces.queue).await?;
         }
     }
 
@@ -342,7 +347,7 @@ impl Scan {
         {
             return Ok(Begun::Suppressed);
         }
-        let model = self.ingest.inner.model_id;
+        let model = self.faces.model_id;
         let id = match self.store.crawled_videos().continue_scanned(tx.conn(), new, model).await? {
             Some(id) => id,
             None => match self.store.videos().insert(tx.conn(), new).await? {
@@ -368,7 +373,7 @@ impl Scan {
             self.store.suppressions().lock(tx.conn(), new.collection, false).await?;
             self.store.crawled_videos().record_duplicate(tx.conn(), id, new, original).await?;
             let jobs = self.store.erasures().erase_emptied_video(tx.conn(), id).await?;
-            forget_jobs(&self.ingest.inner.queue, &mut tx, &jobs).await?;
+            forget_jobs(&self.faces.queue, &mut tx, &jobs).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(())
         })
@@ -412,7 +417,7 @@ impl Scan {
             self.store.videos().end(tx.conn(), id, end.clone()).await?;
             // A crawl may have found the same file.
             let jobs = self.store.erasures().erase_emptied_video(tx.conn(), id).await?;
-            forget_jobs(&self.ingest.inner.queue, &mut tx, &jobs).await?;
+            forget_jobs(&self.faces.queue, &mut tx, &jobs).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(())
         })

@@ -227,6 +227,13 @@ impl Drop for GaugeGuard {
     }
 }
 
+/// The budgets of the analyses of a process.
+pub(crate) struct AnalysisMemory {
+    pub(crate) images: DecodedImageBudget,
+    /// Memory of processes that decode videos. Take it before the memory for their frames.
+    pub(crate) decoders: Budget,
+}
+
 /// The additional budget for small images is the common budget divided by this number.
 const SMALL_BUDGET_DIVISOR: u64 = 8;
 /// Minimum number of small images that fit into the additional budget together.

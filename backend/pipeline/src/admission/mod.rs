@@ -1,4 +1,4 @@
 //! Limits what is held or done at the same time: bytes, places and turns.
 
 pub mod budget;
-pub(crate) mod fair_semaphore;
+pub(crate) mod places;

@@ -3,7 +3,6 @@
 pub(crate) mod closing;
 pub(crate) mod context;
 mod control;
-pub(crate) mod fetch_policy;
 pub(crate) mod image;
 pub(crate) mod job_error;
 pub(crate) mod page;

@@ -1,26 +1,29 @@
 //! Handles `scan_page`: fetches a page, sitemap or feed, adds its links and images to the ledgers,
 //! and enqueues their jobs. Scope and depth are applied in `page_outcome`.
-use super::context::{Context, CrawlView};
-use super::page_outcome;
-use super::page_outcome::{PageOutcome, Rules, VisitChange};
-use crate::crawls::fetch_policy::{Area, FetchPolicy, accept_incomplete, accepts_incomplete};
-use crate::crawls::image;
+use super::context::{
+    Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED, accept_incomplete, accepts_incomplete, saved,
+    validators, visit,
+};
+use super::page_outcome::{self, PageOutcome, Rules, VisitChange};
+use crate::admission::places::{FairSemaphore, Permit};
 use crate::crawls::job_error::JobError;
 use crate::domain::jobs::{ImageJob, PageJob, ShownOn, VideoJob};
-use crate::domain::{ChangeError, Row, VideoRequest, forget_jobs, jobs};
-use crate::images::ingest::count_outcome;
+use crate::domain::{ChangeError, Row, VideoRequest, check_live, count_outcome, forget_jobs, jobs};
 use crawler::fetch::Kind;
 use crawler::frontier::Yield;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, hls, sitemap, urls};
 use domain::{ImageState, Reason, Unprocessed};
+use inference::Requester;
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use store::crawls::Crawl;
 use store::crawls::http_cache::CachedPage;
 use store::crawls::ledger::{DirectoryYield, Ledger};
 use store::crawls::pages::{Admitted, PageResult};
 use store::{Store, StoreError, Tx, retried};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
@@ -30,7 +33,16 @@ const DETECTION_BYTES: usize = 4 << 10;
 /// Detail of an image whose URL has no valid host name.
 const NO_HOST: &str = "the host name in the address is longer than allowed";
 
-pub(crate) struct ScanPage(pub(crate) Arc<Context>);
+pub(crate) struct ScanPage {
+    context: Arc<Context>,
+    sitemaps: SitemapPermits,
+}
+
+impl ScanPage {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        Self { context, sitemaps: SitemapPermits::default() }
+    }
+}
 
 #[async_trait::async_trait]
 impl Handler for ScanPage {
@@ -41,13 +53,14 @@ impl Handler for ScanPage {
         };
         let row = Row::new(Ledger::Pages, page.page_id);
         let incomplete = accepts_incomplete(job.attempt, job.max_attempts);
-        let work = scan(&self.0, &page, job.claim, incomplete);
-        self.0.run_and_end(&job, page.crawl_id, row, cancel, work).await
+        let work = scan(&self.context, &self.sitemaps, &page, job.claim, incomplete);
+        self.context.run_and_end(&job, page.crawl_id, row, cancel, work).await
     }
 }
 
 async fn scan(
     context: &Context,
+    permits: &SitemapPermits,
     job: &PageJob,
     claim: Claim,
     accepts_incomplete: bool,
@@ -65,7 +78,7 @@ async fn scan(
     // This function holds the permit for reading until it has stored the result.
     let (outcome, _reading) = loop {
         if is_sitemap && fetch_permit.is_none() {
-            fetch_permit = context.sitemap_permits.fetch_large(job.page_id)?;
+            fetch_permit = permits.fetch_large(job.page_id)?;
         }
         let kind = match (is_sitemap, &fetch_permit) {
             (false, _) => Kind::Page,
@@ -73,7 +86,7 @@ async fn scan(
             (true, Some(_)) => Kind::Sitemap,
         };
         let hops = FetchPolicy::new(context, &view, Area::Page(job));
-        let validators = known.as_ref().and_then(|known| image::validators(&known.visit));
+        let validators = known.as_ref().and_then(|known| validators(&known.visit));
         let request = Request { validators, ..Request::new(job.url.clone(), kind) };
         let fetched = match accept_incomplete(hops.fetch(request).await, accepts_incomplete) {
             // The sitemap was guessed or only listed, so its absence is not an error.
@@ -81,12 +94,12 @@ async fn scan(
                 return Err(JobError::skipped(Reason::NoSitemap, "the site has no sitemap at this address"));
             }
             Err(FetchError::TooLarge { .. }) if kind == Kind::SmallSitemap => {
-                context.sitemap_permits.remember_large(job.page_id);
+                permits.remember_large(job.page_id);
                 continue;
             }
             fetched => fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?,
         };
-        if fetched.status == image::NOT_MODIFIED
+        if fetched.status == NOT_MODIFIED
             && let Some(known) = known.take()
         {
             match reuse_stored(context, &view, job, fetched, known).await? {
@@ -97,7 +110,7 @@ async fn scan(
         }
         let content = content(job, &fetched);
         let reading = match content {
-            Content::Sitemap => Some(context.sitemap_permits.read().await?),
+            Content::Sitemap => Some(permits.read().await),
             _ => None,
         };
         break (read(context, &view, job, fetched, content).await?, reading);
@@ -203,7 +216,7 @@ async fn read_page(
         let Fetched { body, url, content_type, .. } = &fetched;
         let mut page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
         page.referrer_policy = fetched.referrer_policy;
-        let visit = image::visit(&fetched).and_then(|visit| {
+        let visit = visit(&fetched).and_then(|visit| {
             let content = page.to_stored_bytes(&fetched.robots_tags)?;
             Some(CachedPage { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
         });
@@ -239,7 +252,7 @@ async fn reuse_stored(
     let rules = Rules::new(context, view, job);
     let mut outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
     outcome.result.reason.get_or_insert(Reason::NotModified);
-    image::saved("page", visit.bytes);
+    saved("page", visit.bytes);
     Ok(Some(PageOutcome { visit_change: VisitChange::Renewed, ..outcome }))
 }
 
@@ -320,7 +333,7 @@ async fn store_once(
     let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
     let mut tx = store.begin().await?;
     queue.complete(tx.conn(), claim).await?;
-    crate::domain::check_live(store, &mut tx, crawl, claim).await?;
+    check_live(store, &mut tx, crawl, claim).await?;
     let mut jobs: Vec<NewJob> = Vec::new();
     if !sitemaps.is_empty() {
         let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
@@ -397,7 +410,7 @@ async fn store_once(
 }
 
 /// Counts a page that was read, and the `images` on it that were new to the crawl.
-pub(crate) async fn count_yield(
+async fn count_yield(
     store: &Store,
     tx: &mut Tx,
     crawl: Uuid,
@@ -409,7 +422,7 @@ pub(crate) async fn count_yield(
 }
 
 /// Returns the jobs of new pages, with the priorities derived from the current yields.
-pub(crate) async fn page_jobs(
+async fn page_jobs(
     store: &Store,
     tx: &mut Tx,
     crawl: &Crawl,
@@ -429,4 +442,56 @@ pub(crate) async fn page_jobs(
 fn counted(yields: DirectoryYield) -> Yield {
     let count = |n: i64| n.max(0).unsigned_abs();
     Yield { pages: count(yields.pages), images: count(yields.images) }
+}
+
+/// Time after which a job is retried if another job is fetching a large sitemap.
+const RETRY_WAIT: Duration = Duration::from_millis(500);
+/// Maximum number of large sitemaps that a process remembers.
+const MAX_LARGE: usize = 10_000;
+
+/// Permits for fetching and reading sitemaps.
+///
+/// A sitemap can be ten times as large as a page, and even larger after decompression. A process
+/// reads one sitemap at a time and fetches one large sitemap at a time. No job holds the permit for
+/// reading during a fetch. A slow host therefore delays only other large sitemaps.
+struct SitemapPermits {
+    reading: FairSemaphore,
+    fetching: Semaphore,
+    /// Ids of rows in the page ledger whose sitemap exceeds the size limit of a page.
+    large: Mutex<HashSet<Uuid>>,
+}
+
+impl Default for SitemapPermits {
+    fn default() -> Self {
+        Self { reading: FairSemaphore::new(1), fetching: Semaphore::new(1), large: Mutex::default() }
+    }
+}
+
+impl SitemapPermits {
+    /// Waits for the permit to read a fetched sitemap.
+    async fn read(&self) -> Permit {
+        self.reading.acquire(Requester::default()).await
+    }
+
+    /// Acquires the permit to fetch a large sitemap. Returns `None` if the page's sitemap is not
+    /// known to be large.
+    ///
+    /// # Errors
+    /// Fails with [`JobError::Later`] if another job holds the permit.
+    fn fetch_large(&self, page: Uuid) -> Result<Option<SemaphorePermit<'_>>, JobError> {
+        let is_large = self.large.lock().unwrap_or_else(PoisonError::into_inner).contains(&page);
+        if !is_large {
+            return Ok(None);
+        }
+        self.fetching.try_acquire().map(Some).map_err(|_| JobError::Later(RETRY_WAIT))
+    }
+
+    fn remember_large(&self, page: Uuid) {
+        let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
+        if large.len() >= MAX_LARGE {
+            // Jobs fetch the removed sitemaps as small ones, and detect their size again.
+            large.clear();
+        }
+        large.insert(page);
+    }
 }

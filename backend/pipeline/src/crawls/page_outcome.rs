@@ -1,8 +1,7 @@
 //! Computes what a fetched page, sitemap or feed adds to a crawl's ledgers, from the crawl's scope,
 //! depth and options. Fetching and storing are in `page`.
 
-use super::context::{Context, CrawlView};
-use crate::crawls::fetch_policy::in_scope;
+use super::context::{Context, CrawlView, in_scope};
 use crate::domain::Sitemaps;
 use crate::domain::jobs::PageJob;
 use crawler::sitemap::VideoEntry;

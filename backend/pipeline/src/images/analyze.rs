@@ -11,14 +11,14 @@ mod faces;
 mod options;
 mod pixels;
 mod search;
-use crate::admission::budget::{Budget, DecodedImageBudget, Exhausted, Share};
+use crate::admission::budget::{AnalysisMemory, Budget, DecodedImageBudget, Exhausted};
 use bytes::Bytes;
 pub use decode::DecodedImage;
 use decode::{CallerCpu, Cpu};
 use domain::{Reason, Unprocessed};
 use inference::{Embedding, Engine, Priority, Requester, RunError, trace};
 pub use options::{
-    AnalyzeOptions, Config, Enhance, MAX_FACES, MIN_SCORE_FLOOR, Passes, StoredFaces, Thumbnails, profile_of,
+    AnalyzeOptions, Config, Enhance, MAX_FACES, MIN_SCORE_FLOOR, Passes, StoredFaces, Thumbnails,
 };
 pub use pixels::Pixels;
 pub use search::small_view;
@@ -41,18 +41,18 @@ struct Inner {
     /// A separate pool that parses image headers. Parsing takes microseconds and must not wait for
     /// decoding.
     header_cpu: Cpu,
-    memory: DecodedImageBudget,
-    /// Memory of processes that decode videos.
-    decoders: Budget,
+    memory: AnalysisMemory,
 }
 
 impl Analyzer {
     pub fn new(engine: Engine, config: Config) -> Self {
         let (cpu, header_cpu) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
         let largest = config.limits.max_pixels.saturating_mul(vision::BYTES_PER_PIXEL);
-        let memory = DecodedImageBudget::new(config.decoded_bytes, largest);
-        let decoders = Budget::new("video_decoders", config.video_decoder_bytes);
-        Self { engine, inner: Arc::new(Inner { config, cpu, header_cpu, memory, decoders }) }
+        let memory = AnalysisMemory {
+            images: DecodedImageBudget::new(config.decoded_bytes, largest),
+            decoders: Budget::new("video_decoders", config.video_decoder_bytes),
+        };
+        Self { engine, inner: Arc::new(Inner { config, cpu, header_cpu, memory }) }
     }
 
     /// Returns the same analyzer for a caller that needs no result after `deadline`; see
@@ -103,21 +103,9 @@ impl Analyzer {
         self.engine.detector().fixed_size.unwrap_or((det_size, det_size))
     }
 
-    /// Waits for memory for `bytes` of decoded pixels, until the deadline of [`Self::before`].
-    ///
-    /// # Errors
-    /// Fails with [`crate::Exhausted`] if the memory does not become free in time.
-    pub(crate) async fn reserve(&self, bytes: u64, priority: Priority) -> Result<Share, Exhausted> {
-        self.inner.memory.take(bytes, priority, self.engine.deadline()).await
-    }
-
-    /// Works like [`Self::reserve`], for `bytes` of a process that decodes a video. Take it before
-    /// the memory for its frames.
-    ///
-    /// # Errors
-    /// Fails with [`crate::Exhausted`] if the memory does not become free in time.
-    pub(crate) async fn reserve_decoder(&self, bytes: u64, priority: Priority) -> Result<Share, Exhausted> {
-        self.inner.decoders.take(bytes, priority, self.engine.deadline()).await
+    /// Returns the budgets of the memory of all analyses.
+    pub(crate) fn memory(&self) -> &AnalysisMemory {
+        &self.inner.memory
     }
 
     /// Returns the thread pool for work on pixels, with the requester of [`Self::on_behalf_of`] and

@@ -1,28 +1,22 @@
 //! Stores images. Recognises known files before any model runs, and other versions of known images
 //! by their faces. Writes the blobs of a new image, and then its rows in one transaction. Fetching
 //! is in `crawls::image`.
-//!
-//! Blobs are named by their content. If the transaction is rolled back (stale claim, database
-//! failure) or another transaction stores the image first, the blobs are not deleted. The next
-//! attempt with the same image uses the same names. A sweep of the blob store removes blobs that no
-//! row refers to.
 mod dedupe;
-mod known;
-pub(crate) mod record;
-use crate::domain::ChangeError;
-use crate::erasures::sketch::Sketcher;
-use crate::erasures::suppression::{ImageAddress, SeenImage, SuppressedParts, Suppressor};
-use crate::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
+mod record;
+use super::face_store::{FaceStore, IngestError};
+use crate::erasures::suppression::{ImageAddress, SeenImage, SuppressedParts};
+use crate::{Analysis, AnalyzeOptions, Dedupe};
 use bytes::Bytes;
 use dedupe::ShownFaces;
 use domain::{ImageState, Reason};
 use inference::Priority;
-use queue::{Claim, Queue, QueueError};
+use queue::Claim;
 use record::Analyzed;
+pub(crate) use record::new_image;
 use std::sync::Arc;
 use store::crawls::http_cache::CachedResponse;
 use store::crawls::pages::ImageUrlResult;
-use store::{Blobs, Store, StoreError, retried};
+use store::{StoreError, retried};
 use uuid::Uuid;
 use vision::{Rect, crop};
 
@@ -44,28 +38,6 @@ pub enum Ingested {
         /// `SuppressedUrl`, `SuppressedImage`, `SuppressedFace` or `SuppressedPerson`.
         reason: Reason,
     },
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum IngestError {
-    #[error(transparent)]
-    Analyze(#[from] AnalyzeError),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The queue failed, or the claim is stale. Everything was rolled back.
-    #[error(transparent)]
-    Queue(#[from] QueueError),
-}
-
-crate::domain::transient!(IngestError);
-
-impl From<ChangeError> for IngestError {
-    fn from(error: ChangeError) -> Self {
-        match error {
-            ChangeError::Store(error) => error.into(),
-            ChangeError::Queue(error) => error.into(),
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -96,17 +68,8 @@ pub struct FetchedFrom {
 
 /// Analyses and stores images. Cloning it is cheap.
 #[derive(Clone)]
-pub struct Ingest {
-    pub(crate) inner: Arc<Inner>,
-}
-
-pub(crate) struct Inner {
-    pub(crate) analyzer: Analyzer,
-    pub(crate) store: Store,
-    pub(crate) blobs: Blobs,
-    pub(crate) queue: Queue,
-    pub(crate) model_id: i32,
-    pub(crate) suppressor: Suppressor,
+pub(crate) struct Ingest {
+    faces: FaceStore,
 }
 
 /// Width of the painted margin around a suppressed face, as a fraction of the larger box side.
@@ -115,36 +78,8 @@ const PAINT_MARGIN: f32 = 0.3;
 const MAX_ATTEMPTS: usize = 5;
 
 impl Ingest {
-    /// Creates an ingest and registers the engine's embedding model in the store.
-    pub async fn new(
-        analyzer: Analyzer,
-        store: Store,
-        blobs: Blobs,
-        queue: Queue,
-    ) -> Result<Self, StoreError> {
-        let embedder = analyzer.engine().embedder();
-        let dimensions = i32::try_from(embedder.dimensions).unwrap_or(i32::MAX);
-        let model = store.models().register(&embedder.identity, &embedder.name, dimensions).await?;
-        store.models().record_match_threshold(model.id, embedder.match_threshold, embedder.match_fmr).await?;
-        let suppressor = Suppressor::new(store.clone(), model.id, embedder);
-        let inner = Inner { analyzer, store, blobs, queue, model_id: model.id, suppressor };
-        Ok(Self { inner: Arc::new(inner) })
-    }
-
-    /// Returns an ingest that also suppresses people whose sketches were computed with this secret
-    /// (`SUPPRESSION_SECRET`).
-    #[must_use]
-    pub fn with_sketcher(self, sketcher: Sketcher) -> Self {
-        let Inner { analyzer, store, blobs, queue, model_id, suppressor } = &*self.inner;
-        let inner = Inner {
-            analyzer: analyzer.clone(),
-            store: store.clone(),
-            blobs: blobs.clone(),
-            queue: queue.clone(),
-            model_id: *model_id,
-            suppressor: suppressor.with_sketcher(sketcher),
-        };
-        Self { inner: Arc::new(inner) }
+    pub(crate) fn new(faces: FaceStore) -> Self {
+        Self { faces }
     }
 
     /// Analyses and stores an image and settles its ledger row in one transaction. With a claim,
@@ -154,9 +89,13 @@ impl Ingest {
     /// # Errors
     /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost in
     /// the meantime.
-    pub async fn ingest(&self, incoming: Incoming, claim: Option<Claim>) -> Result<Ingested, IngestError> {
-        let sha256 = self.inner.analyzer.digest(incoming.bytes.clone()).await?;
-        let (suppressor, address) = (&self.inner.suppressor, address_of(&incoming));
+    pub(crate) async fn ingest(
+        &self,
+        incoming: Incoming,
+        claim: Option<Claim>,
+    ) -> Result<Ingested, IngestError> {
+        let sha256 = self.faces.analyzer.digest(incoming.bytes.clone()).await?;
+        let (suppressor, address) = (&self.faces.suppressor, address_of(&incoming));
         // A larger version can replace the stored image before the source is linked to it. In that
         // case the loop searches again.
         for _ in 0..MAX_ATTEMPTS {
@@ -168,7 +107,7 @@ impl Ingest {
             {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
-            if let Some(known) = self.inner.store.images().by_sha256(incoming.collection, &sha256).await? {
+            if let Some(known) = self.faces.store.images().by_sha256(incoming.collection, &sha256).await? {
                 match self.settle_known(&incoming, claim, &known).await? {
                     Some(done) => return Ok(done),
                     None => continue,
@@ -176,7 +115,7 @@ impl Ingest {
             }
             let (bytes, enhance) = (incoming.bytes.clone(), incoming.options.enhance);
             let decoded =
-                self.inner.analyzer.decode_hashed(bytes, Some(sha256), enhance, Priority::Background).await?;
+                self.faces.analyzer.decode_hashed(bytes, Some(sha256), enhance, Priority::Background).await?;
             if checks
                 && let Some(reason) =
                     suppressor.reason(incoming.collection, address, &sha256, Some(&decoded.hashes)).await?
@@ -184,10 +123,10 @@ impl Ingest {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let options = AnalyzeOptions { chips: true, ..incoming.options.clone() };
-            let analysis = self.inner.analyzer.find_faces(decoded, &options, Priority::Background).await?;
+            let analysis = self.faces.analyzer.find_faces(decoded, &options, Priority::Background).await?;
             let mut suppressed = SuppressedParts::default();
             if checks {
-                let mut tx = self.inner.store.begin().await?;
+                let mut tx = self.faces.store.begin().await?;
                 let (collection, address) = (incoming.collection, Some(address));
                 suppressed = suppressor.parts(&mut tx, collection, address, &seen(&analysis)).await?;
             }
@@ -211,41 +150,20 @@ impl Ingest {
                     None => continue,
                 }
             }
-            let blobs = self.write_blobs(&analysis).await?;
+            let blobs = self.faces.write_blobs(&analysis).await?;
             let partly = !suppressed.faces.is_empty();
             let analyzed = Analyzed { analysis: &analysis, shown: &shown, blobs: &blobs, partly };
             // Only the transaction is repeated after a conflict, not the download and the analysis.
             let recorded = retried("store_image", || self.record(&incoming, claim, &analyzed)).await?;
             match recorded {
                 Some(done) => return Ok(done),
-                None => self.discard_blobs(blobs.keys()).await,
+                None => self.faces.discard_blobs(&blobs).await,
             }
         }
         Err(StoreError::Conflict("versions of the image replace each other repeatedly; try again".into())
             .into())
     }
 
-    /// Returns the id of the registered embedding model in the store.
-    pub fn model_id(&self) -> i32 {
-        self.inner.model_id
-    }
-
-    /// Returns the blob store of crops, chips and thumbnails.
-    pub(crate) fn blobs(&self) -> &Blobs {
-        &self.inner.blobs
-    }
-
-    /// Returns what asks for suppressions.
-    pub fn suppressor(&self) -> &Suppressor {
-        &self.inner.suppressor
-    }
-
-    pub fn analyzer(&self) -> &Analyzer {
-        &self.inner.analyzer
-    }
-}
-
-impl Ingest {
     pub(crate) async fn settle_suppressed(
         &self,
         incoming: &Incoming,
@@ -267,11 +185,7 @@ impl Ingest {
     /// Removes faces from the analysis and paints over their regions. Thumbnail and crops are cut
     /// from the painted frame. The chips of the other faces have already been cut and are painted
     /// separately.
-    pub(crate) async fn without_faces(
-        &self,
-        mut analysis: Analysis,
-        faces: &[usize],
-    ) -> Result<Analysis, IngestError> {
+    async fn without_faces(&self, mut analysis: Analysis, faces: &[usize]) -> Result<Analysis, IngestError> {
         if faces.is_empty() {
             return Ok(analysis);
         }
@@ -284,7 +198,7 @@ impl Ingest {
         // This is the only reference to the frame, so that no copy is made.
         let mut frame = Arc::unwrap_or_clone(analysis.frame);
         let mut left = std::mem::take(&mut analysis.faces);
-        let painted = self.inner.analyzer.cpu().run(move || {
+        let painted = self.faces.analyzer.cpu().run(move || {
             boxes.iter().for_each(|bbox| crop::paint_over(&mut frame, bbox, PAINT_MARGIN));
             for face in &mut left {
                 let (detection, chip) = (&face.detection, face.chip.take());
@@ -315,11 +229,4 @@ pub(crate) fn seen(analysis: &Analysis) -> SeenImage<'_> {
         size: (analysis.frame.width(), analysis.frame.height()),
         faces: analysis.faces.iter().map(|face| (face.detection.bbox, face.embedding.as_ref())).collect(),
     }
-}
-
-/// Increments `facecrawl_crawl_outcomes_total{ledger,state,reason}`. `state` is a state's code.
-pub(crate) fn count_outcome(ledger: &'static str, state: &'static str, reason: Option<&Reason>) {
-    let reason = reason.map_or("none".into(), Reason::code);
-    metrics::counter!("facecrawl_crawl_outcomes_total", "ledger" => ledger, "state" => state, "reason" => reason)
-        .increment(1);
 }

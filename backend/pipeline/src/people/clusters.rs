@@ -34,13 +34,6 @@ const BATCH: i64 = 500;
 /// Maximum number of neighbours of a face.
 const NEIGHBOURS: i64 = 24;
 
-/// Returns the default for the minimum mean similarity at which clusters are merged. `margin` is
-/// that of the embedder. It is higher than the match threshold, because a face is compared with the
-/// whole collection. An error that is rare in one comparison would occur for many faces.
-pub fn default_threshold(match_threshold: f32, margin: f32) -> f32 {
-    (match_threshold + margin).min(1.0)
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     #[error(transparent)]

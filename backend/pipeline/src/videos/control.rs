@@ -2,7 +2,7 @@
 
 use crate::crawls::closing;
 use crate::domain::jobs::VideoJob;
-use crate::domain::{ChangeError, VideoLimits, VideoRequest, forget_jobs};
+use crate::domain::{ChangeError, VideoLimits, VideoRequest, discard_blobs, drop_blobs, forget_jobs};
 use domain::{JobKind, Reason, VideoState};
 use queue::Queue;
 use std::time::Duration;
@@ -184,17 +184,7 @@ impl Videos {
 
     /// Records that an uploaded blob is not needed, unless a video refers to it.
     pub async fn discard_upload(&self, key: String) {
-        let dropped: Result<(), StoreError> = async {
-            let mut tx = self.store.begin().await?;
-            self.store.blobs().record_deletions(tx.conn(), vec![key.clone()]).await?;
-            tx.commit().await?;
-            self.drop_blobs(&[key]).await;
-            Ok(())
-        }
-        .await;
-        if let Err(error) = dropped {
-            tracing::warn!(%error, "failed to record an unused upload");
-        }
+        discard_blobs(&self.store, &self.blobs, vec![key]).await;
     }
 
     /// Pauses a video. The worker that reads it stops within a second, and the video continues
@@ -262,7 +252,7 @@ impl Videos {
             Ok::<_, ChangeError>(unused)
         })
         .await?;
-        self.drop_blobs(&unused).await;
+        drop_blobs(&self.store, &self.blobs, &unused).await;
         let video = store.videos().get(id).await?;
         if let Some(crawl) = video.crawl_id {
             closing::end_if_done(&self.store, &self.queue, crawl).await;
@@ -304,7 +294,7 @@ impl Videos {
         let mut tx = self.store.begin().await?;
         let unused = self.store.videos().drop_failed_files(tx.conn(), before, CHUNK).await?;
         tx.commit().await?;
-        self.drop_blobs(&unused).await;
+        drop_blobs(&self.store, &self.blobs, &unused).await;
         Ok(unused.len() as u64)
     }
 
@@ -394,11 +384,5 @@ impl Videos {
         forget_jobs(&self.queue, &mut tx, &jobs).await?;
         tx.commit().await?;
         Ok(true)
-    }
-
-    async fn drop_blobs(&self, keys: &[String]) {
-        if let Err(error) = self.store.blobs().delete(&self.blobs, keys).await {
-            tracing::warn!(%error, blobs = keys.len(), "failed to delete unused blobs; a sweep deletes them");
-        }
     }
 }

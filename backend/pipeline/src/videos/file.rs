@@ -4,9 +4,7 @@
 //! If a crawl found the video, the crawl's rules apply to each request, as they do to images. For
 //! an address that a caller named, and the files of its playlist, the guard and the host's delay
 //! apply.
-use crate::crawls::context::{Context, CrawlView};
-use crate::crawls::fetch_policy::{Area, FetchPolicy, Paced};
-use crate::crawls::image;
+use crate::crawls::context::{Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED, Paced};
 use crate::crawls::job_error::JobError;
 use crate::videos::store::VideoFile;
 use bytes::{Bytes, BytesMut};
@@ -89,7 +87,7 @@ pub(crate) async fn copy(
     let stored = video.bytes.map_or(0, |bytes| u64::try_from(bytes).unwrap_or(0));
     folder.check_space(stored)?;
     let mut spool = create(context, folder).await?;
-    let bytes = context.ingest.blobs().read_into(key, &mut spool.file).await?.ok_or(CopyError::Gone)?;
+    let bytes = context.faces.blobs.read_into(key, &mut spool.file).await?.ok_or(CopyError::Gone)?;
     Ok(VideoFile { file: spool.file.into_std().await, sha256, bytes })
 }
 
@@ -194,7 +192,7 @@ pub(crate) async fn fetch_address(
     });
     let request = Request { validators, ..Request::new(address.clone(), Kind::Video) };
     let mut download = source.open(request).await?;
-    if let (image::NOT_MODIFIED, Some(known)) = (download.head.status, known) {
+    if let (NOT_MODIFIED, Some(known)) = (download.head.status, known) {
         return Err(CopyError::NotModified(known.id));
     }
     let answered = download.head.url.clone();

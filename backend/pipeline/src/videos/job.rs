@@ -6,10 +6,10 @@ use crate::crawls::closing;
 use crate::crawls::context::Context;
 use crate::crawls::job_error::{DISK_FULL_WAIT, JobError};
 use crate::domain::jobs::VideoJob;
-use crate::domain::{ChangeError, Turn, VideoLimits, forget_jobs, jobs};
+use crate::domain::{ChangeError, Turn, VideoLimits, discard_blobs, forget_jobs, jobs};
 use crate::videos::file;
 use crate::videos::file::CopyError;
-use crate::videos::store::{ReadVideoError, VideoFile, VideoReader};
+use crate::videos::store::{ReadVideoError, VideoFile, VideoReader, read_video, video_stopped};
 use crate::{AnalyzeError, IngestError, VideoAnalyzeError};
 use domain::{Reason, VideoState};
 use queue::NewJob;
@@ -110,7 +110,7 @@ impl VideoHandler {
             self.check_original(video.id, original).await?;
         }
         self.begin(video.id).await?;
-        self.context.ingest.blobs().check_space()?;
+        self.context.faces.blobs.check_space()?;
         if self.step == Step::Fetch {
             return self.fetch(job, video).await;
         }
@@ -122,7 +122,7 @@ impl VideoHandler {
         file::check_allowed(&self.context, video).await?;
         let file = file::copy(&self.context, &self.tools.spool, video).await?;
         let (decoder, reader) = (&self.tools.decoder, VideoReader::Job(job.claim));
-        let end = self.context.ingest.read_video(decoder, file, video, reader, &mut ()).await?;
+        let end = read_video(&self.context.faces, decoder, file, video, reader, &mut ()).await?;
         tracing::info!(video = %video.id, frames = end.frames, seconds = end.total.as_secs(), "video read");
         Ok(Outcome::Settled)
     }
@@ -220,7 +220,7 @@ impl VideoHandler {
 
     /// Waits until the video was paused, cancelled or deleted.
     async fn until_stopped(&self, id: Uuid) -> Outcome {
-        match self.context.ingest.video_stopped(id).await {
+        match video_stopped(&self.context.store, id).await {
             // The group is held, so the job runs again after the video is resumed.
             Some(VideoState::Paused) => Outcome::Snooze(Duration::ZERO),
             // If its crawl was cancelled or it was erased, its job is still live.
@@ -368,7 +368,7 @@ impl VideoHandler {
         end: VideoEnd<'_>,
         spent: bool,
     ) -> Result<(), IngestError> {
-        let Context { store, queue, ingest, .. } = &*self.context;
+        let Context { store, queue, faces, .. } = &*self.context;
         let unused = retried("fail_video", || async {
             let mut tx = store.begin().await?;
             if spent {
@@ -391,9 +391,7 @@ impl VideoHandler {
             Ok::<_, IngestError>(unused)
         })
         .await?;
-        if let Err(error) = store.blobs().delete(ingest.blobs(), &unused).await {
-            tracing::warn!(%error, "failed to delete the file of a video; a sweep deletes it");
-        }
+        faces.drop_blobs(&unused).await;
         Ok(())
     }
 }
@@ -426,12 +424,12 @@ impl VideoHandler {
         }
         let fetched = file::fetch(&self.context, &self.tools.spool, video, &address).await?;
         let VideoFile { file, sha256, bytes } = fetched;
-        let blobs = self.context.ingest.blobs();
+        let blobs = &self.context.faces.blobs;
         let key = blobs.put_file("videos", "bin", &sha256, &mut File::from_std(file)).await?;
         let stored =
             retried("record_fetched_video", || self.hand_over(job, video, &sha256, bytes, &key)).await;
         if !matches!(stored, Ok(Ok(()))) {
-            self.discard(key).await;
+            discard_blobs(&self.context.store, blobs, vec![key]).await;
         }
         stored??;
         Ok(Outcome::Settled)
@@ -462,26 +460,11 @@ impl VideoHandler {
         queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
         // A video of the same file that ended a moment ago may be deleting the blob.
         let lost = store.blobs().keep(tx.conn(), std::slice::from_ref(key)).await?;
-        if !lost.is_empty() && !self.context.ingest.blobs().exists(key).await? {
+        if !lost.is_empty() && !self.context.faces.blobs.exists(key).await? {
             return Err(StoreError::Blob("the file was deleted at the same time".into()).into());
         }
         tx.commit().await?;
         Ok(Ok(()))
-    }
-
-    /// Deletes a stored file, unless a video refers to it.
-    async fn discard(&self, key: String) {
-        let store = &self.context.store;
-        let dropped: Result<(), StoreError> = async {
-            let mut tx = store.begin().await?;
-            store.blobs().record_deletions(tx.conn(), vec![key.clone()]).await?;
-            tx.commit().await?;
-            store.blobs().delete(self.context.ingest.blobs(), &[key]).await.map(drop)
-        }
-        .await;
-        if let Err(error) = dropped {
-            tracing::warn!(%error, "failed to delete an unused file; a sweep deletes it");
-        }
     }
 
     /// Replaces the job by `next`, which must run first or instead.

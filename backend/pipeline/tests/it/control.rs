@@ -422,7 +422,7 @@ async fn crawl_waits_while_disk_is_full() {
     world.postponed(JobKind::ScanPage).await;
     worker.stop().await;
     assert!(site.requests().is_empty(), "nothing is fetched that cannot be stored");
-    world.ingest = with_space;
+    world.face_store = with_space;
     world.execute("update jobs set scheduled_at = now()").await;
     let worker = world.worker("two");
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);

@@ -139,7 +139,7 @@ async fn stores_images_with_sources_faces_and_blobs() {
 
     let face = world.faces().await.into_iter().find(|face| face.image_id == ada.id).unwrap();
     let (model, embedding) = world.store.faces().embedding(face.id).await.unwrap();
-    assert_eq!((model, embedding.len()), (world.ingest.model_id(), 128));
+    assert_eq!((model, embedding.len()), (world.face_store.model_id(), 128));
     assert!(face.quality.unwrap()["overall"].as_f64().unwrap() > 0.0);
 
     let decode = |bytes: Option<bytes::Bytes>| pixels(&bytes.unwrap());

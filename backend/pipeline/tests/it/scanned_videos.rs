@@ -196,6 +196,7 @@ async fn live_video_with_erased_faces_ends_without_url() {
         if completes {
             let reader = VideoReader::Scan(video.scan_id.unwrap());
             let stored = StoredVideo {
+                faces: &world.face_store,
                 id: video.id,
                 collection: video.collection_id,
                 sha256: video.sha256.as_deref().unwrap().try_into().unwrap(),
@@ -204,7 +205,7 @@ async fn live_video_with_erased_faces_ends_without_url() {
                 last_track: video.last_track.unsigned_abs(),
                 unidentified: video.unidentified.unsigned_abs(),
             };
-            world.ingest.finish_video(&stored, None, None).await.unwrap();
+            stored.finish(None, None).await.unwrap();
         } else {
             let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
             videos.cancel(&world.store, video.id).await.unwrap();

@@ -2,7 +2,7 @@
 //! of threads. The decoders are in the crate `vision`; ffmpeg, which decodes some formats, is run
 //! by the crate `video`.
 use super::{AnalyzeError, Analyzer, Enhance, Timings};
-use crate::admission::fair_semaphore::FairSemaphore;
+use crate::admission::places::FairSemaphore;
 use bytes::Bytes;
 use inference::{Operation, Priority, Requester, RunError, Timed, trace};
 use sha2::{Digest, Sha256};
@@ -96,7 +96,7 @@ impl Analyzer {
         let head = probed.output?;
         let held_bytes = head.decoded_bytes() + extra_bytes((head.width, head.height));
         let requested = Instant::now();
-        let budget = &self.inner.memory;
+        let budget = &self.memory().images;
         let mut share =
             budget.take(head.decoding_bytes().max(held_bytes), priority, self.engine().deadline()).await?;
         let waited = requested.elapsed();

@@ -3,7 +3,6 @@
 
 use super::{AnalyzeError, Analyzer};
 use crate::domain::Rotate;
-use store::collections::Collection;
 use video::ImageDecoder;
 use vision::{Limits, Profile};
 
@@ -158,12 +157,6 @@ impl Default for AnalyzeOptions {
             quality_profile: None,
         }
     }
-}
-
-/// Returns the quality profile of a collection; `None` means that of [`Config`].
-pub fn profile_of(collection: &Collection) -> Option<Profile> {
-    let name = collection.quality_profile.as_deref()?;
-    serde_json::from_value(name.into()).ok()
 }
 
 /// The options of one analysis after defaults are applied.

@@ -77,13 +77,6 @@ pub(super) struct ReadState {
     pub(super) ended: bool,
 }
 
-impl ReadState {
-    /// Returns the state of a reader before its first frame. `any` is whether frames are stored.
-    pub(super) fn new(any: bool, damage: Option<Damage>) -> Self {
-        Self { any, damage, ended: false }
-    }
-}
-
 /// Reads the frames of steps. Dropping it ends the decoder.
 pub(super) struct Reader {
     frames: async_mpsc::Receiver<Read>,
