@@ -3,7 +3,7 @@
 //! The jobs, the API and the command line share this code. It contains no HTTP handlers and no
 //! command line parsing.
 
-pub mod admission;
+pub(crate) mod admission;
 pub mod collections;
 pub mod crawls;
 pub(crate) mod domain;

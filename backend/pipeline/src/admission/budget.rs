@@ -1,12 +1,9 @@
-//! A limit on the memory that many callers share, for example the memory for decoded images and for
-//! request bodies.
+//! Limits on memory that many callers share, for example for decoded images and request bodies.
 //!
-//! Before a caller allocates a large amount of memory, it acquires a share of the budget. The share
-//! is stored with the bytes and dropped together with them. Shares are granted in the order of the
-//! requests, so small requests do not block a large one forever.
-//!
-//! A caller that holds a share must not wait for another share of the same budget. Such callers
-//! could wait for each other forever.
+//! A caller acquires a share of the budget before it allocates a large amount of memory, and stores
+//! the share with the bytes. Shares are granted in the order of the requests, so small requests do
+//! not block a large one forever. A caller that holds a share must not wait for another share of
+//! the same budget: such callers could wait for each other forever.
 use inference::Priority;
 use metrics::{Gauge, Unit, describe_gauge, gauge};
 use std::sync::Arc;

@@ -6,6 +6,7 @@
 //! Each secret is derived from the service's `WEBHOOK_SECRET` and a random salt in the database.
 //! Neither value suffices on its own to sign a message.
 use super::{CrawlError, Crawls};
+use crate::admission::places::{Place, Places};
 use crate::crawls::{Config, closing};
 use crate::domain::jobs::WebhookMessage;
 use crate::domain::{CrawlOptions, Secret, jobs};
@@ -13,9 +14,8 @@ use crawler::Fetcher;
 use hmac::{Hmac, KeyInit, Mac};
 use queue::{ClaimedJob, Handler, Outcome};
 use sha2::Sha256;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 use store::collections::{SALT, WebhookSigner};
 use store::{Store, StoreError, Tx, keys};
 use time::OffsetDateTime;
@@ -32,13 +32,13 @@ pub(crate) struct DeliverWebhook {
     fetcher: Fetcher,
     secret: Option<Secret>,
     retry: Duration,
-    deliveries: Arc<Deliveries>,
+    deliveries: Deliveries,
 }
 
 impl DeliverWebhook {
     pub(crate) fn new(store: Store, config: &Config, fetcher: Fetcher) -> Self {
         let (secret, retry) = (config.webhook_secret.clone(), config.webhook_retry);
-        Self { store, fetcher, secret, retry, deliveries: Arc::default() }
+        Self { store, fetcher, secret, retry, deliveries: Deliveries::default() }
     }
 
     async fn deliver(&self, job: &ClaimedJob, message: &WebhookMessage) -> Outcome {
@@ -148,9 +148,8 @@ const OF_LATER_ATTEMPTS: usize = DELIVERY_PLACES / 2;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_RETRY_WAIT: Duration = Duration::from_secs(60);
 
-/// Counts the occupied places.
-#[derive(Debug, Default)]
-pub(crate) struct Deliveries(Mutex<HashMap<Share, ShareUse>>);
+/// The places for messages.
+struct Deliveries(Arc<Places<Share>>);
 
 /// The groups of messages whose number of places is limited.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -172,61 +171,21 @@ impl Share {
     }
 }
 
-#[derive(Debug)]
-struct ShareUse {
-    in_use: usize,
-    /// The latest retry time assigned to a message without a place.
-    last_retry_time: Instant,
-}
-
 impl Deliveries {
     /// Occupies a place for a message to a host, or returns how long to wait before the next
-    /// attempt. Dropping the place releases it.
-    pub(crate) fn acquire(
-        self: &Arc<Self>,
-        host: &str,
-        collection: Uuid,
-        is_first: bool,
-    ) -> Result<DeliveryPermit, Duration> {
+    /// attempt.
+    fn acquire(&self, host: &str, collection: Uuid, is_first: bool) -> Result<Place<Share>, Duration> {
         let mut shares = vec![Share::Receiver(collection, host.to_owned()), Share::Collection(collection)];
         if !is_first {
             shares.push(Share::LaterAttempts);
         }
-        let now = Instant::now();
-        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = shares
-            .iter()
-            .find(|share| used.get(share).is_some_and(|of_share| of_share.in_use >= share.places()));
-        if let Some(full) = full.and_then(|share| used.get_mut(share)) {
-            let next = full.last_retry_time.max(now) + RETRY_INTERVAL;
-            full.last_retry_time = if next > now + MAX_RETRY_WAIT { now + RETRY_INTERVAL } else { next };
-            return Err(full.last_retry_time - now);
-        }
-        for share in &shares {
-            used.entry(share.clone()).or_insert(ShareUse { in_use: 0, last_retry_time: now }).in_use += 1;
-        }
-        Ok(DeliveryPermit { deliveries: self.clone(), shares })
+        self.0.acquire(shares, Share::places)
     }
 }
 
-/// A place for one message.
-#[derive(Debug)]
-pub(crate) struct DeliveryPermit {
-    deliveries: Arc<Deliveries>,
-    shares: Vec<Share>,
-}
-
-impl Drop for DeliveryPermit {
-    fn drop(&mut self) {
-        let mut used = self.deliveries.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for share in &self.shares {
-            if let Some(of_share) = used.get_mut(share) {
-                of_share.in_use -= 1;
-                if of_share.in_use == 0 {
-                    used.remove(share);
-                }
-            }
-        }
+impl Default for Deliveries {
+    fn default() -> Self {
+        Self(Arc::new(Places::new(RETRY_INTERVAL, MAX_RETRY_WAIT)))
     }
 }
 
@@ -304,9 +263,9 @@ mod tests {
 
     #[test]
     fn limits_deliveries_by_receiver_collection_and_attempt() {
-        let deliveries = Arc::new(Deliveries::default());
+        let deliveries = Deliveries::default();
         let hosts = |of: &str| (0..DELIVERY_PLACES).map(|n| format!("{of}{n}")).collect::<Vec<_>>();
-        let acquire_all = |of: &str, collection, is_first| -> Vec<DeliveryPermit> {
+        let acquire_all = |of: &str, collection, is_first| -> Vec<Place<Share>> {
             hosts(of).iter().filter_map(|host| deliveries.acquire(host, collection, is_first).ok()).collect()
         };
         let one = deliveries.acquire("slow", Uuid::from_u128(1), true);
@@ -323,12 +282,12 @@ mod tests {
         );
         drop((one, later));
         assert!(deliveries.acquire("slow", Uuid::from_u128(2), false).is_ok());
-        assert!(deliveries.0.lock().is_ok_and(|used| used.is_empty()), "nothing is remembered");
+        assert!(deliveries.0.is_unused(), "nothing is remembered");
     }
 
     #[test]
     fn spreads_retry_waits_of_rejected_deliveries() {
-        let deliveries = Arc::new(Deliveries::default());
+        let deliveries = Deliveries::default();
         let _place = deliveries.acquire("slow", Uuid::nil(), true);
         let waits: Vec<Duration> =
             (0..1_000).filter_map(|_| deliveries.acquire("slow", Uuid::nil(), true).err()).collect();

@@ -8,6 +8,7 @@
 //! The limit on concurrent jobs grows with every fast response of the host. At most two jobs wait
 //! for a slow host, regardless of the number of its queued pages, so that jobs of other hosts can
 //! run.
+use crate::admission::places::RetryTimes;
 use crate::crawls::Config;
 use crawler::FetchError;
 use crawler::pace::{Bounds, Pace, RequestOutcome};
@@ -250,8 +251,7 @@ struct HostState {
     allowed: usize,
     /// Whether a job waits for the host's next permit.
     waited_for: bool,
-    /// The latest retry time assigned to a rejected job.
-    last_retry_time: Instant,
+    retries: RetryTimes,
 }
 
 impl HostConcurrency {
@@ -262,10 +262,7 @@ impl HostConcurrency {
                 state.in_flight += 1;
                 return Ok(ConcurrencyPermit { hosts: Arc::clone(self), host: host.to_owned() });
             }
-            let now = Instant::now();
-            let next = state.last_retry_time.max(now) + RETRY_INTERVAL;
-            state.last_retry_time = if next > now + MAX_RETRY_WAIT { now + RETRY_INTERVAL } else { next };
-            Err(state.last_retry_time - now)
+            Err(state.retries.next())
         })
     }
 
@@ -296,7 +293,7 @@ impl HostConcurrency {
             in_flight: 0,
             allowed: MIN_CONCURRENCY,
             waited_for: false,
-            last_retry_time: Instant::now(),
+            retries: RetryTimes::new(RETRY_INTERVAL, MAX_RETRY_WAIT),
         };
         update(hosts.entry(host.to_owned()).or_insert_with(new))
     }
