@@ -42,7 +42,7 @@ impl Analyzer {
     /// of [`Self::before`] at the latest.
     ///
     /// A caller that holds a [`DecodedImage`] must not wait for another one, because callers could
-    /// then block each other forever; see [`crate::admission::budget`].
+    /// then block each other forever; see [`crate::admission`].
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Decode`], [`AnalyzeError::Exhausted`],

@@ -1,8 +1,9 @@
 //! Options of the operator and of callers, their defaults and their valid ranges. The code that
 //! applies them is in the other modules of [`super`].
 
-use super::{AnalyzeError, Analyzer};
+use super::{AnalyzeError, Analyzer, Timings};
 use crate::domain::Rotate;
+use inference::Priority;
 use video::ImageDecoder;
 use vision::{Limits, Profile};
 
@@ -169,7 +170,29 @@ pub(crate) struct Settings {
     pub(super) profile: Profile,
 }
 
+/// One search for faces, with its times so far.
+pub(super) struct Run<'a> {
+    pub(super) analyzer: &'a Analyzer,
+    pub(super) options: &'a AnalyzeOptions,
+    pub(super) settings: Settings,
+    pub(super) priority: Priority,
+    pub(super) timings: Timings,
+}
+
 impl Analyzer {
+    /// Begins a search for faces, after the stages that took `timings`.
+    ///
+    /// # Errors
+    /// Fails with [`AnalyzeError::Option`] if an option is out of range.
+    pub(super) fn run<'a>(
+        &'a self,
+        options: &'a AnalyzeOptions,
+        priority: Priority,
+        timings: Timings,
+    ) -> Result<Run<'a>, AnalyzeError> {
+        Ok(Run { analyzer: self, options, settings: self.settings(options)?, priority, timings })
+    }
+
     /// Checks the options and applies the defaults.
     ///
     /// # Errors
