@@ -13,8 +13,8 @@ mod pixels;
 mod search;
 use crate::admission::budget::{AnalysisMemory, Budget, DecodedImageBudget, Exhausted};
 use bytes::Bytes;
+use decode::Cpu;
 pub use decode::DecodedImage;
-use decode::{CallerCpu, Cpu};
 use domain::{Reason, Unprocessed};
 use inference::{Embedding, Engine, Priority, Requester, RunError, trace};
 pub use options::{
@@ -110,12 +110,8 @@ impl Analyzer {
 
     /// Returns the thread pool for work on pixels, with the requester of [`Self::on_behalf_of`] and
     /// the deadline of [`Self::before`].
-    pub(crate) fn cpu(&self) -> CallerCpu<'_> {
-        CallerCpu {
-            cpu: &self.inner.cpu,
-            requester: self.engine.requester(),
-            deadline: self.engine.deadline(),
-        }
+    pub(crate) fn cpu(&self) -> Cpu {
+        self.inner.cpu.for_caller(self.engine.requester(), self.engine.deadline())
     }
 }
 

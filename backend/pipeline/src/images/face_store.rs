@@ -207,10 +207,10 @@ impl FaceStore {
         &self,
         faces: Vec<(Arc<Frame>, Arc<Frame>)>,
     ) -> Result<StoredBlobs, IngestError> {
-        let encoding = self.analyzer.cpu().run(move || {
+        let encode = move || {
             faces.iter().flat_map(|(crop, chip)| [Encoded::crop(crop), Encoded::chip(chip)]).collect()
-        });
-        let encoded: Vec<Encoded> = encoding.await?.output;
+        };
+        let encoded: Vec<Encoded> = self.analyzer.cpu().run(encode).await?.output;
         let written = self.write_encoded(encoded).await?;
         let pairs = written.as_chunks::<2>().0.iter();
         let faces = pairs.map(|[(crop, _), (chip, _)]| Some((crop.clone(), chip.clone()))).collect();

@@ -134,30 +134,28 @@ impl Ingest {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let analysis = self.without_faces(analysis, &suppressed.faces).await?;
-            let (shown, duplicate) = match incoming.dedupe {
+            let (shown, is_duplicate) = match incoming.dedupe {
                 Dedupe::Near => self.find_duplicate(incoming.collection, &analysis, &options).await?,
-                _ => (ShownFaces::default(), None),
+                _ => (ShownFaces::default(), false),
             };
             // The collection's first erasure may have been committed since `checks` was read. The
             // faces that it erased must not be written as blobs, so the loop starts again.
             if !checks && !analysis.faces.is_empty() && suppressor.suppresses(incoming.collection).await? {
                 continue;
             }
-            if duplicate.is_some() {
-                match retried("settle_near", || self.settle_near(&incoming, claim, &analysis, &shown)).await?
-                {
-                    Some(done) => return Ok(done),
-                    None => continue,
-                }
-            }
-            let blobs = self.faces.write_blobs(&analysis).await?;
+            let blobs = match is_duplicate {
+                true => None,
+                false => Some(self.faces.write_blobs(&analysis).await?),
+            };
             let partly = !suppressed.faces.is_empty();
-            let analyzed = Analyzed { analysis: &analysis, shown: &shown, blobs: &blobs, partly };
+            let analyzed = Analyzed { analysis: &analysis, shown: &shown, blobs: blobs.as_ref(), partly };
             // Only the transaction is repeated after a conflict, not the download and the analysis.
-            let recorded = retried("store_image", || self.record(&incoming, claim, &analyzed)).await?;
-            match recorded {
-                Some(done) => return Ok(done),
-                None => self.faces.discard_blobs(&blobs).await,
+            let call = if is_duplicate { "settle_near" } else { "store_image" };
+            if let Some(done) = retried(call, || self.record(&incoming, claim, &analyzed)).await? {
+                return Ok(done);
+            }
+            if let Some(blobs) = blobs {
+                self.faces.discard_blobs(&blobs).await;
             }
         }
         Err(StoreError::Conflict("versions of the image replace each other repeatedly; try again".into())
@@ -198,7 +196,7 @@ impl Ingest {
         // This is the only reference to the frame, so that no copy is made.
         let mut frame = Arc::unwrap_or_clone(analysis.frame);
         let mut left = std::mem::take(&mut analysis.faces);
-        let painted = self.faces.analyzer.cpu().run(move || {
+        let paint = move || {
             boxes.iter().for_each(|bbox| crop::paint_over(&mut frame, bbox, PAINT_MARGIN));
             for face in &mut left {
                 let (detection, chip) = (&face.detection, face.chip.take());
@@ -210,8 +208,8 @@ impl Ingest {
                 });
             }
             (frame, left)
-        });
-        let (frame, left) = painted.await?.output;
+        };
+        let (frame, left) = self.faces.analyzer.cpu().run(paint).await?.output;
         (analysis.frame, analysis.faces) = (Arc::new(frame), left);
         metrics::counter!("facecrawl_faces_suppressed_total").increment(faces.len() as u64);
         Ok(analysis)

@@ -261,7 +261,7 @@ impl VideoAnalyzer<'_> {
             return Ok(faces.into_iter().map(|face| FrameFace { face, cut: None }).collect());
         }
         let (frame, high_score) = (frame.clone(), self.high_score());
-        let cut = self.analyzer.cpu().run(move || {
+        let cut = move || {
             let boxes: Vec<Rect> = faces.iter().map(|face| face.detection.bbox).collect();
             let of = |(at, face): (usize, AnalyzedFace)| {
                 let may_be_best = face.quality.is_some() && face.detection.det_score >= high_score;
@@ -269,8 +269,8 @@ impl VideoAnalyzer<'_> {
                 FrameFace { face, cut }
             };
             faces.into_iter().enumerate().map(of).collect()
-        });
-        Ok(cut.await?.output)
+        };
+        Ok(self.analyzer.cpu().run(cut).await?.output)
     }
 }
 

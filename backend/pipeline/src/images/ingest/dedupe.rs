@@ -274,7 +274,7 @@ impl Ingest {
         collection: Uuid,
         analysis: &Analysis,
         options: &AnalyzeOptions,
-    ) -> Result<(ShownFaces, Option<Uuid>), IngestError> {
+    ) -> Result<(ShownFaces, bool), IngestError> {
         let store = &self.faces.store;
         let (p, d) = signed(&analysis.hashes);
         let candidates = store.images().near_candidates(store.pool(), collection, p, d).await?;
@@ -283,17 +283,13 @@ impl Ingest {
         if near.is_empty() {
             let mut shown = ShownFaces::of(analysis, &[]);
             shown.lacks_embeddings = lacks;
-            return Ok((shown, None));
+            return Ok((shown, false));
         }
         let extra = if lacks { self.missing_embeddings(analysis).await? } else { Vec::new() };
         let shown = ShownFaces::of(analysis, &extra);
         let mut tx = store.begin().await?;
         let (relation, _) = self.relation_to(&mut tx, analysis, &shown, &near).await?;
-        let duplicate = match relation {
-            Relation::Duplicate(image) => Some(image),
-            Relation::New | Relation::Supersedes(_) => None,
-        };
-        Ok((shown, duplicate))
+        Ok((shown, matches!(relation, Relation::Duplicate(_))))
     }
 
     /// Returns embeddings of the faces without one, in the order of the faces.

@@ -15,17 +15,18 @@ use store::images::{Image, NewImage};
 use uuid::Uuid;
 
 /// An analysed image that is about to be stored.
-pub(crate) struct Analyzed<'a> {
-    pub(crate) analysis: &'a Analysis,
-    pub(crate) shown: &'a ShownFaces,
-    pub(crate) blobs: &'a StoredBlobs,
+pub(super) struct Analyzed<'a> {
+    pub(super) analysis: &'a Analysis,
+    pub(super) shown: &'a ShownFaces,
+    /// `None` if the image seems to be a duplicate, which is not stored.
+    pub(super) blobs: Option<&'a StoredBlobs>,
     /// Whether some of its faces are omitted.
-    pub(crate) partly: bool,
+    pub(super) partly: bool,
 }
 
 /// The transaction that settles an image's row and completes its job.
-pub(crate) struct Settlement {
-    pub(crate) tx: Tx,
+pub(super) struct Settlement {
+    tx: Tx,
     claim: Option<Claim>,
     image_url: Uuid,
     moved_to: Option<String>,
@@ -35,7 +36,7 @@ pub(crate) struct Settlement {
 
 impl Ingest {
     /// Begins the transaction. Fails if the claim is lost, before anything is written.
-    pub(crate) async fn begin_settlement(
+    pub(super) async fn begin_settlement(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
@@ -51,7 +52,7 @@ impl Ingest {
     }
 
     /// Settles the row with the result and commits.
-    pub(crate) async fn commit_settlement(
+    pub(super) async fn commit_settlement(
         &self,
         settlement: Settlement,
         result: ImageUrlResult<'_>,
@@ -74,11 +75,10 @@ impl Ingest {
         Ok(())
     }
 
-    /// Stores the image, or settles it as a duplicate if another transaction stored it first.
-    /// Returns `None` without a change if the image must be examined again: it, its address or a
-    /// person in it was erased in the meantime, or a near image was stored, whose faces must be
-    /// compared first.
-    pub(crate) async fn record(
+    /// Stores the image, or settles it as a duplicate of a stored one. Returns `None` without a
+    /// change if the image must be examined again: it, its address or a person in it was erased in
+    /// the meantime, or its relation to the stored images changed.
+    pub(super) async fn record(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
@@ -102,17 +102,14 @@ impl Ingest {
                 // A smaller complete version may show faces that are missing here.
                 Nearness::Related { relation: Relation::Supersedes(_), .. } if incoming.incomplete => {}
                 Nearness::Related { relation: Relation::Duplicate(image), .. } => {
-                    let reason = Reason::NearDuplicate;
-                    self.commit_settlement(
-                        settlement,
-                        result(ImageState::Duplicate, Some(reason.clone()), image),
-                    )
-                    .await?;
-                    return Ok(Some(Ingested::Duplicate { image, reason }));
+                    let (result, done) = duplicate(image, Reason::NearDuplicate);
+                    self.commit_settlement(settlement, result).await?;
+                    return Ok(Some(done));
                 }
                 Nearness::Related { versions: found, .. } => versions = found,
             }
         }
+        let Some(blobs) = blobs else { return Ok(None) };
         let image = new_image(analysis, blobs.thumbnail.clone());
         let inserted = store.images().insert(settlement.tx.conn(), incoming.collection, &image).await?;
         if let Err(image) = inserted {
@@ -150,19 +147,17 @@ impl Ingest {
         dedupe: Dedupe,
         image: Uuid,
     ) -> Result<Ingested, IngestError> {
-        if dedupe == Dedupe::Off {
-            self.commit_settlement(settlement, result(ImageState::Processed, None, image)).await?;
-            let faces = self.faces.store.images().get(image).await?.face_count.unsigned_abs() as usize;
-            return Ok(Ingested::Stored { image, faces });
+        let (result, mut done) = match dedupe {
+            Dedupe::Off => (result(ImageState::Processed, None, image), Ingested::Stored { image, faces: 0 }),
+            _ => duplicate(image, Reason::ExactDuplicate),
+        };
+        self.commit_settlement(settlement, result).await?;
+        if let Ingested::Stored { faces, .. } = &mut done {
+            *faces = self.faces.store.images().get(image).await?.face_count.unsigned_abs() as usize;
         }
-        let reason = Reason::ExactDuplicate;
-        self.commit_settlement(settlement, result(ImageState::Duplicate, Some(reason.clone()), image))
-            .await?;
-        Ok(Ingested::Duplicate { image, reason })
+        Ok(done)
     }
-}
 
-impl Ingest {
     /// Settles the row of a file whose bytes are already stored. The file becomes an additional
     /// source of the stored image. Returns `None` if the stored image was deleted.
     pub(super) async fn settle_known(
@@ -171,11 +166,12 @@ impl Ingest {
         claim: Option<Claim>,
         known: &Image,
     ) -> Result<Option<Ingested>, IngestError> {
-        if incoming.dedupe == Dedupe::Off {
-            let done = Ingested::Stored { image: known.id, faces: known.face_count.unsigned_abs() as usize };
-            return self.settle(incoming, claim, result(ImageState::Processed, None, known.id), done).await;
-        }
-        self.settle_duplicate(incoming, claim, known.id, Reason::ExactDuplicate).await
+        let (image, faces) = (known.id, known.face_count.unsigned_abs() as usize);
+        let outcome = match incoming.dedupe {
+            Dedupe::Off => (result(ImageState::Processed, None, image), Ingested::Stored { image, faces }),
+            _ => duplicate(image, Reason::ExactDuplicate),
+        };
+        self.settle(incoming, claim, image, outcome).await
     }
 
     /// Settles the row of an unchanged file, which becomes an additional source of its stored
@@ -187,72 +183,27 @@ impl Ingest {
         claim: Claim,
         image: Uuid,
     ) -> Result<Option<Ingested>, IngestError> {
-        if incoming.dedupe != Dedupe::Off {
-            return self.settle_duplicate(incoming, Some(claim), image, Reason::NotModified).await;
+        let (mut settled, done) = duplicate(image, Reason::NotModified);
+        if incoming.dedupe == Dedupe::Off {
+            settled.state = ImageState::Processed;
         }
-        let done = Ingested::Duplicate { image, reason: Reason::NotModified };
-        let result = result(ImageState::Processed, Some(Reason::NotModified), image);
-        self.settle(incoming, Some(claim), result, done).await
-    }
-
-    /// Settles the row of another file of a stored image. The file becomes an additional source of
-    /// the image. Returns `None` if the image must be examined again: something of it was erased in
-    /// the meantime, or its relation to the stored images changed.
-    pub(super) async fn settle_near(
-        &self,
-        incoming: &Incoming,
-        claim: Option<Claim>,
-        analysis: &Analysis,
-        shown: &ShownFaces,
-    ) -> Result<Option<Ingested>, IngestError> {
-        let (collection, address) = (incoming.collection, Some(address_of(incoming)));
-        let mut settlement = self.begin_settlement(incoming, claim).await?;
-        let tx = &mut settlement.tx;
-        self.faces.store.suppressions().lock(tx.conn(), collection, false).await?;
-        if !self.faces.suppressor.parts(tx, collection, address, &seen(analysis)).await?.is_clear() {
-            return Ok(None);
-        }
-        let nearness = self.find_relation_locked(tx, collection, analysis, shown).await?;
-        let Nearness::Related { relation: Relation::Duplicate(image), .. } = nearness else {
-            return Ok(None);
-        };
-        let reason = Reason::NearDuplicate;
-        let settled = result(ImageState::Duplicate, Some(reason.clone()), image);
-        self.commit_settlement(settlement, settled).await?;
-        Ok(Some(Ingested::Duplicate { image, reason }))
-    }
-
-    async fn settle_duplicate(
-        &self,
-        incoming: &Incoming,
-        claim: Option<Claim>,
-        image: Uuid,
-        reason: Reason,
-    ) -> Result<Option<Ingested>, IngestError> {
-        let done = Ingested::Duplicate { image, reason: reason.clone() };
-        self.settle(incoming, claim, result(ImageState::Duplicate, Some(reason), image), done).await
+        self.settle(incoming, Some(claim), image, (settled, done)).await
     }
 
     async fn settle(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
-        result: ImageUrlResult<'_>,
-        done: Ingested,
+        image: Uuid,
+        (result, done): (ImageUrlResult<'_>, Ingested),
     ) -> Result<Option<Ingested>, IngestError> {
+        let Incoming { collection, image_url, moved_to, .. } = incoming;
         let mut settlement = self.begin_settlement(incoming, claim).await?;
         let (store, conn) = (&self.faces.store, settlement.tx.conn());
-        store.suppressions().lock(conn, incoming.collection, false).await?;
-        let moved_to = incoming.moved_to.as_deref();
-        if store
-            .suppressions()
-            .suppresses_url(&mut *conn, incoming.collection, incoming.image_url, moved_to)
-            .await?
-        {
-            return Ok(None);
-        }
-        if let Some(image) = result.image
-            && !self.faces.store.images().lock(settlement.tx.conn(), image).await?
+        let suppressions = store.suppressions();
+        suppressions.lock(conn, *collection, false).await?;
+        if suppressions.suppresses_url(&mut *conn, *collection, *image_url, moved_to.as_deref()).await?
+            || !store.images().lock(conn, image).await?
         {
             return Ok(None);
         }
@@ -261,8 +212,13 @@ impl Ingest {
     }
 }
 
+/// Returns the result of the URL of a duplicate of a stored image.
+fn duplicate(image: Uuid, reason: Reason) -> (ImageUrlResult<'static>, Ingested) {
+    (result(ImageState::Duplicate, Some(reason.clone()), image), Ingested::Duplicate { image, reason })
+}
+
 /// Returns the result of an image URL whose image is stored.
-pub(crate) fn result(state: ImageState, reason: Option<Reason>, image: Uuid) -> ImageUrlResult<'static> {
+fn result(state: ImageState, reason: Option<Reason>, image: Uuid) -> ImageUrlResult<'static> {
     ImageUrlResult { state, reason, detail: None, image: Some(image) }
 }
 
