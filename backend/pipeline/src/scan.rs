@@ -13,7 +13,8 @@
 //! continues after the last part that is stored. The files remain where they are.
 use crate::crawls::closing;
 use crate::domain::{
-    ChangeError, CrawlError, Row, RowEnd, VideoRequest, collection_id, count_outcome, forget_jobs, profile_of,
+    ChangeError, CrawlError, Row, RowEnd, VideoRequest, collection_id, count_outcome, forget_emptied_video,
+    forget_jobs, profile_of, video_end,
 };
 use crate::images::face_store::{FaceStore, IngestError};
 use crate::images::ingest::{Incoming, Ingest, Ingested};
@@ -29,7 +30,7 @@ use store::crawls::Crawl;
 use store::crawls::ledger::Ledger;
 use store::crawls::pages::{Admitted, NewImageUrl};
 use store::videos::crawled::VideoCounts;
-use store::videos::{NewVideo, Video, VideoEnd};
+use store::videos::{NewVideo, Video};
 use store::{Store, StoreError, retried};
 use tokio::task::JoinHandle;
 use url::Url;
@@ -372,8 +373,7 @@ impl Scan {
             let mut tx = self.store.begin().await?;
             self.store.suppressions().lock(tx.conn(), new.collection, false).await?;
             self.store.crawled_videos().record_duplicate(tx.conn(), id, new, original).await?;
-            let jobs = self.store.erasures().erase_emptied_video(tx.conn(), id).await?;
-            forget_jobs(&self.faces.queue, &mut tx, &jobs).await?;
+            forget_emptied_video(&self.store, &self.faces.queue, &mut tx, id).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(())
         })
@@ -401,14 +401,7 @@ impl Scan {
             ReadVideoError::Options(_) => (Unprocessed::Failed, Reason::BadOptions),
             ReadVideoError::Ingest(error) => return self.after_store_error(id, error).await,
         };
-        let end = VideoEnd {
-            state: VideoState::Failed,
-            people: None,
-            reason: Some(reason.clone()),
-            detail: Some(&detail),
-            original: None,
-            keeps_file: false,
-        };
+        let end = video_end(VideoState::Failed, reason.clone(), Some(&detail));
         let ended = retried("fail_scanned_video", || async {
             let mut tx = self.store.begin().await?;
             // An erasure finds the video ended, or this transaction finds what was erased.
@@ -416,8 +409,7 @@ impl Scan {
             self.store.crawled_videos().hold_scanned(tx.conn(), id, self.crawl.id).await?;
             self.store.videos().end(tx.conn(), id, end.clone()).await?;
             // A crawl may have found the same file.
-            let jobs = self.store.erasures().erase_emptied_video(tx.conn(), id).await?;
-            forget_jobs(&self.faces.queue, &mut tx, &jobs).await?;
+            forget_emptied_video(&self.store, &self.faces.queue, &mut tx, id).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(())
         })

@@ -7,6 +7,7 @@
 use inference::Priority;
 use metrics::{Gauge, Unit, describe_gauge, gauge};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
@@ -221,6 +222,26 @@ impl std::fmt::Debug for GaugeGuard {
 impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.gauge.decrement(self.by);
+    }
+}
+
+/// Bytes that are included in a total until this value is dropped. Nothing waits for them.
+#[derive(Debug)]
+pub(crate) struct HeldBytes {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl HeldBytes {
+    pub(crate) fn new(total: &Arc<AtomicUsize>, bytes: usize) -> Self {
+        total.fetch_add(bytes, Ordering::Relaxed);
+        Self { total: total.clone(), bytes }
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

@@ -12,9 +12,8 @@
 //! The jobs that follow are enqueued in the transaction that ends the crawl. They are therefore not
 //! lost, and they do not exist if the transaction is rolled back.
 use crate::Crawls;
-use crate::domain::forget_jobs;
 use crate::domain::jobs::{NextRun, WebhookMessage};
-use crate::domain::{ChangeError, CrawlError, CrawlOptions, jobs};
+use crate::domain::{ChangeError, CrawlError, CrawlOptions, forget_jobs, jobs};
 use domain::{CrawlState, Reason};
 use queue::{ClaimedJob, Handler, Outcome, Queue, QueueError};
 use store::crawls::ledger::Outcomes;

@@ -405,35 +405,6 @@ impl<'a> FetchPolicy<'a> {
     }
 }
 
-/// The policy for an address of a video that a caller named, and for the files of its playlist.
-/// Only the delay of each host applies. Without it, a caller or a playlist could make the service
-/// send many requests to someone else's host.
-pub(crate) struct Paced<'a> {
-    context: &'a Context,
-    permit_guard: PermitGuard,
-}
-
-impl<'a> Paced<'a> {
-    pub(crate) fn new(context: &'a Context) -> Self {
-        Self { context, permit_guard: PermitGuard::new(context.throttle.clone()) }
-    }
-}
-
-#[async_trait::async_trait]
-impl HopPolicy for Paced<'_> {
-    async fn admit(&self, url: &Url) -> Result<(), FetchError> {
-        self.permit_guard.acquire(url, self.context.throttle.delay(None, None)).await
-    }
-
-    async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
-        self.permit_guard.end(status, retry_after, took).await;
-    }
-
-    fn abandoned(&self, _url: &Url) {
-        self.permit_guard.abandon();
-    }
-}
-
 /// Returns whether a page belongs to the crawl. `home` is the URL to which its seed redirected.
 pub(crate) fn in_scope(view: &CrawlView, home: Option<&Url>, url: &Url) -> bool {
     let (scope, allow) = (view.options.scope, &view.options.allow);

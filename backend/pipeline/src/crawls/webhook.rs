@@ -9,11 +9,9 @@ use super::{CrawlError, Crawls};
 use crate::admission::places::{Place, Places};
 use crate::crawls::{Config, closing};
 use crate::domain::jobs::WebhookMessage;
-use crate::domain::{CrawlOptions, Secret, jobs};
+use crate::domain::{CrawlOptions, Secret, hex, jobs};
 use crawler::Fetcher;
-use hmac::{Hmac, KeyInit, Mac};
 use queue::{ClaimedJob, Handler, Outcome};
-use sha2::Sha256;
 use std::sync::Arc;
 use std::time::Duration;
 use store::collections::{SALT, WebhookSigner};
@@ -127,13 +125,7 @@ fn signatures(secrets: &[Secret], timestamp: &str, body: &str) -> String {
 /// Returns `sha256=` and the hexadecimal HMAC-SHA256 (RFC 2104) of `timestamp.body` under the
 /// secret. The signed timestamp prevents the replay of an old message as a new one.
 fn sign(secret: &Secret, timestamp: &str, body: &str) -> String {
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("HMAC accepts a key of any length");
-    for part in [timestamp, ".", body] {
-        mac.update(part.as_bytes());
-    }
-    let digits: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256={digits}")
+    format!("sha256={}", hex(&secret.hmac(&[timestamp.as_bytes(), b".", body.as_bytes()])))
 }
 
 /// Maximum number of messages that a process sends concurrently ("places"). A message that waits
@@ -241,11 +233,7 @@ pub(crate) fn secrets(service: &Secret, signers: &[WebhookSigner]) -> Vec<Secret
 }
 
 fn derived(service: &Secret, salt: &[u8]) -> Secret {
-    let mut mac = Hmac::<Sha256>::new_from_slice(service.reveal().as_bytes())
-        .expect("HMAC accepts a key of any length");
-    mac.update(LABEL);
-    mac.update(salt);
-    Secret::new(mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    Secret::new(hex(&service.hmac(&[LABEL, salt])))
 }
 
 #[cfg(test)]

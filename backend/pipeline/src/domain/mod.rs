@@ -4,13 +4,14 @@
 pub mod jobs;
 mod options;
 
-use domain::{Reason, Unprocessed};
+use domain::{Reason, Unprocessed, VideoState};
+use hmac::{Hmac, KeyInit, Mac};
 pub(crate) use options::SeedCounts;
 pub use options::{
     CannotRefine, CrawlOptions, Dedupe, Interval, Rotate, Sitemaps, VideoLimits, VideoRequest,
 };
-use queue::Claim;
-use queue::{ClaimedJob, Queue, QueueError};
+use queue::{Claim, ClaimedJob, Queue, QueueError};
+use sha2::Sha256;
 use std::fmt;
 use std::time::{Duration, Instant};
 use store::collections::Collection;
@@ -18,6 +19,7 @@ pub use store::collections::DEFAULT_COLLECTION;
 use store::crawls::ledger::Ledger;
 use store::crawls::pages::{ImageUrlResult, PageResult};
 use store::db::deletions::LedgerJobs;
+use store::videos::VideoEnd;
 use store::{Blobs, Store, StoreError, Tx};
 use uuid::Uuid;
 use vision::Profile;
@@ -158,6 +160,19 @@ impl Secret {
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
+
+    /// Returns the HMAC-SHA256 (RFC 2104) of the joined parts under the secret.
+    pub(crate) fn hmac(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(self.0.as_bytes()).expect("HMAC accepts a key of any length");
+        parts.iter().for_each(|part| mac.update(part));
+        mac.finalize().into_bytes().into()
+    }
+}
+
+/// Returns two lower-case digits for each byte.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl fmt::Debug for Secret {
@@ -214,6 +229,23 @@ pub async fn forget_jobs(queue: &Queue, tx: &mut Tx, jobs: &LedgerJobs) -> Resul
         queue.groups().redact(tx.conn(), &videos).await?;
     }
     Ok(())
+}
+
+/// Returns the end of a video of which no further part is stored, and whose file is deleted.
+pub(crate) fn video_end(state: VideoState, reason: Reason, detail: Option<&str>) -> VideoEnd<'_> {
+    VideoEnd { state, people: None, reason: Some(reason), detail, original: None, keeps_file: false }
+}
+
+/// Erases the address of a video that ended without a part. Call it in the transaction that ends
+/// the video.
+pub(crate) async fn forget_emptied_video(
+    store: &Store,
+    queue: &Queue,
+    tx: &mut Tx,
+    id: Uuid,
+) -> Result<(), ChangeError> {
+    let jobs = store.erasures().erase_emptied_video(tx.conn(), id).await?;
+    Ok(forget_jobs(queue, tx, &jobs).await?)
 }
 
 #[derive(Clone, Copy, Debug)]

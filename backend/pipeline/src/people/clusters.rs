@@ -19,7 +19,7 @@
 //! Embeddings have length 1. The mean similarity of all pairs between two clusters is therefore the
 //! dot product of their mean embeddings. A cluster is stored as one mean vector and a weight.
 use crate::domain::jobs::ClusterJob;
-use crate::domain::{TURN, Turn, jobs};
+use crate::domain::{ChangeError, TURN, Turn, jobs};
 use queue::{Claim, ClaimedJob, Handler, Outcome, Queue, QueueError};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
@@ -33,16 +33,6 @@ use uuid::Uuid;
 const BATCH: i64 = 500;
 /// Maximum number of neighbours of a face.
 const NEIGHBOURS: i64 = 24;
-
-#[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Queue(#[from] QueueError),
-}
-
-crate::domain::transient!(ClusterError);
 
 /// Starts clusterings. Cloning it is cheap.
 #[derive(Clone)]
@@ -61,12 +51,12 @@ impl Clusters {
     /// progress, returns that run and `false`, and enqueues its job if it has none.
     ///
     /// # Errors
-    /// Fails with [`ClusterError`] if the store or the queue fails.
+    /// Fails with [`ChangeError`] if the store or the queue fails.
     pub async fn begin(
         &self,
         scope: &ClusterScope,
         threshold: f32,
-    ) -> Result<(Clustering, bool), ClusterError> {
+    ) -> Result<(Clustering, bool), ChangeError> {
         let begun = retried("begin_clustering", || async {
             let mut tx = self.store.begin().await?;
             let begun = self.store.clusters().begin(tx.conn(), scope, threshold).await?;
@@ -75,7 +65,7 @@ impl Clusters {
                 .enqueue(tx.conn(), &[ClusterJob { clustering_id: id }.job(scope.collection_id)])
                 .await?;
             tx.commit().await?;
-            Ok::<_, ClusterError>(begun)
+            Ok::<_, ChangeError>(begun)
         })
         .await?;
         let (Ok(id) | Err(id)) = begun;
@@ -103,7 +93,7 @@ pub(crate) async fn step(
     claim: Claim,
     run: &Clustering,
     after: Uuid,
-) -> Result<Step, ClusterError> {
+) -> Result<Step, ChangeError> {
     let scope = scope_of(run);
     let batch = store.clusters().unclustered(&scope, after, BATCH).await?;
     let Some(&last) = batch.last() else { return Ok(Step::NoneLeft) };
@@ -315,9 +305,9 @@ impl Handler for ClusterCollection {
         };
         let error = match self.cluster(payload.clustering_id, &job, &cancel).await {
             Ok(outcome) => return outcome,
-            Err(ClusterError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
+            Err(ChangeError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
             // The clustering was deleted with its collection.
-            Err(ClusterError::Store(StoreError::NotFound { .. })) => return Outcome::Done,
+            Err(ChangeError::Store(StoreError::NotFound { .. })) => return Outcome::Done,
             Err(error) => error.to_string(),
         };
         // Each step resets the number of attempts.
@@ -344,7 +334,7 @@ impl ClusterCollection {
         id: Uuid,
         job: &ClaimedJob,
         cancel: &CancellationToken,
-    ) -> Result<Outcome, ClusterError> {
+    ) -> Result<Outcome, ChangeError> {
         let (claim, turn) = (job.claim, Turn::of(&self.queue, job, TURN));
         let run = self.store.clusters().get(id).await?;
         let left = self.store.clusters().count_unclustered(&scope_of(&run)).await?;

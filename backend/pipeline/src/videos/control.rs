@@ -2,7 +2,9 @@
 
 use crate::crawls::closing;
 use crate::domain::jobs::VideoJob;
-use crate::domain::{ChangeError, VideoLimits, VideoRequest, discard_blobs, drop_blobs, forget_jobs};
+use crate::domain::{
+    ChangeError, VideoLimits, VideoRequest, discard_blobs, drop_blobs, forget_emptied_video, video_end,
+};
 use domain::{JobKind, Reason, VideoState};
 use queue::Queue;
 use std::time::Duration;
@@ -237,17 +239,9 @@ impl Videos {
             self.queue.groups().cancel(tx.conn(), id, ALL_JOBS).await?;
             // An erasure finds the video ended, or this transaction finds what was erased.
             store.suppressions().lock(tx.conn(), collection, false).await?;
-            let end = VideoEnd {
-                state: VideoState::Cancelled,
-                people: None,
-                reason: Some(Reason::Cancelled),
-                detail: None,
-                original: None,
-                keeps_file: false,
-            };
+            let end = video_end(VideoState::Cancelled, Reason::Cancelled, None);
             let unused = store.videos().end(tx.conn(), id, end).await?;
-            let jobs = store.erasures().erase_emptied_video(tx.conn(), id).await?;
-            forget_jobs(&self.queue, &mut tx, &jobs).await?;
+            forget_emptied_video(store, &self.queue, &mut tx, id).await?;
             tx.commit().await?;
             Ok::<_, ChangeError>(unused)
         })
@@ -315,8 +309,11 @@ impl Videos {
     /// # Errors
     /// Fails if the store or the queue fails. Earlier repairs are kept.
     pub async fn reconcile(&self) -> Result<u64, ChangeError> {
-        let (mut repaired, mut after) =
-            (self.cancel_held_jobs().await? + self.drop_failed_files().await?, Uuid::nil());
+        let (mut repaired, mut after) = (0, Uuid::nil());
+        for kind in [JobKind::ScanVideo, JobKind::FetchVideo] {
+            repaired += self.cancel_held_jobs(kind).await?;
+        }
+        repaired += self.drop_failed_files().await?;
         loop {
             let live = self.store.videos().live(after, CHUNK).await?;
             let Some(last) = live.last() else { return Ok(repaired) };
@@ -332,12 +329,7 @@ impl Videos {
 
     /// Cancels the held jobs of videos that have ended or were deleted. A paused video ends without
     /// its job if its crawl is cancelled or deleted, or if it is erased.
-    async fn cancel_held_jobs(&self) -> Result<u64, ChangeError> {
-        let scans = self.cancel_held_jobs_of(JobKind::ScanVideo).await?;
-        Ok(scans + self.cancel_held_jobs_of(JobKind::FetchVideo).await?)
-    }
-
-    async fn cancel_held_jobs_of(&self, kind: JobKind) -> Result<u64, ChangeError> {
+    async fn cancel_held_jobs(&self, kind: JobKind) -> Result<u64, ChangeError> {
         let (mut cancelled, mut after) = (0, Uuid::nil());
         loop {
             let mut tx = self.store.begin().await?;
@@ -367,21 +359,15 @@ impl Videos {
             return Ok(false);
         }
         self.store.suppressions().lock(tx.conn(), collection, false).await?;
-        let end = VideoEnd {
-            state: VideoState::Failed,
-            people: None,
-            reason: Some(Reason::JobDiscarded),
-            detail: Some("in every attempt, the worker ended or the handler panicked"),
-            original: None,
-            keeps_file: true,
-        };
+        let detail = "in every attempt, the worker ended or the handler panicked";
+        let end = video_end(VideoState::Failed, Reason::JobDiscarded, Some(detail));
+        let end = VideoEnd { keeps_file: true, ..end };
         match self.store.videos().end(tx.conn(), id, end).await {
             // It ended or was deleted in the meantime.
             Err(StoreError::Conflict(_) | StoreError::NotFound { .. }) => return Ok(false),
             ended => self.store.blobs().record_deletions(tx.conn(), ended?).await?,
         };
-        let jobs = self.store.erasures().erase_emptied_video(tx.conn(), id).await?;
-        forget_jobs(&self.queue, &mut tx, &jobs).await?;
+        forget_emptied_video(&self.store, &self.queue, &mut tx, id).await?;
         tx.commit().await?;
         Ok(true)
     }

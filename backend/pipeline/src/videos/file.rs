@@ -4,8 +4,9 @@
 //! If a crawl found the video, the crawl's rules apply to each request, as they do to images. For
 //! an address that a caller named, and the files of its playlist, the guard and the host's delay
 //! apply.
-use crate::crawls::context::{Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED, Paced};
+use crate::crawls::context::{Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED};
 use crate::crawls::job_error::JobError;
+use crate::crawls::politeness::host_throttle::Paced;
 use crate::videos::store::VideoFile;
 use bytes::{Bytes, BytesMut};
 use crawler::fetch::{Download, Kind, Validators};
@@ -183,7 +184,7 @@ pub(crate) async fn fetch_address(
     let (_, limit) = context.fetcher.video_limits();
     let source = Source { context, video, view, deadline: Instant::now() + limit };
     source.check_pages().await?;
-    source.check_allowed(address).await?;
+    source.check_allowed(address.as_str()).await?;
     let known = source.known(address).await?;
     let validators = known.as_ref().map(|known| Validators {
         url: address.clone(),
@@ -216,7 +217,7 @@ pub(crate) async fn check_allowed(context: &Context, video: &Video) -> Result<()
     let source = Source { context, video, view: None, deadline: Instant::now() };
     source.check_pages().await?;
     match &video.source_url {
-        Some(address) => source.check_address(address).await,
+        Some(address) => source.check_allowed(address).await,
         None => Ok(()),
     }
 }
@@ -286,7 +287,11 @@ impl Source<'_> {
     /// Opens a file, under the crawl's rules if a crawl found it.
     async fn open(&self, request: Request) -> Result<Download, CopyError> {
         let Some(view) = &self.view else {
-            return Ok(self.context.fetcher.download(request, &Paced::new(self.context)).await?);
+            return Ok(self
+                .context
+                .fetcher
+                .download(request, &Paced::new(&self.context.throttle, None))
+                .await?);
         };
         let download = FetchPolicy::new(self.context, view, Area::Anywhere).download(request).await?;
         self.check_directives(&download.head.robots_tags)?;
@@ -297,7 +302,7 @@ impl Source<'_> {
     async fn fetch(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
         let fetched = match &self.view {
             Some(view) => FetchPolicy::new(self.context, view, Area::Anywhere).fetch(request).await?,
-            None => self.context.fetcher.fetch(request, &Paced::new(self.context)).await?,
+            None => self.context.fetcher.fetch(request, &Paced::new(&self.context.throttle, None)).await?,
         };
         self.check_directives(&fetched.robots_tags)?;
         Ok((fetched.body, fetched.url))
@@ -316,7 +321,7 @@ impl Source<'_> {
     /// Opens a file of a playlist. Waits for its host, and fails if the file or the address after
     /// redirects is suppressed.
     async fn open_file(&self, url: &Url) -> Result<Download, CopyError> {
-        self.check_allowed(url).await?;
+        self.check_allowed(url.as_str()).await?;
         let download = loop {
             match self.open(Request::new(url.clone(), Kind::Video)).await {
                 Err(error) => self.wait_for_host(error).await?,
@@ -324,14 +329,14 @@ impl Source<'_> {
             }
         };
         if download.head.url != *url {
-            self.check_allowed(&download.head.url).await?;
+            self.check_allowed(download.head.url.as_str()).await?;
         }
         Ok(download)
     }
 
     /// Works like [`Self::open_file`] for a playlist. Returns it with its address after redirects.
     async fn fetch_patiently(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
-        self.check_allowed(&request.url).await?;
+        self.check_allowed(request.url.as_str()).await?;
         let (text, answered) = loop {
             match self.fetch(request.clone()).await {
                 Err(error) => self.wait_for_host(error).await?,
@@ -339,7 +344,7 @@ impl Source<'_> {
             }
         };
         if answered != request.url {
-            self.check_allowed(&answered).await?;
+            self.check_allowed(answered.as_str()).await?;
         }
         Ok((text, answered))
     }
@@ -369,11 +374,7 @@ impl Source<'_> {
     }
 
     /// Fails if the address is suppressed in the collection of the video.
-    async fn check_allowed(&self, address: &Url) -> Result<(), CopyError> {
-        self.check_address(address.as_str()).await
-    }
-
-    async fn check_address(&self, address: &str) -> Result<(), CopyError> {
+    async fn check_allowed(&self, address: &str) -> Result<(), CopyError> {
         let store = &self.context.store;
         let suppressed = retried("suppresses_address", || async {
             let mut tx = store.begin().await?;

@@ -6,14 +6,13 @@ use crate::crawls::closing;
 use crate::crawls::context::Context;
 use crate::crawls::job_error::{DISK_FULL_WAIT, JobError};
 use crate::domain::jobs::VideoJob;
-use crate::domain::{ChangeError, Turn, VideoLimits, discard_blobs, forget_jobs, jobs};
+use crate::domain::{ChangeError, Turn, VideoLimits, discard_blobs, forget_jobs, jobs, video_end};
 use crate::videos::file;
 use crate::videos::file::CopyError;
 use crate::videos::store::{ReadVideoError, VideoFile, VideoReader, read_video, video_stopped};
 use crate::{AnalyzeError, IngestError, VideoAnalyzeError};
 use domain::{Reason, VideoState};
-use queue::NewJob;
-use queue::{ClaimedJob, Handler, Outcome, QueueError};
+use queue::{ClaimedJob, Handler, NewJob, Outcome, QueueError};
 use std::sync::Arc;
 use std::time::Duration;
 use store::videos::{Video, VideoEnd};
@@ -344,14 +343,8 @@ impl VideoHandler {
         original: Option<Uuid>,
         spent: bool,
     ) -> Outcome {
-        let end = VideoEnd {
-            state: VideoState::Failed,
-            people: None,
-            reason: Some(reason),
-            detail: Some(detail),
-            original,
-            keeps_file: spent,
-        };
+        let end = video_end(VideoState::Failed, reason, Some(detail));
+        let end = VideoEnd { original, keeps_file: spent, ..end };
         match self.fail(job, id, end, spent).await {
             Ok(()) => Outcome::Settled,
             Err(IngestError::Queue(QueueError::Stale(_))) => Outcome::Stale,

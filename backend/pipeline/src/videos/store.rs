@@ -8,7 +8,7 @@ use super::analyze::{
     FrameFaces, Resume, TrackFace, VideoAnalyzeError, VideoAnalyzer, VideoOptions, VideoPart, VideoParts,
     VideoProgress, VideoSummary, VideoTrack, number_people,
 };
-use crate::domain::{VideoRequest, forget_jobs, profile_of};
+use crate::domain::{VideoRequest, forget_emptied_video, profile_of};
 use crate::images::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
 use domain::{Reason, VideoState};
 use inference::Priority;
@@ -280,8 +280,7 @@ impl StoredVideo<'_> {
             }
             let unused = store.videos().end(tx.conn(), self.id, end.clone()).await?;
             store.tracks().number_people(tx.conn(), &numbers).await?;
-            let jobs = store.erasures().erase_emptied_video(tx.conn(), self.id).await?;
-            forget_jobs(queue, &mut tx, &jobs).await?;
+            forget_emptied_video(store, queue, &mut tx, self.id).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(Some(unused))
         })

@@ -10,9 +10,8 @@
 //! run.
 use crate::admission::places::RetryTimes;
 use crate::crawls::Config;
-use crawler::FetchError;
 use crawler::pace::{Bounds, Pace, RequestOutcome};
-use crawler::urls;
+use crawler::{FetchError, HopPolicy, urls};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -365,6 +364,36 @@ impl PermitGuard {
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let throttle = self.throttle.clone();
         Some(runtime.spawn(async move { throttle.end(permit, outcome).await }))
+    }
+}
+
+/// The policy of a fetch for which only the delay of each host applies: of a robots.txt, of an
+/// address of a video that a caller named, and of the files of its playlist. Without the delay, a
+/// caller or a playlist could make the service send many requests to someone else's host.
+pub(crate) struct Paced<'a> {
+    throttle: &'a HostThrottle,
+    own_delay: Option<RequestedDelay>,
+    permit_guard: PermitGuard,
+}
+
+impl<'a> Paced<'a> {
+    pub(crate) fn new(throttle: &'a Arc<HostThrottle>, own_delay: Option<RequestedDelay>) -> Self {
+        Self { throttle, own_delay, permit_guard: PermitGuard::new(throttle.clone()) }
+    }
+}
+
+#[async_trait::async_trait]
+impl HopPolicy for Paced<'_> {
+    async fn admit(&self, url: &Url) -> Result<(), FetchError> {
+        self.permit_guard.acquire(url, self.throttle.delay(self.own_delay, None)).await
+    }
+
+    async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
+        self.permit_guard.end(status, retry_after, took).await;
+    }
+
+    fn abandoned(&self, _url: &Url) {
+        self.permit_guard.abandon();
     }
 }
 

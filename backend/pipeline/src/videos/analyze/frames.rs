@@ -5,6 +5,7 @@ use futures::{Stream, StreamExt, ready};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -155,12 +156,8 @@ struct ReadTask {
     state: ReadState,
 }
 
-/// Whether a reader continues after a frame or a segment.
-enum Next {
-    Continue,
-    /// It has ended: the last frame was sent, or nobody receives frames.
-    End,
-}
+/// A break means that the last frame was sent, or that nobody receives frames.
+type Next = ControlFlow<()>;
 
 impl ReadTask {
     /// Sends the frames of all steps, and returns the state after them.
@@ -175,12 +172,12 @@ impl ReadTask {
                     Err(error) if self.state.any && is_damage(&error) => {
                         self.state.damage.get_or_insert(ended_by(&error));
                         self.state.ended = true;
-                        Next::End
+                        Next::Break(())
                     }
                     next => next?,
                 },
             };
-            if matches!(next, Next::End) {
+            if next.is_break() {
                 break;
             }
         }
@@ -198,21 +195,21 @@ impl ReadTask {
             let reduced = ReducedFrame::of(&read.frame);
             let read = ReadFrame { at_us: read.at_us, content: Content::Pixels(read.frame), reduced };
             let next = self.send(read, sender);
-            if matches!(next, Next::End) {
+            if next.is_break() {
                 let damage = frames.stop();
                 self.state.damage = self.state.damage.take().or(damage);
                 return Ok(next);
             }
         }
         self.state.damage = self.state.damage.take().or_else(|| frames.damage().cloned());
-        Ok(Next::Continue)
+        Ok(Next::Continue(()))
     }
 
     fn send(&mut self, read: ReadFrame, sender: &async_mpsc::Sender<Read>) -> Next {
         self.state.any = true;
         let at_us = read.at_us;
         let sent = sender.blocking_send(Ok(read));
-        if sent.is_err() || at_us >= self.until_us { Next::End } else { Next::Continue }
+        if sent.is_err() || at_us >= self.until_us { Next::Break(()) } else { Next::Continue(()) }
     }
 }
 

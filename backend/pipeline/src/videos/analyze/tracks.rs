@@ -1,10 +1,11 @@
 //! Joins the faces of frames into tracks, and embeds their best shots.
 
 use super::{Cut, FrameFace, TrackFace, VideoAnalyzeError, VideoAnalyzer, VideoTrack};
+use crate::admission::budget::HeldBytes;
 use crate::images::analyze::AnalyzedFace;
 use inference::Embedding;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tracking::people::MAX_TRACKS;
 use tracking::{Config, Observation, Shot, Track, Tracker, split};
 use vision::{Detection, Frame, QualityReport};
@@ -22,26 +23,6 @@ struct Kept {
     _held: HeldBytes,
 }
 
-/// Counts the bytes of an image until it is dropped.
-#[derive(Debug)]
-struct HeldBytes {
-    all: Arc<AtomicU64>,
-    bytes: u64,
-}
-
-impl HeldBytes {
-    fn new(all: &Arc<AtomicU64>, bytes: u64) -> Self {
-        all.fetch_add(bytes, Ordering::Relaxed);
-        Self { all: all.clone(), bytes }
-    }
-}
-
-impl Drop for HeldBytes {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
 /// Collects the tracks of one video, part by part.
 pub(super) struct TrackCollector<'a> {
     video: &'a VideoAnalyzer<'a>,
@@ -52,7 +33,7 @@ pub(super) struct TrackCollector<'a> {
     /// Highest number of a track of earlier parts.
     numbers: u32,
     /// Bytes of the images of all faces that may become best shots.
-    held: Arc<AtomicU64>,
+    held: Arc<AtomicUsize>,
 }
 
 impl<'a> TrackCollector<'a> {
@@ -74,7 +55,7 @@ impl<'a> TrackCollector<'a> {
 
     /// Returns whether the part must end, because its images take too much memory.
     pub(super) fn is_full(&self) -> bool {
-        self.held.load(Ordering::Relaxed) > self.video.options.max_image_bytes
+        self.held.load(Ordering::Relaxed) as u64 > self.video.options.max_image_bytes
     }
 
     /// Adds the faces of a frame. `cut` is whether it begins a new shot.
@@ -139,7 +120,7 @@ impl<'a> TrackCollector<'a> {
 fn observation(
     FrameFace { face, cut }: FrameFace,
     high_score: f32,
-    held: &Arc<AtomicU64>,
+    held: &Arc<AtomicUsize>,
 ) -> Observation<Kept> {
     let score = face.detection.det_score;
     let usable = face.quality.filter(|_| score >= high_score);
@@ -156,7 +137,7 @@ fn observation(
             chip,
             cut,
             quality: usable,
-            _held: HeldBytes::new(held, bytes as u64),
+            _held: HeldBytes::new(held, bytes),
         },
     }
 }
