@@ -1,16 +1,10 @@
 //! Runs a scan of local files and records it as a crawl. Every image has a row in the image ledger,
-//! like every URL of a crawl. This module does not list directories.
+//! like every URL of a crawl. The caller lists and reads the files, and decides on concurrency.
 //!
-//! A scan has no jobs. The caller (the command line) lists and reads the files and decides on
-//! concurrency and progress output. It calls `begin`, `add` for files, `ingest`, `skip` or `fail`
-//! for each row, and `finish`.
-//!
-//! A running scan holds a lease on the crawl record. If the command of the scan is killed, the
-//! lease expires. The next maintenance run of a service, or the next scan, then ends the scan as
-//! failed.
-//!
-//! A video of a scan ends with the scan, too. The next scan of the file with the same options
-//! continues after the last part that is stored. The files remain where they are.
+//! A scan has no jobs. It holds a lease on the crawl record. If the command of the scan is killed,
+//! the lease expires. The next maintenance run of a service, or the next scan, then ends the scan
+//! as failed, with its videos. The next scan of a video's file with the same options continues
+//! after the last part that is stored.
 use crate::crawls::closing;
 use crate::domain::{
     ChangeError, CrawlError, Row, RowEnd, VideoRequest, collection_id, count_outcome, forget_emptied_video,
@@ -24,7 +18,6 @@ use bytes::Bytes;
 use domain::{CrawlKind, CrawlState, Reason, Unprocessed, VideoState};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::crawls::Crawl;
 use store::crawls::ledger::Ledger;
@@ -32,7 +25,7 @@ use store::crawls::pages::{Admitted, NewImageUrl};
 use store::videos::crawled::VideoCounts;
 use store::videos::{NewVideo, Video};
 use store::{Store, StoreError, retried};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 use url::Url;
 use uuid::Uuid;
 use video::Decoder;
@@ -52,37 +45,22 @@ pub struct Scan {
     crawl: Crawl,
     dedupe: Dedupe,
     options: AnalyzeOptions,
-    lease: Arc<Lease>,
+    lease: Arc<AbortOnDropHandle<()>>,
 }
 
-/// Renews the scan's lease until it is dropped or another process has ended the scan.
-struct Lease {
-    lost: Arc<AtomicBool>,
-    task: JoinHandle<()>,
-}
-
-impl Lease {
-    fn start(store: Store, scan: Uuid) -> Self {
-        let lost = Arc::new(AtomicBool::new(false));
-        let task_lost = lost.clone();
-        let task = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(RENEWAL).await;
-                match renew(&store, scan).await {
-                    Ok(true) => {}
-                    Ok(false) => return task_lost.store(true, Ordering::Relaxed),
-                    Err(error) => tracing::warn!(%scan, %error, "failed to renew the lease of a scan"),
-                }
+/// Renews the scan's lease until the handle is dropped. The task ends if another process has ended
+/// the scan.
+fn hold_lease(store: Store, scan: Uuid) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(RENEWAL).await;
+            match renew(&store, scan).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => tracing::warn!(%scan, %error, "failed to renew the lease of a scan"),
             }
-        });
-        Self { lost, task }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+        }
+    }))
 }
 
 async fn renew(store: &Store, scan: Uuid) -> Result<bool, StoreError> {
@@ -118,7 +96,7 @@ impl Scan {
         let crawl = store.crawls().insert(tx.conn(), collection, CrawlKind::Scan, seeds, &stored).await?;
         store.crawls().renew_scan(tx.conn(), crawl.id, LEASE).await?;
         tx.commit().await?;
-        let lease = Arc::new(Lease::start(store.clone(), crawl.id));
+        let lease = Arc::new(hold_lease(store.clone(), crawl.id));
         let ingest = Ingest::new(faces.clone());
         Ok(Self { store, faces, ingest, crawl, dedupe, options, lease })
     }
@@ -211,7 +189,7 @@ impl Scan {
     }
 
     fn check_alive(&self) -> Result<(), StoreError> {
-        if self.lease.lost.load(Ordering::Relaxed) {
+        if self.lease.is_finished() {
             return Err(StoreError::Conflict("the scan was ended by another process".into()));
         }
         Ok(())

@@ -47,7 +47,8 @@ pub struct Budget {
 pub struct Share {
     all: OwnedSemaphorePermit,
     background: Option<OwnedSemaphorePermit>,
-    held: GaugeGuard,
+    /// Includes the bytes of `all`.
+    held: Gauge,
 }
 
 impl Budget {
@@ -95,8 +96,7 @@ impl Budget {
     pub fn try_take(&self, bytes: u64) -> Option<Share> {
         let units = units(bytes).min(self.units);
         let all = self.all.clone().try_acquire_many_owned(units).ok()?;
-        let held = GaugeGuard::by(&self.held, in_bytes(all.num_permits()));
-        Some(Share { all, background: None, held })
+        Some(self.share(all, None))
     }
 
     /// Returns the error for a caller that found no free memory and cannot wait.
@@ -126,7 +126,7 @@ impl Budget {
             };
             Ok::<_, AcquireError>((self.all.clone().acquire_many_owned(units).await?, background))
         };
-        let waiting = GaugeGuard::by(&self.waiting, 1.0);
+        let waiting = Waiting::new(&self.waiting);
         let permits = match deadline {
             None => permits.await,
             Some(deadline) => {
@@ -137,8 +137,12 @@ impl Budget {
         };
         drop(waiting);
         let (all, background) = permits.expect("the semaphores are never closed");
-        let held = GaugeGuard::by(&self.held, in_bytes(all.num_permits()));
-        Ok(Share { all, background, held })
+        Ok(self.share(all, background))
+    }
+
+    fn share(&self, all: OwnedSemaphorePermit, background: Option<OwnedSemaphorePermit>) -> Share {
+        self.held.increment(in_bytes(all.num_permits()));
+        Share { all, background, held: self.held.clone() }
     }
 }
 
@@ -156,15 +160,15 @@ impl Share {
     }
 
     /// Adds another share of the same budget. Both must have been acquired with the same priority.
-    pub fn join(&mut self, other: Self) {
-        let Self { all, background, held } = other;
-        self.all.merge(all);
-        match (&mut self.background, background) {
+    pub fn join(&mut self, mut other: Self) {
+        // The bytes of the permits that are taken out of `other` remain in the gauge.
+        let units = other.all.num_permits();
+        self.all.merge(other.all.split(units).expect("all units are held"));
+        match (&mut self.background, other.background.take()) {
             (Some(mine), Some(theirs)) => mine.merge(theirs),
             (mine @ None, theirs) => *mine = theirs,
             (Some(_), None) => {}
         }
-        self.held.join(held);
     }
 
     fn part(&mut self, units: usize) -> Self {
@@ -172,7 +176,7 @@ impl Share {
         Self {
             all: take(&mut self.all),
             background: self.background.as_mut().map(take),
-            held: self.held.part(in_bytes(units)),
+            held: self.held.clone(),
         }
     }
 }
@@ -189,39 +193,25 @@ fn semaphore(units: u32) -> Arc<Semaphore> {
     Arc::new(Semaphore::new((units as usize).min(Semaphore::MAX_PERMITS)))
 }
 
-/// Increases a gauge until it is dropped.
-struct GaugeGuard {
-    gauge: Gauge,
-    by: f64,
-}
-
-impl GaugeGuard {
-    fn by(gauge: &Gauge, by: f64) -> Self {
-        gauge.increment(by);
-        Self { gauge: gauge.clone(), by }
-    }
-
-    /// Merges two increases into one. The value of the gauge does not change.
-    fn join(&mut self, mut other: Self) {
-        self.by += std::mem::take(&mut other.by);
-    }
-
-    /// Splits `by` off this increase. The value of the gauge does not change.
-    fn part(&mut self, by: f64) -> Self {
-        self.by -= by;
-        Self { gauge: self.gauge.clone(), by }
-    }
-}
-
-impl std::fmt::Debug for GaugeGuard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes", self.by)
-    }
-}
-
-impl Drop for GaugeGuard {
+impl Drop for Share {
     fn drop(&mut self) {
-        self.gauge.decrement(self.by);
+        self.held.decrement(in_bytes(self.all.num_permits()));
+    }
+}
+
+/// Counts a waiting caller until it is dropped.
+struct Waiting(Gauge);
+
+impl Waiting {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
     }
 }
 
@@ -245,7 +235,6 @@ impl Drop for HeldBytes {
     }
 }
 
-/// The budgets of the analyses of a process.
 pub(crate) struct AnalysisMemory {
     pub(crate) images: DecodedImageBudget,
     /// Memory of processes that decode videos. Take it before the memory for their frames.

@@ -83,7 +83,6 @@ impl RetryTimes {
         Self { interval, max_wait, latest: Instant::now() }
     }
 
-    /// Returns the wait of the next rejected caller.
     pub(crate) fn next(&mut self) -> Duration {
         let now = Instant::now();
         let next = self.latest.max(now) + self.interval;
@@ -107,7 +106,6 @@ struct GroupUse {
 }
 
 impl<G: Clone + Eq + Hash> Places<G> {
-    /// Creates places; see [`RetryTimes::new`] for the times.
     pub(crate) fn new(retry_interval: Duration, max_wait: Duration) -> Self {
         Self { retry_interval, max_wait, used: Mutex::default() }
     }

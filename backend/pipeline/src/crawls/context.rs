@@ -45,7 +45,6 @@ pub(crate) struct Context {
     live_jobs: LiveJobs,
 }
 
-/// The data of a crawl that its jobs need.
 pub(crate) struct CrawlView {
     pub(crate) crawl: Crawl,
     pub(crate) options: CrawlOptions,
@@ -55,7 +54,6 @@ pub(crate) struct CrawlView {
 }
 
 impl CrawlView {
-    /// Returns the delay set in the crawl's own options.
     pub(crate) fn own_delay(&self) -> Option<RequestedDelay> {
         let delay = self.options.delay_ms.map(Duration::from_millis)?;
         Some(RequestedDelay { collection: self.crawl.collection_id, delay })
@@ -256,7 +254,6 @@ impl Context {
     }
 }
 
-/// The running jobs of each crawl.
 #[derive(Default)]
 pub(crate) struct LiveJobs(Mutex<HashMap<Uuid, Jobs>>);
 
@@ -348,12 +345,10 @@ pub(crate) fn saved(ledger: &'static str, bytes: i64) {
 /// the bodies of a server with a wrong `Content-Length` are always incomplete.
 const INCOMPLETE_ATTEMPT: i16 = 2;
 
-/// Returns whether this attempt of a job accepts an incomplete body.
 pub(crate) fn accepts_incomplete(attempt: i16, max_attempts: i16) -> bool {
     attempt >= INCOMPLETE_ATTEMPT.min(max_attempts)
 }
 
-/// Returns the received part of an incomplete body, if the attempt accepts it.
 pub(crate) fn accept_incomplete(
     fetched: Result<Fetched, FetchError>,
     accepts_incomplete: bool,
@@ -388,7 +383,6 @@ impl<'a> FetchPolicy<'a> {
         self.context.fetcher.fetch(request, self).await
     }
 
-    /// Works like [`Self::fetch`] for a video file.
     pub(crate) async fn download(&self, request: Request) -> Result<Download, FetchError> {
         self.context.fetcher.download(request, self).await
     }

@@ -130,14 +130,13 @@ impl Crawls {
         Ok(crawl)
     }
 
-    /// Runs the transaction of [`Self::create`].
     async fn admit(
         &self,
         collection: &str,
         seeds: &[String],
         options: &CrawlOptions,
     ) -> Result<Crawl, CrawlError> {
-        let collection = self.collection(collection).await?;
+        let collection = collection_id(&self.store, collection).await?;
         let stored = serde_json::to_value(options).expect("options are plain data");
         let mut tx = self.store.begin().await?;
         let mut crawl =
@@ -150,12 +149,6 @@ impl Crawls {
         Ok(crawl)
     }
 
-    /// Returns the id of an existing collection.
-    pub(crate) async fn collection(&self, name: &str) -> Result<Uuid, CrawlError> {
-        collection_id(&self.store, name).await
-    }
-
-    /// Adds a crawl's seeds to its ledgers and enqueues their jobs.
     async fn enqueue_seeds(
         &self,
         tx: &mut Tx,
@@ -256,7 +249,6 @@ fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
     Ok(urls)
 }
 
-/// The ledger to which a seed is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SeedKind {
     Page,
@@ -275,7 +267,6 @@ impl SeedKind {
     }
 }
 
-/// Returns the number of seeds of each kind, and of the videos of one host.
 fn counts(seeds: &[Url], options: &CrawlOptions) -> SeedCounts {
     let count = |kind| seeds.iter().filter(|url| SeedKind::of(url, options) == kind).count();
     let mut videos_by_host: HashMap<String, usize> = HashMap::new();

@@ -297,7 +297,6 @@ async fn store(
     Ok(())
 }
 
-/// What [`store_once`] did.
 struct StoredPage {
     /// Number of new jobs.
     jobs: usize,
@@ -307,7 +306,6 @@ struct StoredPage {
     links_left_out: BTreeMap<Reason, i64>,
 }
 
-/// Runs the transaction of [`store`].
 async fn store_once(
     context: &Context,
     view: &CrawlView,
@@ -468,7 +466,6 @@ impl Default for SitemapPermits {
 }
 
 impl SitemapPermits {
-    /// Waits for the permit to read a fetched sitemap.
     async fn read(&self) -> Permit {
         self.reading.acquire(Requester::default()).await
     }

@@ -71,7 +71,6 @@ pub(crate) enum VisitChange {
     Renewed,
 }
 
-/// The rules that apply to one page: the crawl's options and the page's job.
 pub(crate) struct Rules {
     view: Arc<CrawlView>,
     job: PageJob,
@@ -252,7 +251,6 @@ fn new_video(url: Url, page_url: Option<String>, asked_url: Option<Arc<str>>) ->
     Some(NewVideoUrl { host: urls::host_key(&url), url: url.into(), page_url, asked_url })
 }
 
-/// Returns the address of the job, if the final address differs.
 fn asked(job: &PageJob, fetched: &Fetched) -> Option<Arc<str>> {
     (job.url != fetched.url).then(|| job.url.as_str().into())
 }
@@ -334,7 +332,6 @@ impl<'a> PageCollector<'a> {
     }
 }
 
-/// Returns the result for the row of a page that was read.
 fn result(fetched: Fetched, denied: Option<Reason>, title: Option<String>) -> PageResult {
     let incomplete = fetched.incomplete.then_some(Reason::IncompleteTransfer);
     let detail = match (&denied, &incomplete) {

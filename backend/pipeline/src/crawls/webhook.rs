@@ -1,5 +1,5 @@
 //! Handles `deliver_webhook`: sends one signed message to a crawl's webhook URL, and retries until
-//! the receiver accepts it. Limits the concurrent messages, and derives the secrets of collections.
+//! the receiver accepts it. Derives the secrets of collections.
 //! Neither the URL nor a secret is written to a log or to a job's record, because both may grant
 //! access.
 //!

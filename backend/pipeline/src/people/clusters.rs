@@ -1,13 +1,10 @@
 //! Groups the faces of a collection by person: starts a run, executes one step of it, and handles
 //! the job that repeats the steps (`cluster_collection`). The statements are in the store.
 //!
-//! A step processes a small batch of faces that no run has processed, in the order of their ids.
-//! The store's search returns their nearest neighbours. The subjects of all these faces, and the
-//! faces without a subject, are the units of an agglomerative clustering with average linkage.
-//!
-//! Each step is one transaction. Memory is therefore bounded by the batch, and a killed run
-//! continues where it stopped. A later run processes only new faces: it extends and merges clusters
-//! and never splits them.
+//! A step is one transaction. It processes a batch of faces that no run has processed, in the order
+//! of their ids. The subjects of these faces and of their nearest neighbours, and the faces without
+//! a subject, are the units of an agglomerative clustering with average linkage. A killed run
+//! continues where it stopped. A later run extends and merges clusters and never splits them.
 //!
 //! The clustering repeatedly merges the two neighbouring clusters whose faces have the highest mean
 //! similarity, until no two neighbours reach the threshold. This is UPGMA (Sokal and Michener

@@ -294,7 +294,6 @@ pub(crate) async fn number_people(
     Ok(numbers.into_iter().map(|number| number.map(|number| number + 1)).collect())
 }
 
-/// Collects the tracks of all parts.
 struct AllTracks<'a> {
     progress: &'a mut dyn VideoProgress,
     tracks: Vec<VideoTrack>,
@@ -438,7 +437,6 @@ pub struct VideoTrack {
 }
 
 impl VideoTrack {
-    /// Returns what decides which person the track shows.
     fn appearance(&self) -> Appearance {
         let embeddings = self.faces.iter().filter_map(|shot| shot.face.embedding.as_ref());
         Appearance {
@@ -510,7 +508,6 @@ impl Cut {
         Self { crop: Arc::new(if rotation == 0 { crop } else { rotate(&crop, rotation) }), others }
     }
 
-    /// Returns the memory that it takes.
     fn bytes(&self) -> usize {
         self.crop.data().len() + self.others.len() * size_of::<Rect>()
     }

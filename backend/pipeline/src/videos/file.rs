@@ -170,7 +170,6 @@ impl Spool {
 /// Number of bytes that suffice to recognise a video or a playlist.
 const HEAD: usize = 200;
 
-/// Fetches the video at `address` and writes it to `spool`.
 pub(crate) async fn fetch_address(
     context: &Context,
     video: &Video,
@@ -364,7 +363,6 @@ impl Source<'_> {
         }
     }
 
-    /// Fails if a page that contains the video is suppressed.
     async fn check_pages(&self) -> Result<(), CopyError> {
         let (store, Video { id, collection_id, .. }) = (&self.context.store, self.video);
         let suppressed = retried("suppresses_pages_of_video", || {
@@ -373,7 +371,6 @@ impl Source<'_> {
         if suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
     }
 
-    /// Fails if the address is suppressed in the collection of the video.
     async fn check_allowed(&self, address: &str) -> Result<(), CopyError> {
         let store = &self.context.store;
         let suppressed = retried("suppresses_address", || async {

@@ -217,7 +217,6 @@ impl VideoHandler {
         }
     }
 
-    /// Waits until the video was paused, cancelled or deleted.
     async fn until_stopped(&self, id: Uuid) -> Outcome {
         match video_stopped(&self.context.store, id).await {
             // The group is held, so the job runs again after the video is resumed.
@@ -240,7 +239,6 @@ pub(crate) enum ScanError {
 }
 
 impl ScanError {
-    /// Works like [`ReadVideoError::for_users`].
     fn for_users(&self) -> String {
         match self {
             Self::Read(error) => error.for_users(),
@@ -256,7 +254,6 @@ impl From<StoreError> for ScanError {
 }
 
 impl VideoHandler {
-    /// Returns the outcome of a job whose video was not read to its end.
     pub(crate) async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> Outcome {
         let (detail, for_users) = (error.to_string(), error.for_users());
         tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
@@ -389,7 +386,6 @@ impl VideoHandler {
     }
 }
 
-/// Returns whether another attempt can succeed.
 fn is_transient(error: &VideoAnalyzeError) -> bool {
     match error {
         VideoAnalyzeError::Video(error) => {
@@ -402,7 +398,6 @@ fn is_transient(error: &VideoAnalyzeError) -> bool {
 }
 
 impl VideoHandler {
-    /// Fetches the file and lets a job read it.
     pub(crate) async fn fetch(&self, job: &ClaimedJob, video: &Video) -> Result<Outcome, ScanError> {
         let Some(address) = &video.source_url else { return Err(CopyError::Gone.into()) };
         let address = Url::parse(address).map_err(|_| CopyError::Gone)?;

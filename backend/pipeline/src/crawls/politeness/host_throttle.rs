@@ -311,7 +311,6 @@ impl Drop for ConcurrencyPermit {
     }
 }
 
-/// The slot of a job that waits for a host's permit.
 pub(crate) struct WaitSlot<'a> {
     hosts: &'a HostConcurrency,
     host: &'a str,

@@ -63,7 +63,6 @@ enum Answer {
     Unreachable(NoResponse),
 }
 
-/// Why a host did not respond.
 #[derive(Clone, Copy)]
 enum NoResponse {
     Dns,

@@ -1,27 +1,21 @@
 //! Searches for faces: selects the views of an image that the detector processes, merges the
 //! detections of all views into one list, and determines the rotation at which they are upright.
+//! The geometry of views is in [`vision::View`].
 //!
-//! [`Passes::Single`] processes the whole image on the canvas. [`Passes::Thorough`] also processes
-//! the image at a smaller scale, at which faces that fill the frame have a size that detectors can
-//! find. It then processes tiles of the image at 2, 4, … times the scale, up to the full resolution
-//! of the image.
+//! [`Passes::Thorough`] processes the image at a smaller scale, at which detectors find faces that
+//! fill the frame, and tiles at 2, 4, … times the scale, up to its full resolution.
 //!
-//! [`Passes::Auto`] starts at the smaller scale ([`first_look`]). It stops there if nothing looks
-//! like a face, unless the image is too large for this decision. It processes a level of tiles in
-//! three cases. In the first, the previous level contained tiny faces, which makes more of them
-//! likely. In the second, no reliable face has been found, and a faint box of a coarse level became
-//! clear when it was enlarged. In the third, usable faces could be too small for the previous
-//! level, no reliable face has been found, and the level has few tiles. docs/reference/ACCURACY.md
-//! lists the accuracy and the cost of each mode.
-//!
-//! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
+//! [`Passes::Auto`] starts at the smaller scale ([`first_look`]), and stops there if nothing looks
+//! like a face, unless the image is too large for this decision. It processes a level of tiles if
+//! the previous level contained tiny faces, or if no reliable face has been found and a faint box
+//! became clear when it was enlarged, or if usable faces could be too small for the previous level
+//! and the level has few tiles. docs/reference/ACCURACY.md lists accuracy and cost.
 //!
 //! A detector also finds faces that are not upright, with lower scores. [`Rotate::Auto`] therefore
-//! compares the best boxes at the four rotations, unless the score of a face is so high that it is
-//! certainly upright. The comparison of one box takes one run on a small canvas. The whole image is
-//! searched at another rotation only if the comparison shows a face there. An image without a box
-//! needs no comparison: background work does not search it again, and interactive work searches it
-//! at every rotation. In a first look, the comparison replaces the enlargement of faint boxes.
+//! compares the best boxes at the four rotations, each in one run on a small canvas, unless a face
+//! is certainly upright. The image is searched at another rotation only if the comparison shows a
+//! face there. An image without a box is searched at every rotation by interactive work, and not
+//! again by background work. In a first look, the comparison replaces the enlargement of boxes.
 mod first_look;
 use super::options::Run;
 use super::pixels::DetectorInput;

@@ -31,7 +31,6 @@ pub(super) async fn index(decoder: Decoder, file: File) -> Result<(Index, File),
     tokio::task::spawn_blocking(read).await.unwrap_or(Err(READER_FAILED))
 }
 
-/// A video that is read.
 #[derive(Clone)]
 pub(super) struct Source {
     pub(super) decoder: Decoder,
@@ -56,7 +55,6 @@ pub(super) struct ReadFrame {
 
 type Read = Result<ReadFrame, VideoError>;
 
-/// Returns the memory of frames to the decoder.
 #[derive(Clone)]
 pub(super) struct Recycler(SyncSender<Frame>);
 
@@ -109,7 +107,6 @@ impl Reader {
         Self::spawn(Recycler(recycler), Some(cancel), move |sender| task.run(steps, sender))
     }
 
-    /// Calls `read` on a thread of its own.
     fn spawn(
         recycler: Recycler,
         cancel: Option<CancelOnDrop>,
@@ -143,7 +140,6 @@ impl Reader {
         })
     }
 
-    /// Returns the state after the last frame, with which another reader continues.
     pub(super) fn end(self) -> ReadState {
         self.outcome.get().cloned().unwrap_or_default()
     }
@@ -160,7 +156,6 @@ struct ReadTask {
 type Next = ControlFlow<()>;
 
 impl ReadTask {
-    /// Sends the frames of all steps, and returns the state after them.
     fn run(mut self, steps: Vec<Step>, sender: &async_mpsc::Sender<Read>) -> Result<ReadState, VideoError> {
         for step in steps {
             let next = match step {
@@ -219,7 +214,6 @@ fn is_damage(error: &VideoError) -> bool {
     matches!(error, Undecodable(_) | Output(_) | Stalled(_) | CpuLimit(_))
 }
 
-/// Describes an error after which no more frames are read.
 fn ended_by(error: &VideoError) -> Damage {
     Damage { truncated: false, message: error.to_string() }
 }
@@ -232,7 +226,6 @@ pub(super) enum Step {
     Known(KnownFrame),
 }
 
-/// A frame without a face.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KnownFrame {
     pub(super) at_us: i64,

@@ -72,7 +72,6 @@ impl Plan {
         Ok(Self { is_dense, after_us, rest })
     }
 
-    /// Returns what is read next, or `None` at the end of the video.
     pub(super) fn next(&mut self) -> Option<Planned<'_>> {
         match &mut self.rest {
             Rest::Steps(segments) => {
@@ -240,7 +239,6 @@ impl Run<'_> {
         Ok(reader.end())
     }
 
-    /// Ends the last part, if there is one.
     pub(super) async fn end<P: VideoParts>(&mut self, parts: &mut P) -> Result<(), P::Error> {
         match self.take_part().await? {
             Some(part) => parts.part(part).await,
@@ -264,7 +262,6 @@ const PART_MIN_FRAMES: u32 = 300;
 const PART_MAX_US: i64 = 60_000_000;
 const PART_MAX_FRAMES: u32 = 600;
 
-/// Decides which frames begin a part.
 #[derive(Debug, Default)]
 struct PartClock {
     /// Time of the first frame of the part.
@@ -288,14 +285,12 @@ impl PartClock {
     }
 }
 
-/// Finds the shots and the parts of a video.
 #[derive(Debug, Default)]
 pub(super) struct Boundaries {
     cuts: CutDetector,
     parts: PartClock,
 }
 
-/// What begins with a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Boundary {
     pub(super) shot: bool,

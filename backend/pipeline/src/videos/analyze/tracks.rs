@@ -23,7 +23,6 @@ struct Kept {
     _held: HeldBytes,
 }
 
-/// Collects the tracks of one video, part by part.
 pub(super) struct TrackCollector<'a> {
     video: &'a VideoAnalyzer<'a>,
     tracker: Tracker<Kept>,
