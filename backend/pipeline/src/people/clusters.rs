@@ -70,7 +70,7 @@ impl Clusters {
     }
 }
 
-pub(crate) enum Step {
+enum Step {
     /// The faces up to this one were processed.
     Done(Uuid),
     NoneLeft,
@@ -78,45 +78,8 @@ pub(crate) enum Step {
     Over,
 }
 
-pub(crate) fn scope_of(run: &Clustering) -> ClusterScope {
+fn scope_of(run: &Clustering) -> ClusterScope {
     ClusterScope { collection_id: run.collection_id, model_id: run.model_id, any_quality: run.any_quality }
-}
-
-/// Processes the next batch of faces after `after`, in the order of their ids, and records progress
-/// of the job with the claim `claim`.
-pub(crate) async fn step(
-    store: &Store,
-    queue: &Queue,
-    claim: Claim,
-    run: &Clustering,
-    after: Uuid,
-) -> Result<Step, ChangeError> {
-    let scope = scope_of(run);
-    let batch = store.clusters().unclustered(&scope, after, BATCH).await?;
-    let Some(&last) = batch.last() else { return Ok(Step::NoneLeft) };
-    let pairs = store.clusters().neighbours(&scope, &batch, NEIGHBOURS, run.threshold).await?;
-    let concerned: BTreeSet<Uuid> = pairs.iter().flat_map(|pair| [pair.face, pair.neighbour]).collect();
-    let concerned: Vec<Uuid> = concerned.into_iter().collect();
-
-    let mut tx = store.begin().await?;
-    if !store.clusters().lock(tx.conn(), run.id).await? {
-        return Ok(Step::Over);
-    }
-    let units = store.clusters().units(tx.conn(), &scope, &concerned).await?;
-    let unit_of: HashMap<Uuid, usize> = (units.iter().enumerate())
-        .flat_map(|(index, unit)| unit.faces.iter().map(move |face| (*face, index)))
-        .collect();
-    let pairs: Vec<(usize, usize)> = pairs
-        .iter()
-        .filter_map(|pair| Some((*unit_of.get(&pair.face)?, *unit_of.get(&pair.neighbour)?)))
-        .collect();
-    let groups = group(&units, &pairs, run.threshold);
-    let changes = store.clusters().apply_groups(tx.conn(), run.collection_id, &groups).await?;
-    let processed = store.clusters().mark_clustered(tx.conn(), run.collection_id, &batch).await?;
-    store.clusters().count_step(tx.conn(), run.id, processed, changes).await?;
-    queue.record_progress(tx.conn(), claim).await?;
-    tx.commit().await?;
-    Ok(Step::Done(last))
 }
 
 /// Returns the groups of units that are the same person; a unit is a subject or a face without a
@@ -344,7 +307,7 @@ impl ClusterCollection {
                 // Finished steps are stored, so the next claim continues with the other faces.
                 return Ok(Outcome::Snooze(Duration::ZERO));
             }
-            match step(&self.store, &self.queue, claim, &run, after).await? {
+            match self.step(claim, &run, after).await? {
                 Step::Done(last) => after = last,
                 Step::Over => return Ok(Outcome::Done),
                 Step::NoneLeft => break,
@@ -356,6 +319,38 @@ impl ClusterCollection {
         tx.commit().await?;
         tracing::info!(collection = %run.collection_id, clustering = %id, "faces clustered");
         Ok(Outcome::Settled)
+    }
+
+    /// Processes the next batch of faces after `after`, in the order of their ids, and records
+    /// progress of the job.
+    async fn step(&self, claim: Claim, run: &Clustering, after: Uuid) -> Result<Step, ChangeError> {
+        let store = &self.store;
+        let scope = scope_of(run);
+        let batch = store.clusters().unclustered(&scope, after, BATCH).await?;
+        let Some(&last) = batch.last() else { return Ok(Step::NoneLeft) };
+        let pairs = store.clusters().neighbours(&scope, &batch, NEIGHBOURS, run.threshold).await?;
+        let concerned: BTreeSet<Uuid> = pairs.iter().flat_map(|pair| [pair.face, pair.neighbour]).collect();
+        let concerned: Vec<Uuid> = concerned.into_iter().collect();
+
+        let mut tx = store.begin().await?;
+        if !store.clusters().lock(tx.conn(), run.id).await? {
+            return Ok(Step::Over);
+        }
+        let units = store.clusters().units(tx.conn(), &scope, &concerned).await?;
+        let unit_of: HashMap<Uuid, usize> = (units.iter().enumerate())
+            .flat_map(|(index, unit)| unit.faces.iter().map(move |face| (*face, index)))
+            .collect();
+        let pairs: Vec<(usize, usize)> = pairs
+            .iter()
+            .filter_map(|pair| Some((*unit_of.get(&pair.face)?, *unit_of.get(&pair.neighbour)?)))
+            .collect();
+        let groups = group(&units, &pairs, run.threshold);
+        let changes = store.clusters().apply_groups(tx.conn(), run.collection_id, &groups).await?;
+        let processed = store.clusters().mark_clustered(tx.conn(), run.collection_id, &batch).await?;
+        store.clusters().count_step(tx.conn(), run.id, processed, changes).await?;
+        self.queue.record_progress(tx.conn(), claim).await?;
+        tx.commit().await?;
+        Ok(Step::Done(last))
     }
 
     async fn give_up(&self, id: Uuid, error: &str) -> Result<(), StoreError> {

@@ -1,8 +1,7 @@
 //! The second stage of an analysis: from pixels to faces with quality and embeddings. The search
 //! for faces is in [`super::search`].
-use super::options::Run;
 use super::search::Found;
-use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, DecodedImage, Timings};
+use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, DecodedImage, Run, Timings};
 use crate::images::analyze::pixels;
 use crate::images::analyze::search::SearchOutcome;
 use bytes::Bytes;

@@ -17,9 +17,8 @@
 //! face there. An image without a box is searched at every rotation by interactive work, and not
 //! again by background work. In a first look, the comparison replaces the enlargement of boxes.
 mod first_look;
-use super::options::Run;
 use super::pixels::DetectorInput;
-use super::{AnalyzeError, Analyzer, Enhance, Passes};
+use super::{AnalyzeError, Analyzer, Enhance, Passes, Run};
 use crate::domain::Rotate;
 use crate::images::analyze::pixels;
 use first_look::{MIN_SCALE, SIGN_SCORE, Seen};
