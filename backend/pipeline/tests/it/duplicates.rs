@@ -26,8 +26,7 @@ async fn crawl(world: &World, dedupe: Dedupe) -> CrawlProgress {
     let smaller = crop::thumbnail(&decode("ada_small.jpg"), 240);
     site.set("/smaller.jpg", Answer::jpeg(encode::jpeg(&smaller, 85)));
     site.set("/other.jpg", Answer::jpeg(drawing("cora.jpg")));
-    let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { dedupe, ..fast() }).await;
-    assert_eq!(crawl.state, CrawlState::Completed);
+    let progress = world.completed(&[site.url("/")], CrawlOptions { dedupe, ..fast() }).await;
     progress
 }
 

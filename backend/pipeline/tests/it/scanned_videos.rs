@@ -6,7 +6,7 @@ use crate::videos::{decoder, open_when_free};
 use domain::{Reason, VideoState};
 use pipeline::scan::ScannedVideo;
 use pipeline::videos::store::{StoredVideo, VideoFile, VideoReader};
-use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan, VideoRequest, Videos};
+use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan, VideoRequest};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::path::Path;
@@ -207,8 +207,7 @@ async fn live_video_with_erased_faces_ends_without_url() {
             };
             stored.finish(None, None).await.unwrap();
         } else {
-            let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
-            videos.cancel(&world.store, video.id).await.unwrap();
+            videos(&world).cancel(&world.store, video.id).await.unwrap();
         }
         let ended = world.store.videos().get(video.id).await.unwrap();
         assert_eq!(ended.state == VideoState::Completed, completes);

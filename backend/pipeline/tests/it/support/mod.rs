@@ -4,12 +4,12 @@ mod site;
 
 pub(crate) use site::{Answer, Site};
 
-use domain::JobKind;
-use inference::{Engine, Manifest, ResolvedPack};
+use domain::{CrawlState, JobKind};
+use inference::{Engine, Manifest, Priority, ResolvedPack};
 use pipeline::worker::VideoTools;
 use pipeline::{
-    Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Crawls, Dedupe, FaceStore, Scan, VideoLimits, crawls,
-    worker,
+    Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Crawls, Dedupe, FaceStore, Rotate, Scan, VideoLimits,
+    crawls, worker,
 };
 use queue::{ClaimedJob, Handler, Outcome, Queue, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -45,7 +45,15 @@ pub(crate) async fn analyzer() -> Analyzer {
     Analyzer::new(engine().await, pipeline::Config::default())
 }
 
-/// Returns the decoded image.
+pub(crate) async fn analyze(analyzer: &Analyzer, bytes: Vec<u8>, options: &AnalyzeOptions) -> Analysis {
+    analyzer.analyze(bytes.into(), options, Priority::Interactive).await.unwrap()
+}
+
+/// Returns the options for images with faces that are not upright.
+pub(crate) fn rotating() -> AnalyzeOptions {
+    AnalyzeOptions { rotate: Rotate::Auto, ..AnalyzeOptions::default() }
+}
+
 pub(crate) fn pixels(file: &[u8]) -> Frame {
     vision::decode(file, &Limits::default()).unwrap().frame
 }
@@ -210,6 +218,13 @@ impl World {
         worker.stop().await;
         let progress = self.progress(crawl.id).await;
         (crawl, progress)
+    }
+
+    /// Works like [`Self::crawl`] for a crawl that completes.
+    pub(crate) async fn completed(&self, seeds: &[String], options: CrawlOptions) -> CrawlProgress {
+        let (crawl, progress) = self.crawl(seeds, options).await;
+        assert_eq!(crawl.state, CrawlState::Completed, "{progress:?}");
+        progress
     }
 
     pub(crate) async fn ended(&self, id: Uuid) -> Crawl {
