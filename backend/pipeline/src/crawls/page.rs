@@ -262,9 +262,8 @@ impl PageScan<'_> {
         if !sitemaps.is_empty() {
             let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
             let job = |row| {
-                PageJob::new(crawl, row, home.clone())
-                    .sitemap(*nested)
-                    .job(collection, frontier::depth_priority(0))
+                let page = PageJob { sitemap: Some(*nested), ..PageJob::new(crawl, row, home.clone()) };
+                page.job(collection, frontier::depth_priority(0))
             };
             jobs.extend(admitted.into_iter().map(job));
         }
@@ -285,7 +284,7 @@ impl PageScan<'_> {
             let image = |row: Admitted| {
                 let policy = outcome.referrer_policies.get(&row.url).copied();
                 let shown_on = policy.map(|policy| ShownOn { page_id: job.page_id, policy });
-                ImageJob::new(crawl, row, job.depth).shown_on(shown_on)
+                ImageJob { shown_on, ..ImageJob::new(crawl, row, job.depth) }
             };
             // The queue rejects jobs with an invalid host name. The row of such an image is settled
             // here, and the rest of the page is stored.

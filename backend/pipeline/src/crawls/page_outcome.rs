@@ -212,13 +212,8 @@ pub(crate) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
 
 /// Computes the outcome of a page that is an image. The image is added to the image ledger.
 pub(crate) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
-    let result = PageResult {
-        reason: Some(Reason::IsAnImage),
-        detail: Some("the URL is an image; it was added to the images of the crawl".into()),
-        status: Some(i32::from(fetched.status)),
-        final_url: Some(fetched.url.to_string()),
-        ..PageResult::new(PageState::Skipped)
-    };
+    let detail = "the URL is an image; it was added to the images of the crawl";
+    let result = skipped(fetched, Reason::IsAnImage, detail);
     let asked_url = asked(job, fetched);
     let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, asked_url, alt: None }];
     PageOutcome { images, ..PageOutcome::new(result) }
@@ -231,16 +226,20 @@ pub(crate) fn of_video(view: &CrawlView, job: &PageJob, fetched: &Fetched) -> Pa
         true => "the URL is a video; it was added to the videos of the crawl",
         false => "the URL is a video, and the crawl reads no videos; start one with \"videos\": true",
     };
-    let result = PageResult {
-        reason: Some(Reason::IsAVideo),
+    let result = skipped(fetched, Reason::IsAVideo, detail);
+    let found = new_video(fetched.url.clone(), None, asked(job, fetched));
+    let videos = found.filter(|_| view.options.videos).into_iter().collect();
+    PageOutcome { videos, ..PageOutcome::new(result) }
+}
+
+fn skipped(fetched: &Fetched, reason: Reason, detail: &str) -> PageResult {
+    PageResult {
+        reason: Some(reason),
         detail: Some(detail.into()),
         status: Some(i32::from(fetched.status)),
         final_url: Some(fetched.url.to_string()),
         ..PageResult::new(PageState::Skipped)
-    };
-    let found = new_video(fetched.url.clone(), None, asked(job, fetched));
-    let videos = found.filter(|_| view.options.videos).into_iter().collect();
-    PageOutcome { videos, ..PageOutcome::new(result) }
+    }
 }
 
 /// Returns a video to admit, or `None` if its host name is invalid.

@@ -39,30 +39,23 @@ impl DeliverWebhook {
         Self { store, fetcher, secret, retry, deliveries: Deliveries::default() }
     }
 
-    async fn deliver(&self, job: &ClaimedJob, message: &WebhookMessage) -> Outcome {
+    async fn deliver(&self, job: &ClaimedJob, message: &WebhookMessage) -> Result<Outcome, StoreError> {
         let crawl = match self.store.crawls().get(message.crawl_id).await {
-            Ok(crawl) => crawl,
-            Err(StoreError::NotFound { .. }) => return Outcome::Done,
-            Err(error) => return Outcome::Retry(error.to_string(), None),
+            Err(StoreError::NotFound { .. }) => return Ok(Outcome::Done),
+            crawl => crawl?,
         };
         let options: Result<CrawlOptions, _> = serde_json::from_value(crawl.options.clone());
-        let Some(url) = options.ok().and_then(|options| options.webhook) else { return Outcome::Done };
+        let Some(url) = options.ok().and_then(|options| options.webhook) else { return Ok(Outcome::Done) };
         let host = crawler::urls::host_key(&url);
         let _permit = match self.deliveries.acquire(&host, crawl.collection_id, job.attempt <= 1) {
             Ok(permit) => permit,
-            Err(wait) => return Outcome::Snooze(wait),
+            Err(wait) => return Ok(Outcome::Snooze(wait)),
         };
         let Some(secret) = &self.secret else {
-            return self.retry_later(job, "WEBHOOK_SECRET is not set on this worker".into());
+            return Ok(self.retry_later(job, "WEBHOOK_SECRET is not set on this worker".into()));
         };
-        let signers = match self.store.collections().webhook_signers(crawl.collection_id).await {
-            Ok(signers) => signers,
-            Err(error) => return Outcome::Retry(error.to_string(), None),
-        };
-        let progress = match self.store.crawls().progress(crawl.id).await {
-            Ok(progress) => progress,
-            Err(error) => return Outcome::Retry(error.to_string(), None),
-        };
+        let signers = self.store.collections().webhook_signers(crawl.collection_id).await?;
+        let progress = self.store.crawls().progress(crawl.id).await?;
         let body = serde_json::json!({
             "event": message.event,
             "delivery": job.claim.id,
@@ -77,13 +70,13 @@ impl DeliverWebhook {
             ("x-facecrawl-signature", signatures(&secrets(secret, &signers), &timestamp, &body)),
             ("x-facecrawl-timestamp", timestamp),
         ];
-        match self.fetcher.post(&url, &headers, body.into()).await {
+        Ok(match self.fetcher.post(&url, &headers, body.into()).await {
             Ok(status) if (200..300).contains(&status) => Outcome::Done,
             Ok(GONE) => Outcome::Discard("the webhook responded with status 410 (gone)".into()),
             Ok(status) => self.retry_later(job, format!("the webhook responded with status {status}")),
             Err(error) => self
                 .retry_later(job, format!("the webhook could not be reached ({}): {error}", error.reason())),
-        }
+        })
     }
 
     fn retry_later(&self, job: &ClaimedJob, why: String) -> Outcome {
@@ -101,7 +94,8 @@ impl Handler for DeliverWebhook {
             Err(error) => return Outcome::Discard(error),
         };
         tokio::select! {
-            outcome = self.deliver(&job, &message) => {
+            delivered = self.deliver(&job, &message) => {
+                let outcome = delivered.unwrap_or_else(|error| Outcome::Retry(error.to_string(), None));
                 let label = match outcome {
                     // The message was not sent.
                     Outcome::Snooze(_) => return outcome,

@@ -464,11 +464,8 @@ impl VideoHandler {
             queue.enqueue(tx.conn(), std::slice::from_ref(&next)).await?;
             Ok::<_, ChangeError>(tx.commit().await?)
         });
-        match replaced.await {
-            Ok(()) => Ok(Outcome::Settled),
-            Err(ChangeError::Queue(error)) => Err(IngestError::from(error).into()),
-            Err(ChangeError::Store(error)) => Err(error.into()),
-        }
+        replaced.await.map_err(IngestError::from)?;
+        Ok(Outcome::Settled)
     }
 }
 

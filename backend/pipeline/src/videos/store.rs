@@ -9,6 +9,7 @@ use super::analyze::{
     VideoProgress, VideoSummary, VideoTrack, number_people,
 };
 use crate::domain::{VideoRequest, forget_emptied_video, profile_of};
+use crate::erasures::suppression::is_centre_inside;
 use crate::images::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
 use domain::{Reason, VideoState};
 use inference::Priority;
@@ -445,7 +446,7 @@ impl StoredVideo<'_> {
             let person = known.by_ref().take(candidate.shots.len()).filter(|known| *known).count() > 0;
             let face = erased.iter().any(|(at_us, region)| {
                 let Some(bbox) = near_box(&candidate.track, *at_us) else { return false };
-                is_inside(&bbox, region, self.size)
+                is_centre_inside(&bbox, region, self.size)
             });
             *suppressed = person || face;
         }
@@ -466,11 +467,4 @@ impl TrackCandidate {
 fn near_box(track: &VideoTrack, at_us: i64) -> Option<Rect> {
     let near = at_us.clamp(track.started_us, track.ended_us.max(track.started_us));
     ((near - at_us).abs() <= SUPPRESSED_NEAR_US).then(|| box_at(&track.boxes, near)).flatten()
-}
-
-/// Returns whether the centre of a box is in a region, which is a part of a frame of this size.
-fn is_inside(bbox: &Rect, [x, y, width, height]: &[f32; 4], (columns, rows): (u32, u32)) -> bool {
-    let across = (bbox.x + bbox.width / 2.0) / columns.max(1) as f32;
-    let down = (bbox.y + bbox.height / 2.0) / rows.max(1) as f32;
-    (*x..=x + width).contains(&across) && (*y..=y + height).contains(&down)
 }

@@ -5,13 +5,10 @@
 //! at the same places. Perceptual hashes alone do not suffice: badges, posters and studio portraits
 //! of different people can differ in a small part of the image only.
 //!
-//! - A stored face and a face of the incoming image are the same if their boxes overlap, both as
-//!   fractions of their image, and their embeddings have the similarity of a match.
-//! - Embeddings of different models cannot be compared, so such faces are different.
-//! - A face of the incoming image that does not meet the quality profile gets an embedding for the
-//!   comparison only ([`super::Ingest::find_duplicate`]). It may match a stored face. If it
-//!   matches none, it is ignored, because it will not be stored.
-//! - Two images without stored faces show the same people: nobody.
+//! Two faces are the same if their boxes overlap, both as fractions of their image, and their
+//! embeddings have the similarity of a match. Those of different models cannot be compared. A face
+//! of the incoming image that does not meet the quality profile, and is not stored, may match a
+//! stored face. Two images without stored faces show the same people: nobody.
 //!
 //! A published file must not cause the deletion of stored faces, so a version that does not show
 //! the same people replaces no image.
