@@ -12,8 +12,9 @@
 //! 4. The permit to read a sitemap ([`places::FairSemaphore`], `crawls::page`).
 //! 5. Memory for the process that decodes a video, then memory for decoded images
 //!    ([`budget::AnalysisMemory`]).
-//! 6. A thread for work on pixels ([`places::FairSemaphore`], `images::analyze`), and the queues of
-//!    the models (`inference`). Their holders wait for nothing.
+//! 6. A thread for work on pixels ([`places::FairSemaphore`], `images::analyze`), the queues of the
+//!    models (`inference`), and the turn to parse a playlist (`videos::file`). Their holders wait
+//!    for nothing.
 //! 7. Locks of the database, in the order of docs/explanation/ARCHITECTURE.md. No transaction waits
 //!    for an earlier step.
 //!

@@ -32,6 +32,13 @@ impl FairSemaphore {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
+    /// Returns a permit if one is free.
+    pub(crate) fn try_acquire(&self) -> Option<Permit> {
+        let mut state = self.state.lock();
+        state.free = state.free.checked_sub(1)?;
+        Some(Permit { state: Some(self.state.clone()) })
+    }
+
     /// Waits for a permit. Dropping the future passes its permit to the next waiter.
     pub(crate) async fn acquire(&self, requester: Requester) -> Permit {
         loop {

@@ -23,7 +23,6 @@ use store::crawls::http_cache::CachedPage;
 use store::crawls::ledger::{DirectoryYield, Ledger};
 use store::crawls::pages::{Admitted, PageResult};
 use store::{Store, StoreError, Tx, retried};
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
@@ -446,14 +445,14 @@ const MAX_LARGE: usize = 10_000;
 /// reading during a fetch. A slow host therefore delays only other large sitemaps.
 struct SitemapPermits {
     reading: FairSemaphore,
-    fetching: Semaphore,
+    fetching: FairSemaphore,
     /// Ids of rows in the page ledger whose sitemap exceeds the size limit of a page.
     large: Mutex<HashSet<Uuid>>,
 }
 
 impl Default for SitemapPermits {
     fn default() -> Self {
-        Self { reading: FairSemaphore::new(1), fetching: Semaphore::new(1), large: Mutex::default() }
+        Self { reading: FairSemaphore::new(1), fetching: FairSemaphore::new(1), large: Mutex::default() }
     }
 }
 
@@ -467,12 +466,12 @@ impl SitemapPermits {
     ///
     /// # Errors
     /// Fails with [`JobError::Later`] if another job holds the permit.
-    fn fetch_large(&self, page: Uuid) -> Result<Option<SemaphorePermit<'_>>, JobError> {
+    fn fetch_large(&self, page: Uuid) -> Result<Option<Permit>, JobError> {
         let is_large = self.large.lock().unwrap_or_else(PoisonError::into_inner).contains(&page);
         if !is_large {
             return Ok(None);
         }
-        self.fetching.try_acquire().map(Some).map_err(|_| JobError::Later(RETRY_WAIT))
+        self.fetching.try_acquire().map(Some).ok_or(JobError::Later(RETRY_WAIT))
     }
 
     fn remember_large(&self, page: Uuid) {
