@@ -3,7 +3,7 @@
 //! The jobs, the API and the command line share this code. It contains no HTTP handlers and no
 //! command line parsing.
 
-pub mod admission;
+pub(crate) mod admission;
 pub mod collections;
 pub mod crawls;
 pub(crate) mod domain;
@@ -18,21 +18,23 @@ pub use admission::budget::{Budget, Exhausted, Share};
 pub use crawls::Crawls;
 pub use domain::{
     CannotRefine, ChangeError, CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval,
-    MatchThreshold, Rotate, Secret, Sitemaps, ThresholdSource, VideoLimits, VideoRequest, forget_jobs, jobs,
+    MatchThreshold, Rotate, Secret, Sitemaps, ThresholdSource, VideoLimits, VideoRequest, default_threshold,
+    forget_jobs, jobs, profile_of,
 };
 pub use erasures::sketch::{Sketcher, max_differing_bits};
 pub use erasures::suppression::Suppressor;
 pub use erasures::sweeps::Maintenance;
 pub use images::analyze::{
     Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, MAX_FACES,
-    MIN_SCORE_FLOOR, Passes, Pixels, StoredFaces, Thumbnails, Timings, profile_of, small_view,
+    MIN_SCORE_FLOOR, Passes, Pixels, StoredFaces, Thumbnails, Timings, small_view,
 };
-pub use images::ingest::{Ingest, IngestError, Ingested};
+pub use images::face_store::{FaceStore, IngestError};
+pub use images::ingest::Ingested;
 pub use people::clusters::Clusters;
 pub use scan::Scan;
 pub use tracking::boxes::decode as decode_boxes;
 pub use videos::analyze::{
-    FrameFaces, Resume, ShotImages, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoOptions, VideoPart,
-    VideoParts, VideoProgress, VideoSummary, VideoTrack,
+    FrameFaces, Resume, ShotImages, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoAnalyzer, VideoOptions,
+    VideoPart, VideoParts, VideoProgress, VideoSummary, VideoTrack,
 };
 pub use videos::control::{Added, Upload, Videos};

@@ -1,34 +1,31 @@
 //! Runs a scan of local files and records it as a crawl. Every image has a row in the image ledger,
-//! like every URL of a crawl. This module does not list directories.
+//! like every URL of a crawl. The caller lists and reads the files, and decides on concurrency.
 //!
-//! A scan has no jobs. The caller (the command line) lists and reads the files and decides on
-//! concurrency and progress output. It calls `begin`, `add` for files, `ingest`, `skip` or `fail`
-//! for each row, and `finish`.
-//!
-//! A running scan holds a lease on the crawl record. If the command of the scan is killed, the
-//! lease expires. The next maintenance run of a service, or the next scan, then ends the scan as
-//! failed.
-//!
-//! A video of a scan ends with the scan, too. The next scan of the file with the same options
-//! continues after the last part that is stored. The files remain where they are.
+//! A scan has no jobs. It holds a lease on the crawl record. If the command of the scan is killed,
+//! the lease expires. The next maintenance run of a service, or the next scan, then ends the scan
+//! as failed, with its videos. The next scan of a video's file with the same options continues
+//! after the last part that is stored.
 use crate::crawls::closing;
-use crate::domain::{ChangeError, CrawlError, Row, RowEnd, VideoRequest, collection_id, forget_jobs};
-use crate::images::ingest::{Incoming, Ingest, IngestError, Ingested, count_outcome};
-use crate::videos::store::{ReadVideoError, VideoFile, VideoReader};
-use crate::{AnalyzeOptions, Dedupe, Rotate, VideoProgress, profile_of};
+use crate::domain::{
+    ChangeError, CrawlError, Row, RowEnd, VideoRequest, collection_id, count_outcome, forget_emptied_video,
+    forget_jobs, profile_of, video_end,
+};
+use crate::images::face_store::{FaceStore, IngestError};
+use crate::images::ingest::{Incoming, Ingest, Ingested};
+use crate::videos::store::{ReadVideoError, VideoFile, VideoReader, read_video, video_stopped};
+use crate::{AnalyzeOptions, Dedupe, Rotate, VideoProgress};
 use bytes::Bytes;
 use domain::{CrawlKind, CrawlState, Reason, Unprocessed, VideoState};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::crawls::Crawl;
 use store::crawls::ledger::Ledger;
 use store::crawls::pages::{Admitted, NewImageUrl};
 use store::videos::crawled::VideoCounts;
-use store::videos::{NewVideo, Video, VideoEnd};
+use store::videos::{NewVideo, Video};
 use store::{Store, StoreError, retried};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 use url::Url;
 use uuid::Uuid;
 use video::Decoder;
@@ -42,42 +39,28 @@ const RENEWAL: Duration = Duration::from_secs(20);
 /// A running scan. Cloning it is cheap, so that many tasks can add files to it.
 #[derive(Clone)]
 pub struct Scan {
-    pub(crate) store: Store,
-    pub(crate) ingest: Ingest,
-    pub(crate) crawl: Crawl,
+    store: Store,
+    faces: FaceStore,
+    ingest: Ingest,
+    crawl: Crawl,
     dedupe: Dedupe,
     options: AnalyzeOptions,
-    lease: Arc<Lease>,
+    lease: Arc<AbortOnDropHandle<()>>,
 }
 
-/// Renews the scan's lease until it is dropped or another process has ended the scan.
-struct Lease {
-    lost: Arc<AtomicBool>,
-    task: JoinHandle<()>,
-}
-
-impl Lease {
-    fn start(store: Store, scan: Uuid) -> Self {
-        let lost = Arc::new(AtomicBool::new(false));
-        let task_lost = lost.clone();
-        let task = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(RENEWAL).await;
-                match renew(&store, scan).await {
-                    Ok(true) => {}
-                    Ok(false) => return task_lost.store(true, Ordering::Relaxed),
-                    Err(error) => tracing::warn!(%scan, %error, "failed to renew the lease of a scan"),
-                }
+/// Renews the scan's lease until the handle is dropped. The task ends if another process has ended
+/// the scan.
+fn hold_lease(store: Store, scan: Uuid) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(RENEWAL).await;
+            match renew(&store, scan).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => tracing::warn!(%scan, %error, "failed to renew the lease of a scan"),
             }
-        });
-        Self { lost, task }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+        }
+    }))
 }
 
 async fn renew(store: &Store, scan: Uuid) -> Result<bool, StoreError> {
@@ -94,15 +77,15 @@ impl Scan {
     /// # Errors
     /// Fails with [`CrawlError::Invalid`] if the collection does not exist.
     pub async fn begin(
-        ingest: Ingest,
+        faces: FaceStore,
         collection: &str,
         seeds: &[String],
         dedupe: Dedupe,
         options: AnalyzeOptions,
     ) -> Result<Self, CrawlError> {
-        let store = ingest.inner.store.clone();
+        let store = faces.store.clone();
         let collection = collection_id(&store, collection).await?;
-        closing::end_lapsed_scans(&store, &ingest.inner.queue).await?;
+        closing::end_lapsed_scans(&store, &faces.queue).await?;
         let own = profile_of(&store.collections().by_id(collection).await?);
         let options = AnalyzeOptions { quality_profile: options.quality_profile.or(own), ..options };
         let mut tx = store.begin().await?;
@@ -113,8 +96,9 @@ impl Scan {
         let crawl = store.crawls().insert(tx.conn(), collection, CrawlKind::Scan, seeds, &stored).await?;
         store.crawls().renew_scan(tx.conn(), crawl.id, LEASE).await?;
         tx.commit().await?;
-        let lease = Arc::new(Lease::start(store.clone(), crawl.id));
-        Ok(Self { store, ingest, crawl, dedupe, options, lease })
+        let lease = Arc::new(hold_lease(store.clone(), crawl.id));
+        let ingest = Ingest::new(faces.clone());
+        Ok(Self { store, faces, ingest, crawl, dedupe, options, lease })
     }
 
     /// Returns the crawl record as it was when the scan began.
@@ -189,7 +173,7 @@ impl Scan {
     /// # Errors
     /// Fails with `StoreError::Conflict` if another process ended the scan in the meantime.
     pub async fn finish(&self, interrupted: bool) -> Result<Crawl, ChangeError> {
-        let queue = &self.ingest.inner.queue;
+        let queue = &self.faces.queue;
         let mut tx = self.store.begin().await?;
         let end = if interrupted { CrawlState::Cancelled } else { CrawlState::Completed };
         let live = [CrawlState::Running];
@@ -204,8 +188,8 @@ impl Scan {
         Ok(crawl)
     }
 
-    pub(crate) fn check_alive(&self) -> Result<(), StoreError> {
-        if self.lease.lost.load(Ordering::Relaxed) {
+    fn check_alive(&self) -> Result<(), StoreError> {
+        if self.lease.is_finished() {
             return Err(StoreError::Conflict("the scan was ended by another process".into()));
         }
         Ok(())
@@ -292,11 +276,11 @@ impl Scan {
         let video = retried("video", || self.store.videos().get(id)).await?;
         let reader = VideoReader::Scan(self.crawl.id);
         let error = tokio::select! {
-            read = self.ingest.read_video(decoder, file, &video, reader, progress) => match read {
+            read = read_video(&self.faces, decoder, file, &video, reader, progress) => match read {
                 Ok(_) => return self.stored(id).await,
                 Err(error) => error,
             },
-            _ = self.ingest.video_stopped(id) => {
+            _ = video_stopped(&self.store, id) => {
                 StoreError::Conflict("the video was ended by another process".into()).into()
             }
         };
@@ -330,7 +314,7 @@ impl Scan {
                 Some(_) => {}
             }
             tokio::time::sleep(OTHER_SCAN_INTERVAL).await;
-            closing::end_lapsed_scans(&self.store, &self.ingest.inner.queue).await?;
+            closing::end_lapsed_scans(&self.store, &self.faces.queue).await?;
         }
     }
 
@@ -342,7 +326,7 @@ impl Scan {
         {
             return Ok(Begun::Suppressed);
         }
-        let model = self.ingest.inner.model_id;
+        let model = self.faces.model_id;
         let id = match self.store.crawled_videos().continue_scanned(tx.conn(), new, model).await? {
             Some(id) => id,
             None => match self.store.videos().insert(tx.conn(), new).await? {
@@ -367,8 +351,7 @@ impl Scan {
             let mut tx = self.store.begin().await?;
             self.store.suppressions().lock(tx.conn(), new.collection, false).await?;
             self.store.crawled_videos().record_duplicate(tx.conn(), id, new, original).await?;
-            let jobs = self.store.erasures().erase_emptied_video(tx.conn(), id).await?;
-            forget_jobs(&self.ingest.inner.queue, &mut tx, &jobs).await?;
+            forget_emptied_video(&self.store, &self.faces.queue, &mut tx, id).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(())
         })
@@ -396,14 +379,7 @@ impl Scan {
             ReadVideoError::Options(_) => (Unprocessed::Failed, Reason::BadOptions),
             ReadVideoError::Ingest(error) => return self.after_store_error(id, error).await,
         };
-        let end = VideoEnd {
-            state: VideoState::Failed,
-            people: None,
-            reason: Some(reason.clone()),
-            detail: Some(&detail),
-            original: None,
-            keeps_file: false,
-        };
+        let end = video_end(VideoState::Failed, reason.clone(), Some(&detail));
         let ended = retried("fail_scanned_video", || async {
             let mut tx = self.store.begin().await?;
             // An erasure finds the video ended, or this transaction finds what was erased.
@@ -411,8 +387,7 @@ impl Scan {
             self.store.crawled_videos().hold_scanned(tx.conn(), id, self.crawl.id).await?;
             self.store.videos().end(tx.conn(), id, end.clone()).await?;
             // A crawl may have found the same file.
-            let jobs = self.store.erasures().erase_emptied_video(tx.conn(), id).await?;
-            forget_jobs(&self.ingest.inner.queue, &mut tx, &jobs).await?;
+            forget_emptied_video(&self.store, &self.faces.queue, &mut tx, id).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(())
         })

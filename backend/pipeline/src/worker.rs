@@ -1,7 +1,7 @@
 //! The handlers of every [`JobKind`]. The crate `queue` claims the jobs and calls the handlers.
 
 use crate::crawls::context::Context;
-use crate::{Crawls, Ingest};
+use crate::{Crawls, FaceStore};
 use crawler::Fetcher;
 use domain::JobKind;
 use queue::{Handler, Queue};
@@ -19,7 +19,7 @@ pub fn handlers(
     store: Store,
     queue: Queue,
     crawls: Crawls,
-    ingest: Ingest,
+    faces: FaceStore,
     fetcher: Fetcher,
     videos: Option<VideoTools>,
 ) -> HashMap<String, Arc<dyn Handler>> {
@@ -28,23 +28,22 @@ pub fn handlers(
         crawls.config(),
         fetcher.clone(),
     ));
-    let blobs = ingest.blobs().clone();
     let erase = Arc::new(crate::collections::EraseCollection::new(
         store.clone(),
         queue.clone(),
         crawls.clone(),
-        blobs,
+        faces.blobs.clone(),
     ));
     let clustering = cluster_handler(store.clone(), queue.clone());
-    let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
+    let context = Arc::new(Context::new(store, queue, &crawls, faces, fetcher));
     let videos = |step| {
         let tools = videos.clone()?;
         Some(Arc::new(VideoHandler::new(context.clone(), tools, step)) as Arc<dyn Handler>)
     };
     let handler = |kind| -> Option<Arc<dyn Handler>> {
         Some(match kind {
-            JobKind::ScanPage => Arc::new(crate::crawls::page::ScanPage(context.clone())),
-            JobKind::ScanImage => Arc::new(crate::crawls::image::ScanImage(context.clone())),
+            JobKind::ScanPage => Arc::new(crate::crawls::page::ScanPage::new(context.clone())),
+            JobKind::ScanImage => Arc::new(crate::crawls::image::ScanImage::new(context.clone())),
             JobKind::StartCrawl => Arc::new(crate::crawls::closing::StartCrawl(crawls.clone())),
             JobKind::DeliverWebhook => webhook.clone(),
             JobKind::EraseCollection => erase.clone(),

@@ -10,7 +10,7 @@ use crawler::Fetcher;
 use inference::OperationReport;
 use metrics_exporter_prometheus::PrometheusHandle;
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, Crawls, Ingest, MatchThreshold, Videos};
+use pipeline::{Analyzer, Crawls, FaceStore, MatchThreshold, Videos};
 use queue::Queue;
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -28,7 +28,7 @@ pub struct Services {
     pub queue: Queue,
     pub crawls: Crawls,
     /// Stores analyzed images, and holds the registered embedding model.
-    pub ingest: Ingest,
+    pub face_store: FaceStore,
     pub videos: Videos,
     /// Decodes videos. The error is the reason why this service cannot.
     pub video_tools: Result<VideoTools, String>,

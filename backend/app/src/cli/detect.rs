@@ -14,7 +14,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use inference::Priority;
 use pipeline::{
     Analysis, AnalyzeOptions, AnalyzedFace, Analyzer, Enhance, MAX_FACES, Passes, Rotate, VideoAnalysis,
-    VideoOptions, VideoRequest,
+    VideoAnalyzer, VideoOptions, VideoRequest,
 };
 use serde_json::{Value, json};
 use std::fs::File;
@@ -302,8 +302,8 @@ impl<'a> VideoDetector<'a> {
         let decoder = decoder.map_err(|error| refusal(Reason::VideoUnavailable, error))?;
         let file = File::open(path).map_err(|error| refusal(Reason::Unreadable, error))?;
         let mut bar = TimeBar::start(path);
-        let analyzed =
-            self.analyzer.analyze_video(decoder, file, &self.options, Priority::Background, &mut bar).await;
+        let (analyzer, options, priority) = (self.analyzer, &self.options, Priority::Background);
+        let analyzed = VideoAnalyzer { analyzer, decoder, options, priority }.analyze(file, &mut bar).await;
         bar.finish();
         analyzed.map_err(|error| refusal(error.reason(), error))
     }

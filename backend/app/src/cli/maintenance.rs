@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use pipeline::Maintenance;
 use pipeline::erasures::sweeps::GRACE;
-use pipeline::people::reembed::NotReembedded;
+use pipeline::people::reembed::{NotReembedded, Reembedded};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -123,7 +123,7 @@ async fn reembed_collections(
     collection: Option<&str>,
     signal: &CancellationToken,
 ) -> anyhow::Result<ReembedReport> {
-    let (store, ingest) = (foundation.store(), &foundation.ingest);
+    let (store, faces) = (foundation.store(), &foundation.face_store);
     let collections: Vec<Collection> = match collection {
         None => store.collections().list().await?,
         Some(name) => match store.collections().get(name).await {
@@ -141,12 +141,10 @@ async fn reembed_collections(
         interrupted: false,
     };
     for collection in collections {
-        let outdated = store.models().count_outdated(collection.id, ingest.model_id()).await?;
+        let outdated = store.models().count_outdated(collection.id, faces.model_id()).await?;
         let bar = output::image_bar(outdated.unsigned_abs());
-        let done = ingest
-            .reembed(collection.id, signal, |so_far| {
-                bar.set_position(so_far.done + so_far.left.len() as u64);
-            })
+        let show = |so_far: &Reembedded| bar.set_position(so_far.done + so_far.left.len() as u64);
+        let done = pipeline::people::reembed::reembed(faces, collection.id, signal, show)
             .await
             .with_context(|| format!("cannot reembed the collection {}", collection.name))?;
         bar.finish_and_clear();

@@ -70,7 +70,7 @@ pub async fn serve(
         videos: foundation.videos.clone(),
         video_tools: foundation.video_tools.clone(),
         video_decoding: foundation.video_decoding.clone(),
-        ingest: foundation.ingest.clone(),
+        face_store: foundation.face_store.clone(),
         fetcher: foundation.fetcher.clone(),
     };
     // The socket of a service manager may have an address other than `HOST`.

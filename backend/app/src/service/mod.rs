@@ -18,7 +18,7 @@ use anyhow::Context;
 use crawler::Fetcher;
 use inference::{Config, Engine, Manifest, OperationReport, ResolvedPack};
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, Crawls, Ingest, Videos};
+use pipeline::{Analyzer, Crawls, FaceStore, Videos};
 use queue::Queue;
 use std::io::Write;
 use store::db::schema::OlderPrograms;
@@ -37,7 +37,7 @@ pub struct Foundation {
     pub blobs: Blobs,
     pub queue: Queue,
     pub analyzer: Analyzer,
-    pub ingest: Ingest,
+    pub face_store: FaceStore,
     pub crawls: Crawls,
     pub videos: Videos,
     /// Decodes videos. The error is the reason why this process cannot.
@@ -74,10 +74,10 @@ impl Foundation {
             queue::Config { schema_version: store::db::schema::version(), ..queue::Config::default() },
         );
         let analyzer = Analyzer::new(engine, crate::decoder::pipeline_config(settings));
-        let ingest = Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone())
+        let face_store = FaceStore::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone())
             .await
             .context("cannot register the embedding model")?;
-        let ingest = suppression::with_secret(ingest, &store, settings).await?;
+        let face_store = suppression::with_secret(face_store, &store, settings).await?;
         let crawls = Crawls::new(store.clone(), queue.clone()).with_config(settings.crawls());
         let videos = Videos::new(store, queue.clone(), blobs.clone()).with_limits(settings.video_limits());
         let (mut video_tools, mut video_decoding) = (Err("this command decodes no videos".into()), None);
@@ -92,7 +92,7 @@ impl Foundation {
             blobs,
             queue,
             analyzer,
-            ingest,
+            face_store,
             crawls,
             videos,
             video_tools,
@@ -108,7 +108,7 @@ impl Foundation {
     /// Reports how many stored faces have embeddings of another model than the current one, and
     /// what to do. Search does not find those faces.
     pub async fn warn_about_outdated_faces(&self, settings: &Settings) -> Result<(), StoreError> {
-        let others = self.store().models().faces_of_other_models(self.ingest.model_id()).await?;
+        let others = self.store().models().faces_of_other_models(self.face_store.model_id()).await?;
         let faces: i64 = others.iter().map(|(_, faces)| faces).sum();
         if faces == 0 {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Manages the secret with which suppressed people are recognised.
 use crate::config::Settings;
 use anyhow::{Context, ensure};
-use pipeline::{Ingest, Secret, Sketcher};
+use pipeline::{FaceStore, Secret, Sketcher};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,12 +13,12 @@ use store::Store;
 const FILE: &str = "suppression.secret";
 const MIN_CHARACTERS: usize = 32;
 
-/// Adds the service's secret to `ingest`, so that `ingest` rejects images of suppressed people.
+/// Adds the service's secret to `faces`, so that they reject images of suppressed people.
 pub(super) async fn with_secret(
-    ingest: Ingest,
+    faces: FaceStore,
     store: &Store,
     settings: &Settings,
-) -> anyhow::Result<Ingest> {
+) -> anyhow::Result<FaceStore> {
     let secret = match (&settings.storage.suppression_secret, &settings.storage.database_url) {
         (Some(secret), _) => Some(secret.clone()),
         // The secret is stored with the data, so no other process can have a different one.
@@ -34,8 +34,8 @@ pub(super) async fn with_secret(
         );
     }
     Ok(match sketcher {
-        Some(sketcher) => ingest.with_sketcher(sketcher),
-        None => ingest,
+        Some(sketcher) => faces.with_sketcher(sketcher),
+        None => faces,
     })
 }
 

@@ -45,7 +45,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         foundation.store().clone(),
         foundation.queue.clone(),
         foundation.crawls.clone(),
-        foundation.ingest.clone(),
+        foundation.face_store.clone(),
         foundation.fetcher.clone(),
         foundation.video_tools.clone().ok(),
     );

@@ -4,7 +4,7 @@
 use crate::{Process, Spread};
 use anyhow::Context;
 use inference::Priority;
-use pipeline::{Analyzer, FrameFaces, VideoAnalysis, VideoOptions, VideoProgress};
+use pipeline::{Analyzer, FrameFaces, VideoAnalysis, VideoAnalyzer, VideoOptions, VideoProgress};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -122,7 +122,8 @@ pub(super) async fn analyze(
 ) -> anyhow::Result<Run> {
     let watch = Watch::start(process)?;
     let mut seen = Seen { watch: &watch, last_us: 0, faces: 0 };
-    let analyzed = analyzer.analyze_video(decoder, file, options, Priority::Background, &mut seen).await;
+    let video = VideoAnalyzer { analyzer, decoder, options, priority: Priority::Background };
+    let analyzed = video.analyze(file, &mut seen).await;
     let (last_us, faces) = (seen.last_us, seen.faces);
     // Also ends the thread that takes the samples if the analysis failed.
     let (took, usage) = watch.stop();

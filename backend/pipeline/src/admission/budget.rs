@@ -1,15 +1,13 @@
-//! A limit on the memory that many callers share, for example the memory for decoded images and for
-//! request bodies.
+//! Limits on memory that many callers share, for example for decoded images and request bodies.
 //!
-//! Before a caller allocates a large amount of memory, it acquires a share of the budget. The share
-//! is stored with the bytes and dropped together with them. Shares are granted in the order of the
-//! requests, so small requests do not block a large one forever.
-//!
-//! A caller that holds a share must not wait for another share of the same budget. Such callers
-//! could wait for each other forever.
+//! A caller acquires a share of the budget before it allocates a large amount of memory, and stores
+//! the share with the bytes. Shares are granted in the order of the requests, so small requests do
+//! not block a large one forever. A caller that holds a share must not wait for another share of
+//! the same budget: such callers could wait for each other forever.
 use inference::Priority;
 use metrics::{Gauge, Unit, describe_gauge, gauge};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
@@ -49,7 +47,8 @@ pub struct Budget {
 pub struct Share {
     all: OwnedSemaphorePermit,
     background: Option<OwnedSemaphorePermit>,
-    held: GaugeGuard,
+    /// Includes the bytes of `all`.
+    held: Gauge,
 }
 
 impl Budget {
@@ -97,8 +96,7 @@ impl Budget {
     pub fn try_take(&self, bytes: u64) -> Option<Share> {
         let units = units(bytes).min(self.units);
         let all = self.all.clone().try_acquire_many_owned(units).ok()?;
-        let held = GaugeGuard::by(&self.held, in_bytes(all.num_permits()));
-        Some(Share { all, background: None, held })
+        Some(self.share(all, None))
     }
 
     /// Returns the error for a caller that found no free memory and cannot wait.
@@ -128,7 +126,7 @@ impl Budget {
             };
             Ok::<_, AcquireError>((self.all.clone().acquire_many_owned(units).await?, background))
         };
-        let waiting = GaugeGuard::by(&self.waiting, 1.0);
+        let waiting = Waiting::new(&self.waiting);
         let permits = match deadline {
             None => permits.await,
             Some(deadline) => {
@@ -139,8 +137,12 @@ impl Budget {
         };
         drop(waiting);
         let (all, background) = permits.expect("the semaphores are never closed");
-        let held = GaugeGuard::by(&self.held, in_bytes(all.num_permits()));
-        Ok(Share { all, background, held })
+        Ok(self.share(all, background))
+    }
+
+    fn share(&self, all: OwnedSemaphorePermit, background: Option<OwnedSemaphorePermit>) -> Share {
+        self.held.increment(in_bytes(all.num_permits()));
+        Share { all, background, held: self.held.clone() }
     }
 }
 
@@ -158,15 +160,15 @@ impl Share {
     }
 
     /// Adds another share of the same budget. Both must have been acquired with the same priority.
-    pub fn join(&mut self, other: Self) {
-        let Self { all, background, held } = other;
-        self.all.merge(all);
-        match (&mut self.background, background) {
+    pub fn join(&mut self, mut other: Self) {
+        // The bytes of the permits that are taken out of `other` remain in the gauge.
+        let units = other.all.num_permits();
+        self.all.merge(other.all.split(units).expect("all units are held"));
+        match (&mut self.background, other.background.take()) {
             (Some(mine), Some(theirs)) => mine.merge(theirs),
             (mine @ None, theirs) => *mine = theirs,
             (Some(_), None) => {}
         }
-        self.held.join(held);
     }
 
     fn part(&mut self, units: usize) -> Self {
@@ -174,7 +176,7 @@ impl Share {
         Self {
             all: take(&mut self.all),
             background: self.background.as_mut().map(take),
-            held: self.held.part(in_bytes(units)),
+            held: self.held.clone(),
         }
     }
 }
@@ -191,40 +193,52 @@ fn semaphore(units: u32) -> Arc<Semaphore> {
     Arc::new(Semaphore::new((units as usize).min(Semaphore::MAX_PERMITS)))
 }
 
-/// Increases a gauge until it is dropped.
-struct GaugeGuard {
-    gauge: Gauge,
-    by: f64,
-}
-
-impl GaugeGuard {
-    fn by(gauge: &Gauge, by: f64) -> Self {
-        gauge.increment(by);
-        Self { gauge: gauge.clone(), by }
-    }
-
-    /// Merges two increases into one. The value of the gauge does not change.
-    fn join(&mut self, mut other: Self) {
-        self.by += std::mem::take(&mut other.by);
-    }
-
-    /// Splits `by` off this increase. The value of the gauge does not change.
-    fn part(&mut self, by: f64) -> Self {
-        self.by -= by;
-        Self { gauge: self.gauge.clone(), by }
-    }
-}
-
-impl std::fmt::Debug for GaugeGuard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes", self.by)
-    }
-}
-
-impl Drop for GaugeGuard {
+impl Drop for Share {
     fn drop(&mut self) {
-        self.gauge.decrement(self.by);
+        self.held.decrement(in_bytes(self.all.num_permits()));
     }
+}
+
+/// Counts a waiting caller until it is dropped.
+struct Waiting(Gauge);
+
+impl Waiting {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
+/// Bytes that are included in a total until this value is dropped. Nothing waits for them.
+#[derive(Debug)]
+pub(crate) struct HeldBytes {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl HeldBytes {
+    pub(crate) fn new(total: &Arc<AtomicUsize>, bytes: usize) -> Self {
+        total.fetch_add(bytes, Ordering::Relaxed);
+        Self { total: total.clone(), bytes }
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+pub(crate) struct AnalysisMemory {
+    pub(crate) images: DecodedImageBudget,
+    /// Memory of processes that decode videos. Take it before the memory for their frames.
+    pub(crate) decoders: Budget,
 }
 
 /// The additional budget for small images is the common budget divided by this number.

@@ -6,15 +6,11 @@
 //! last commit sees all changes, so it ends the crawl. The check locks the crawl's row only if no
 //! row is queued, so that it does not make workers wait for each other.
 //!
-//! `Crawls::reconcile` ends a crawl whose last check failed or did not run, for example because the
-//! process ended after the commit.
-//!
-//! The jobs that follow are enqueued in the transaction that ends the crawl. They are therefore not
-//! lost, and they do not exist if the transaction is rolled back.
+//! `Crawls::reconcile` ends a crawl whose last check failed or did not run. The jobs that follow
+//! are enqueued in the transaction that ends the crawl.
 use crate::Crawls;
-use crate::domain::forget_jobs;
 use crate::domain::jobs::{NextRun, WebhookMessage};
-use crate::domain::{ChangeError, CrawlError, CrawlOptions, jobs};
+use crate::domain::{ChangeError, CrawlError, CrawlOptions, forget_jobs, jobs};
 use domain::{CrawlState, Reason};
 use queue::{ClaimedJob, Handler, Queue, QueueError, RunEnd};
 use store::crawls::ledger::LedgerCount;

@@ -1,5 +1,5 @@
-//! What the handlers of jobs of crawls share: services, the view of a crawl, the end of a job,
-//! permits for sitemaps. Fetching and storing are in their own modules.
+//! What the handlers of jobs of crawls share: services, the view of a crawl, fetches under its
+//! rules (scope, robots.txt, host permit), and the end of a job.
 //!
 //! The running jobs of each crawl in this process are counted, so that only the last of them checks
 //! with a query whether the crawl has ended. While another job of the crawl runs here, its row is
@@ -7,22 +7,22 @@
 //! ended, or the other job checks later.
 use crate::crawls::closing;
 use crate::crawls::job_error::JobError;
-use crate::crawls::politeness::host_throttle::{HostThrottle, RequestedDelay};
+use crate::crawls::politeness::host_throttle::{HostThrottle, PermitGuard, RequestedDelay};
 use crate::crawls::politeness::robots::RobotsCache;
-use crate::domain::{ChangeError, Row, RowEnd};
-use crate::images::ingest::count_outcome;
-use crate::{CrawlOptions, Crawls, Ingest, crawls, profile_of};
-use crawler::Fetcher;
+use crate::domain::jobs::PageJob;
+use crate::domain::{ChangeError, Row, RowEnd, check_live, count_outcome, profile_of};
+use crate::{CrawlOptions, Crawls, FaceStore, crawls};
+use crawler::fetch::Download;
+use crawler::{FetchError, Fetched, Fetcher, HopPolicy, Request, Scope, Validators, urls};
 use domain::{CrawlState, Reason, Unprocessed};
 use queue::{ClaimedJob, Queue, QueueError, RunEnd};
 use std::collections::HashMap;
-use std::collections::HashSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::crawls::Crawl;
+use store::crawls::http_cache::CachedResponse;
 use store::{Store, StoreError, retried};
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
@@ -36,17 +36,15 @@ const CRAWL_TTL: Duration = Duration::from_millis(500);
 pub(crate) struct Context {
     pub(crate) store: Store,
     pub(crate) queue: Queue,
-    pub(crate) ingest: Ingest,
+    pub(crate) faces: FaceStore,
     pub(crate) fetcher: Fetcher,
     pub(crate) config: crawls::Config,
     pub(crate) throttle: Arc<HostThrottle>,
     pub(crate) robots: RobotsCache,
-    pub(crate) sitemap_permits: SitemapPermits,
     crawls: Mutex<HashMap<Uuid, (Instant, Arc<CrawlView>)>>,
     live_jobs: LiveJobs,
 }
 
-/// The data of a crawl that its jobs need.
 pub(crate) struct CrawlView {
     pub(crate) crawl: Crawl,
     pub(crate) options: CrawlOptions,
@@ -56,7 +54,6 @@ pub(crate) struct CrawlView {
 }
 
 impl CrawlView {
-    /// Returns the delay set in the crawl's own options.
     pub(crate) fn own_delay(&self) -> Option<RequestedDelay> {
         let delay = self.options.delay_ms.map(Duration::from_millis)?;
         Some(RequestedDelay { collection: self.crawl.collection_id, delay })
@@ -64,19 +61,24 @@ impl CrawlView {
 }
 
 impl Context {
-    pub(crate) fn new(store: Store, queue: Queue, crawls: &Crawls, ingest: Ingest, fetcher: Fetcher) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        queue: Queue,
+        crawls: &Crawls,
+        faces: FaceStore,
+        fetcher: Fetcher,
+    ) -> Self {
         let config = crawls.config().clone();
         let throttle = Arc::new(HostThrottle::new(store.clone(), config.clone()));
         let robots = RobotsCache::new(store.clone(), fetcher.clone(), throttle.clone(), config.clone());
         Self {
             store,
             queue,
-            ingest,
+            faces,
             fetcher,
             config,
             throttle,
             robots,
-            sitemap_permits: SitemapPermits::default(),
             crawls: Mutex::default(),
             live_jobs: LiveJobs::default(),
         }
@@ -174,7 +176,7 @@ impl Context {
             } else {
                 self.queue.complete(tx.conn(), job.claim).await?;
             }
-            crate::domain::check_live(&self.store, &mut tx, crawl, job.claim).await?;
+            check_live(&self.store, &mut tx, crawl, job.claim).await?;
             row.settle(&self.store, &mut tx, end).await?;
             Ok(tx.commit().await?)
         })
@@ -195,7 +197,7 @@ impl Context {
         match view.crawl.state {
             CrawlState::Running => {
                 // Otherwise the file would be fetched and then dropped.
-                self.ingest.blobs().check_space()?;
+                self.faces.blobs.check_space()?;
                 Ok(view)
             }
             // The group is held, so the job runs again after the crawl is resumed.
@@ -252,7 +254,6 @@ impl Context {
     }
 }
 
-/// The running jobs of each crawl.
 #[derive(Default)]
 pub(crate) struct LiveJobs(Mutex<HashMap<Uuid, Jobs>>);
 
@@ -313,56 +314,130 @@ impl Drop for LiveJob<'_> {
     }
 }
 
-/// Time after which a job is retried if another job is fetching a large sitemap.
-const RETRY_WAIT: Duration = Duration::from_millis(500);
-/// Maximum number of large sitemaps that a process remembers.
-const MAX_LARGE: usize = 10_000;
+pub(crate) const NOT_MODIFIED: u16 = 304;
 
-/// Permits for fetching and reading sitemaps.
-///
-/// A sitemap can be ten times as large as a page, and even larger after decompression. A process
-/// reads one sitemap at a time and fetches one large sitemap at a time. No job holds the permit for
-/// reading during a fetch. A slow host therefore delays only other large sitemaps.
-pub(crate) struct SitemapPermits {
-    reading: Semaphore,
-    fetching: Semaphore,
-    /// Ids of rows in the page ledger whose sitemap exceeds the size limit of a page.
-    large: Mutex<HashSet<Uuid>>,
+/// Returns the validators of a visit, or `None` if its URL cannot be parsed.
+pub(crate) fn validators(visit: &CachedResponse) -> Option<Validators> {
+    let url = Url::parse(&visit.final_url).ok()?;
+    Some(Validators { url, etag: visit.etag.clone(), last_modified: visit.last_modified.clone() })
 }
 
-impl Default for SitemapPermits {
-    fn default() -> Self {
-        Self { reading: Semaphore::new(1), fetching: Semaphore::new(1), large: Mutex::default() }
+/// Returns the visit to store for a response, or `None` if the response has no validators.
+pub(crate) fn visit(fetched: &Fetched) -> Option<CachedResponse> {
+    let validators = fetched.validators()?;
+    Some(CachedResponse {
+        final_url: validators.url.into(),
+        etag: validators.etag,
+        last_modified: validators.last_modified,
+        bytes: i64::try_from(fetched.body.len()).unwrap_or(i64::MAX),
+    })
+}
+
+/// Increments `facecrawl_crawl_not_modified_total{ledger}` and
+/// `facecrawl_crawl_bytes_saved_total{ledger}`.
+pub(crate) fn saved(ledger: &'static str, bytes: i64) {
+    metrics::counter!("facecrawl_crawl_not_modified_total", "ledger" => ledger).increment(1);
+    metrics::counter!("facecrawl_crawl_bytes_saved_total", "ledger" => ledger)
+        .increment(bytes.max(0).unsigned_abs());
+}
+
+/// First attempt of a job that accepts an incomplete body. A connection can break by chance, but
+/// the bodies of a server with a wrong `Content-Length` are always incomplete.
+const INCOMPLETE_ATTEMPT: i16 = 2;
+
+pub(crate) fn accepts_incomplete(attempt: i16, max_attempts: i16) -> bool {
+    attempt >= INCOMPLETE_ATTEMPT.min(max_attempts)
+}
+
+pub(crate) fn accept_incomplete(
+    fetched: Result<Fetched, FetchError>,
+    accepts_incomplete: bool,
+) -> Result<Fetched, FetchError> {
+    match fetched {
+        Err(FetchError::Incomplete { received: Some(received), .. }) if accepts_incomplete => Ok(*received),
+        fetched => fetched,
     }
 }
 
-impl SitemapPermits {
-    /// Waits for the permit to read a fetched sitemap. Does not fail: no code closes the semaphore.
-    pub(crate) async fn read(&self) -> Result<SemaphorePermit<'_>, JobError> {
-        self.reading.acquire().await.map_err(|error| JobError::failed(Reason::NoPlace, error))
+/// Which URLs a fetch may visit.
+pub(crate) enum Area<'a> {
+    /// URLs inside the crawl's scope, for a page.
+    Page(&'a PageJob),
+    /// Any URL, for an image or a video.
+    Anywhere,
+}
+
+pub(crate) struct FetchPolicy<'a> {
+    context: &'a Context,
+    view: &'a CrawlView,
+    area: Area<'a>,
+    permit_guard: PermitGuard,
+}
+
+impl<'a> FetchPolicy<'a> {
+    pub(crate) fn new(context: &'a Context, view: &'a CrawlView, area: Area<'a>) -> Self {
+        Self { context, view, area, permit_guard: PermitGuard::new(context.throttle.clone()) }
     }
 
-    /// Acquires the permit to fetch a large sitemap. Returns `None` if the page's sitemap is not
-    /// known to be large.
-    ///
-    /// # Errors
-    /// Fails with [`JobError::Later`] if another job holds the permit.
-    pub(crate) fn fetch_large(&self, page: Uuid) -> Result<Option<SemaphorePermit<'_>>, JobError> {
-        let is_large = self.large.lock().unwrap_or_else(PoisonError::into_inner).contains(&page);
-        if !is_large {
-            return Ok(None);
-        }
-        let permit = self.fetching.try_acquire();
-        permit.map(Some).map_err(|_| JobError::Later(RETRY_WAIT))
+    pub(crate) async fn fetch(&self, request: Request) -> Result<Fetched, FetchError> {
+        self.context.fetcher.fetch(request, self).await
     }
 
-    pub(crate) fn remember_large(&self, page: Uuid) {
-        let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
-        if large.len() >= MAX_LARGE {
-            // Jobs fetch the removed sitemaps as small ones, and detect their size again.
-            large.clear();
+    pub(crate) async fn download(&self, request: Request) -> Result<Download, FetchError> {
+        self.context.fetcher.download(request, self).await
+    }
+
+    fn in_area(&self, url: &Url) -> bool {
+        match &self.area {
+            Area::Anywhere => true,
+            Area::Page(page) => {
+                in_scope(self.view, page.home.as_ref(), url)
+                    // A seed may redirect to https or to "www.", but not to another site.
+                    || (page.depth == 0 && Scope::Domain.contains(std::slice::from_ref(&page.url), &[], url))
+            }
         }
-        large.insert(page);
+    }
+}
+
+/// Returns whether a page belongs to the crawl. `home` is the URL to which its seed redirected.
+pub(crate) fn in_scope(view: &CrawlView, home: Option<&Url>, url: &Url) -> bool {
+    let (scope, allow) = (view.options.scope, &view.options.allow);
+    scope.contains(&view.seeds, allow, url)
+        || home.is_some_and(|home| scope.contains(std::slice::from_ref(home), allow, url))
+}
+
+#[async_trait::async_trait]
+impl HopPolicy for FetchPolicy<'_> {
+    async fn admit(&self, url: &Url) -> Result<(), FetchError> {
+        if !self.in_area(url) {
+            return Err(FetchError::Refused(Reason::OutOfScope));
+        }
+        if let Area::Page(page) = &self.area
+            && *url != page.url
+            && url.as_str().len() > urls::MAX_LENGTH
+        {
+            // The limit for links also applies to redirects, because the page's address is stored
+            // with each of its images.
+            return Err(FetchError::Refused(Reason::UrlTooLong));
+        }
+        let mut robots_delay = None;
+        if self.view.options.respect_robots {
+            let robots = self.context.robots.rules(url, self.view.own_delay()).await?;
+            if !robots.allows(url) {
+                return Err(FetchError::Refused(Reason::RobotsDisallowed));
+            }
+            robots_delay = robots.crawl_delay();
+        }
+        let delay = self.context.throttle.delay(self.view.own_delay(), robots_delay);
+        self.permit_guard.acquire(url, delay).await
+    }
+
+    async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
+        self.permit_guard.end(status, retry_after, took).await;
+    }
+
+    fn abandoned(&self, _url: &Url) {
+        self.permit_guard.abandon();
     }
 }
 
@@ -386,5 +461,14 @@ mod tests {
         let (dropped, last) = (jobs.begin(crawl), jobs.begin(crawl));
         drop(dropped);
         assert!(last.end(true));
+    }
+
+    #[test]
+    fn accepts_incomplete_body_from_second_attempt() {
+        let accepting: Vec<i16> = (1..=5).filter(|attempt| accepts_incomplete(*attempt, 5)).collect();
+        assert_eq!(accepting, [2, 3, 4, 5]);
+        assert!(accepts_incomplete(1, 1), "the only attempt");
+        let broken = || Err(FetchError::Incomplete { why: "x".into(), received: None });
+        assert!(accept_incomplete(broken(), true).is_err(), "nothing arrived");
     }
 }

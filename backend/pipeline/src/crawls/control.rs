@@ -38,10 +38,10 @@ impl Crawls {
     /// Fails with `StoreError::Conflict`, which contains the state, if the crawl is not running.
     pub async fn pause(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         retried("pause_crawl", || async {
-            let mut tx = self.store().begin().await?;
-            self.queue().groups().hold(tx.conn(), id).await?;
+            let mut tx = self.store.begin().await?;
+            self.queue.groups().hold(tx.conn(), id).await?;
             let (from, to) = ([CrawlState::Running], CrawlState::Paused);
-            let crawl = self.store().crawls().set_state(tx.conn(), id, &from, to, None).await?;
+            let crawl = self.store.crawls().set_state(tx.conn(), id, &from, to, None).await?;
             if crawl.kind != CrawlKind::Web {
                 let reason = "a scan of local files cannot be paused; stop its command instead";
                 return Err(StoreError::Conflict(reason.into()).into());
@@ -58,10 +58,10 @@ impl Crawls {
     /// Fails with `StoreError::Conflict`, which contains the state, if the crawl is not paused.
     pub async fn resume(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         let crawl = retried("resume_crawl", || async {
-            let mut tx = self.store().begin().await?;
-            self.queue().groups().release(tx.conn(), id).await?;
+            let mut tx = self.store.begin().await?;
+            self.queue.groups().release(tx.conn(), id).await?;
             let (from, to) = ([CrawlState::Paused], CrawlState::Running);
-            let crawl = self.store().crawls().set_state(tx.conn(), id, &from, to, None).await?;
+            let crawl = self.store.crawls().set_state(tx.conn(), id, &from, to, None).await?;
             tx.commit().await?;
             Ok::<_, CrawlError>(crawl)
         })
@@ -78,11 +78,11 @@ impl Crawls {
     async fn hasten_videos(&self, id: Uuid) -> Result<(), CrawlError> {
         let mut after = Uuid::nil();
         loop {
-            let videos = self.store().crawled_videos().waiting(id, after, CHUNK).await?;
+            let videos = self.store.crawled_videos().waiting(id, after, CHUNK).await?;
             let Some(last) = videos.last() else { return Ok(()) };
             after = *last;
-            let mut tx = self.store().begin().await?;
-            self.queue().groups().hasten(tx.conn(), &videos).await?;
+            let mut tx = self.store.begin().await?;
+            self.queue.groups().hasten(tx.conn(), &videos).await?;
             tx.commit().await?;
         }
     }
@@ -94,11 +94,11 @@ impl Crawls {
     /// # Errors
     /// Fails with `StoreError::Conflict`, which contains the state, if crawl and series have ended.
     pub async fn cancel(&self, id: Uuid) -> Result<Crawl, CrawlError> {
-        let crawl = self.store().crawls().get(id).await?;
+        let crawl = self.store.crawls().get(id).await?;
         let Some(series) = crawl.series_id else { return self.cancel_run(id).await };
         // Between two queries a run can end and schedule the next one, or the next one can start.
         for _ in 0..MAX_ATTEMPTS {
-            let run = self.store().crawls().live_run(series).await?;
+            let run = self.store.crawls().live_run(series).await?;
             let ended = match run {
                 Some(run) => match self.cancel_run(run).await {
                     Err(CrawlError::Store(StoreError::Conflict(_))) => false,
@@ -106,8 +106,8 @@ impl Crawls {
                 },
                 None => {
                     retried("cancel_schedule", || async {
-                        let mut tx = self.store().begin().await?;
-                        let ended = self.store().crawls().cancel_schedule(tx.conn(), series).await?;
+                        let mut tx = self.store.begin().await?;
+                        let ended = self.store.crawls().cancel_schedule(tx.conn(), series).await?;
                         tx.commit().await?;
                         Ok::<_, StoreError>(ended)
                     })
@@ -115,7 +115,7 @@ impl Crawls {
                 }
             };
             if ended {
-                return Ok(self.store().crawls().get(id).await?);
+                return Ok(self.store.crawls().get(id).await?);
             }
         }
         let reason = format!("the crawl is {}, and no further run is scheduled", crawl.state);
@@ -142,16 +142,16 @@ impl Crawls {
     /// Changes the state and closes the first piece. Returns the crawl, and whether rows or jobs
     /// remain to be closed.
     async fn begin_closing(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
-        let mut tx = self.store().begin().await?;
-        let jobs = self.queue().groups().cancel(tx.conn(), id, CHUNK).await?;
-        self.store().suppressions().lock_of_crawl(tx.conn(), id).await?;
+        let mut tx = self.store.begin().await?;
+        let jobs = self.queue.groups().cancel(tx.conn(), id, CHUNK).await?;
+        self.store.suppressions().lock_of_crawl(tx.conn(), id).await?;
         let (from, to) = (CrawlState::LIVE, CrawlState::Cancelled);
-        let crawl = self.store().crawls().set_state(tx.conn(), id, &from, to, None).await?;
-        let skipped = self.store().crawls().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await?;
-        forget_jobs(self.queue(), &mut tx, &skipped.jobs).await?;
+        let crawl = self.store.crawls().set_state(tx.conn(), id, &from, to, None).await?;
+        let skipped = self.store.crawls().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await?;
+        forget_jobs(&self.queue, &mut tx, &skipped.jobs).await?;
         let closing = jobs.cast_signed() >= CHUNK || skipped.rows >= CHUNK;
-        self.store().crawls().set_closing(tx.conn(), id, closing).await?;
-        closing::enqueue_followups(self.store(), self.queue(), &mut tx, &crawl).await?;
+        self.store.crawls().set_closing(tx.conn(), id, closing).await?;
+        closing::enqueue_followups(&self.store, &self.queue, &mut tx, &crawl).await?;
         tx.commit().await?;
         Ok((crawl, closing))
     }
@@ -160,19 +160,19 @@ impl Crawls {
     /// the same time.
     pub(super) async fn close(&self, id: Uuid) -> Result<(), CrawlError> {
         loop {
-            let mut tx = self.store().begin().await?;
-            let jobs = self.queue().groups().cancel(tx.conn(), id, CHUNK).await?;
-            let skipped =
-                match self.store().crawls().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await {
-                    // The crawl and its rows were deleted meanwhile. Its jobs must still be
-                    // cancelled.
-                    Err(StoreError::NotFound { .. }) => Skipped::default(),
-                    skipped => skipped?,
-                };
-            forget_jobs(self.queue(), &mut tx, &skipped.jobs).await?;
+            let mut tx = self.store.begin().await?;
+            let jobs = self.queue.groups().cancel(tx.conn(), id, CHUNK).await?;
+            let skipped = match self.store.crawls().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await
+            {
+                // The crawl and its rows were deleted meanwhile. Its jobs must still be
+                // cancelled.
+                Err(StoreError::NotFound { .. }) => Skipped::default(),
+                skipped => skipped?,
+            };
+            forget_jobs(&self.queue, &mut tx, &skipped.jobs).await?;
             let done = jobs.cast_signed() < CHUNK && skipped.rows < CHUNK;
             if done {
-                self.store().crawls().set_closing(tx.conn(), id, false).await?;
+                self.store.crawls().set_closing(tx.conn(), id, false).await?;
             }
             tx.commit().await?;
             if done {
@@ -189,8 +189,8 @@ impl Crawls {
     /// and with `StoreError::Conflict` if the job's crawl has ended or was deleted.
     pub async fn retry(&self, job: Uuid) -> Result<JobRow, CrawlError> {
         retried("retry_job", || async {
-            let mut tx = self.store().begin().await?;
-            let row = self.queue().jobs().retry(tx.conn(), job).await?;
+            let mut tx = self.store.begin().await?;
+            let row = self.queue.jobs().retry(tx.conn(), job).await?;
             if let Some(crawl) = row.group_id {
                 self.reopen(&mut tx, crawl, &row).await?;
             }
@@ -210,8 +210,7 @@ impl Crawls {
         let mut result = Retried::default();
         let mut before = None;
         loop {
-            let rows =
-                self.queue().jobs().list(Some(JobState::Discarded), kind, crawl, before, CHUNK).await?;
+            let rows = self.queue.jobs().list(Some(JobState::Discarded), kind, crawl, before, CHUNK).await?;
             for row in &rows {
                 match self.retry(row.id).await {
                     Ok(_) => result.retried += 1,
@@ -236,38 +235,38 @@ impl Crawls {
     /// Fails with `QueueError::NotFound` if the job is not live.
     pub async fn cancel_job(&self, job: Uuid) -> Result<JobRow, CrawlError> {
         let (row, ledger_row) = retried("cancel_job", || async {
-            let mut tx = self.store().begin().await?;
-            let row = self.queue().jobs().cancel(tx.conn(), job).await?;
+            let mut tx = self.store.begin().await?;
+            let row = self.queue.jobs().cancel(tx.conn(), job).await?;
             let ledger_row = jobs::row_of(&row.kind, &row.payload);
             if let Some((ledger, id)) = ledger_row {
                 let (state, reason) = (Unprocessed::Skipped, &Reason::Cancelled);
                 let end = RowEnd { state, reason, detail: "its job was cancelled", status: None };
-                Row::new(ledger, id).settle(self.store(), &mut tx, end).await?;
+                Row::new(ledger, id).settle(&self.store, &mut tx, end).await?;
             }
             tx.commit().await?;
             Ok::<_, CrawlError>((row, ledger_row))
         })
         .await?;
         if let (Some(crawl), Some(_)) = (row.group_id, ledger_row) {
-            closing::end_if_done(self.store(), self.queue(), crawl).await;
+            closing::end_if_done(&self.store, &self.queue, crawl).await;
         }
         Ok(row)
     }
 
     async fn reopen(&self, tx: &mut Tx, crawl: Uuid, job: &JobRow) -> Result<(), CrawlError> {
         let refuse = |why: String| Err(StoreError::Conflict(why).into());
-        let collection = match self.store().crawls().lock(tx.conn(), crawl).await {
+        let collection = match self.store.crawls().lock(tx.conn(), crawl).await {
             Err(StoreError::NotFound { .. }) => return refuse("the job's crawl has been deleted".into()),
             locked => locked?,
         };
-        if let Some(state) = self.store().crawls().state(tx.conn(), crawl).await?
+        if let Some(state) = self.store.crawls().state(tx.conn(), crawl).await?
             && !state.is_live()
         {
             return refuse(format!("the job's crawl is {state}; start a new crawl with its URL instead"));
         }
-        self.queue().jobs().set_tenant(tx.conn(), job.id, collection).await?;
+        self.queue.jobs().set_tenant(tx.conn(), job.id, collection).await?;
         if let Some((ledger, row)) = jobs::row_of(&job.kind, &job.payload) {
-            self.store().crawls().reopen_row(tx.conn(), crawl, ledger, row).await?;
+            self.store.crawls().reopen_row(tx.conn(), crawl, ledger, row).await?;
         }
         Ok(())
     }
@@ -307,10 +306,10 @@ impl Crawls {
     /// Fails if the store or the queue fails. Earlier repairs are kept.
     pub async fn reconcile(&self) -> Result<Reconciled, CrawlError> {
         let mut done = Reconciled {
-            scans: crate::crawls::closing::end_lapsed_scans(self.store(), self.queue()).await?,
+            scans: crate::crawls::closing::end_lapsed_scans(&self.store, &self.queue).await?,
             ..Reconciled::default()
         };
-        for crawl in self.store().crawls().closing().await? {
+        for crawl in self.store.crawls().closing().await? {
             self.close(crawl).await?;
             done.closed += 1;
         }
@@ -318,7 +317,7 @@ impl Crawls {
             let mut before = None;
             loop {
                 let filter = CrawlFilter { state: Some(state), ..CrawlFilter::default() };
-                let crawls = self.store().crawls().list(&filter, before, ROWS_AT_A_TIME).await?;
+                let crawls = self.store.crawls().list(&filter, before, ROWS_AT_A_TIME).await?;
                 for crawl in crawls.iter().filter(|crawl| crawl.kind == CrawlKind::Web) {
                     self.reconcile_crawl(crawl, &mut done).await?;
                 }
@@ -346,10 +345,10 @@ impl Crawls {
             loop {
                 let orphans = self.orphans(crawl.id, ledger, kind, &mut after).await?;
                 if !orphans.is_empty() {
-                    let mut tx = self.store().begin().await?;
-                    self.store().crawls().lock(tx.conn(), crawl.id).await?;
+                    let mut tx = self.store.begin().await?;
+                    self.store.crawls().lock(tx.conn(), crawl.id).await?;
                     for id in &orphans {
-                        Row::new(ledger, *id).settle(self.store(), &mut tx, DISCARDED).await?;
+                        Row::new(ledger, *id).settle(&self.store, &mut tx, DISCARDED).await?;
                     }
                     tx.commit().await?;
                     done.rows += orphans.len() as u64;
@@ -359,9 +358,9 @@ impl Crawls {
                 }
             }
         }
-        let mut tx = self.store().begin().await?;
-        self.store().crawls().lock(tx.conn(), crawl.id).await?;
-        if closing::finish_if_done(self.store(), self.queue(), &mut tx, crawl.id).await? {
+        let mut tx = self.store.begin().await?;
+        self.store.crawls().lock(tx.conn(), crawl.id).await?;
+        if closing::finish_if_done(&self.store, &self.queue, &mut tx, crawl.id).await? {
             done.crawls += 1;
         }
         tx.commit().await?;
@@ -378,12 +377,11 @@ impl Crawls {
         kind: JobKind,
         after: &mut Option<Uuid>,
     ) -> Result<Vec<Uuid>, CrawlError> {
-        let mut tx = self.store().begin().await?;
-        let rows =
-            self.store().ledger().queued_rows(tx.conn(), crawl, ledger, *after, ROWS_AT_A_TIME).await?;
+        let mut tx = self.store.begin().await?;
+        let rows = self.store.ledger().queued_rows(tx.conn(), crawl, ledger, *after, ROWS_AT_A_TIME).await?;
         let keys: Vec<String> = rows.iter().map(Uuid::to_string).collect();
         let live: HashSet<String> =
-            self.queue().jobs().live_keys(tx.conn(), kind.as_str(), &keys).await?.into_iter().collect();
+            self.queue.jobs().live_keys(tx.conn(), kind.as_str(), &keys).await?.into_iter().collect();
         *after = ((rows.len() as i64) == ROWS_AT_A_TIME).then(|| rows.last().copied()).flatten();
         Ok(rows.into_iter().filter(|row| !live.contains(&row.to_string())).collect())
     }

@@ -1,24 +1,34 @@
 //! Handles `scan_image`: fetches an image. `images::ingest` analyses and stores it.
-use super::context::Context;
+use super::context::{
+    Area, Context, FetchPolicy, NOT_MODIFIED, accept_incomplete, accepts_incomplete, saved, validators, visit,
+};
 use crate::AnalyzeOptions;
-use crate::crawls::fetch_policy::{Area, FetchPolicy, accept_incomplete, accepts_incomplete};
 use crate::crawls::job_error::JobError;
 use crate::domain::jobs::{ImageJob, ShownOn};
 use crate::domain::{Row, jobs};
-use crate::images::ingest::{FetchedFrom, Incoming};
+use crate::images::ingest::{FetchedFrom, Incoming, Ingest};
 use bytes::Bytes;
 use crawler::fetch::Kind;
-use crawler::{Directives, Fetched, Referrer, Request, Validators};
+use crawler::{Directives, Referrer, Request};
 use domain::Reason;
 use queue::{Claim, ClaimedJob, Handler, RunEnd};
 use std::sync::Arc;
-use store::crawls::http_cache::CachedResponse;
 use store::crawls::ledger::Ledger;
 use store::retried;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-pub(crate) struct ScanImage(pub(crate) Arc<Context>);
+pub(crate) struct ScanImage {
+    context: Arc<Context>,
+    ingest: Ingest,
+}
+
+impl ScanImage {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        let ingest = Ingest::new(context.faces.clone());
+        Self { context, ingest }
+    }
+}
 
 #[async_trait::async_trait]
 impl Handler for ScanImage {
@@ -29,19 +39,20 @@ impl Handler for ScanImage {
         };
         let row = Row::new(Ledger::ImageUrls, image.image_url_id);
         let incomplete = accepts_incomplete(job.attempt, job.max_attempts);
-        let work = scan(&self.0, &image, job.claim, incomplete);
-        self.0.run_and_end(&job, image.crawl_id, row, cancel, work).await
+        let work = scan(&self.context, &self.ingest, &image, job.claim, incomplete);
+        self.context.run_and_end(&job, image.crawl_id, row, cancel, work).await
     }
 }
 
 async fn scan(
     context: &Context,
+    ingest: &Ingest,
     job: &ImageJob,
     claim: Claim,
     accepts_incomplete: bool,
 ) -> Result<(), JobError> {
     let view = context.running(job.crawl_id).await?;
-    let (collection, model) = (view.crawl.collection_id, context.ingest.model_id());
+    let (collection, model) = (view.crawl.collection_id, context.faces.model_id);
     let incoming = Incoming {
         bytes: Bytes::new(),
         incomplete: false,
@@ -52,19 +63,16 @@ async fn scan(
         options: AnalyzeOptions {
             quality_profile: view.quality_profile,
             rotate: view.options.rotate,
-            ..context.ingest.analyzer().config().storing_options()
+            ..context.faces.analyzer.config().storing_options()
         },
         moved_to: None,
         fetched: None,
     };
-    if retried("refuses_address", || {
-        context.ingest.suppressor().refuses_address(collection, job.image_url_id)
-    })
-    .await?
+    if retried("refuses_address", || context.faces.suppressor.refuses_address(collection, job.image_url_id))
+        .await?
     {
         let reason = Reason::SuppressedUrl;
-        retried("settle_row", || context.ingest.settle_suppressed(&incoming, Some(claim), reason.clone()))
-            .await?;
+        retried("settle_row", || ingest.settle_suppressed(&incoming, Some(claim), reason.clone())).await?;
         return Ok(());
     }
     let mut known = match view.options.revalidate {
@@ -91,12 +99,11 @@ async fn scan(
                 ));
             }
         }
-        let visit = visit(&fetched);
         let mut incoming = Incoming {
+            fetched: Some(FetchedFrom { url: job.url.to_string(), visit: visit(&fetched) }),
             bytes: fetched.body,
             incomplete: fetched.incomplete,
             moved_to: (fetched.url != job.url).then(|| fetched.url.to_string()),
-            fetched: Some(FetchedFrom { url: job.url.to_string(), visit }),
             ..incoming.clone()
         };
         if fetched.status == NOT_MODIFIED
@@ -104,7 +111,7 @@ async fn scan(
         {
             // The stored visit does not change.
             incoming.fetched = None;
-            if context.ingest.settle_unchanged(&incoming, claim, known.image_id).await?.is_some() {
+            if ingest.settle_unchanged(&incoming, claim, known.image_id).await?.is_some() {
                 saved("image", known.visit.bytes);
                 return Ok(());
             }
@@ -112,7 +119,7 @@ async fn scan(
             continue;
         }
         let incomplete = incoming.incomplete;
-        let ingested = context.ingest.ingest(incoming, Some(claim)).await;
+        let ingested = ingest.ingest(incoming, Some(claim)).await;
         let ingested = ingested.map_err(|error| match JobError::from(error) {
             // More of the image may arrive at the next attempt.
             JobError::Final {
@@ -135,31 +142,4 @@ async fn referrer(context: &Context, job: &ImageJob) -> Result<Option<Referrer>,
     };
     let page = retried("page_address", || context.store.ledger().page_address(page_id)).await?;
     Ok(page.and_then(|page| Referrer::new(&Url::parse(&page).ok()?, policy, &job.url)))
-}
-
-pub(crate) const NOT_MODIFIED: u16 = 304;
-
-/// Returns the validators of a visit, or `None` if its URL cannot be parsed.
-pub(crate) fn validators(visit: &CachedResponse) -> Option<Validators> {
-    let url = Url::parse(&visit.final_url).ok()?;
-    Some(Validators { url, etag: visit.etag.clone(), last_modified: visit.last_modified.clone() })
-}
-
-/// Returns the visit to store for a response, or `None` if the response has no validators.
-pub(crate) fn visit(fetched: &Fetched) -> Option<CachedResponse> {
-    let validators = fetched.validators()?;
-    Some(CachedResponse {
-        final_url: validators.url.into(),
-        etag: validators.etag,
-        last_modified: validators.last_modified,
-        bytes: i64::try_from(fetched.body.len()).unwrap_or(i64::MAX),
-    })
-}
-
-/// Increments `facecrawl_crawl_not_modified_total{ledger}` and
-/// `facecrawl_crawl_bytes_saved_total{ledger}`.
-pub(crate) fn saved(ledger: &'static str, bytes: i64) {
-    metrics::counter!("facecrawl_crawl_not_modified_total", "ledger" => ledger).increment(1);
-    metrics::counter!("facecrawl_crawl_bytes_saved_total", "ledger" => ledger)
-        .increment(bytes.max(0).unsigned_abs());
 }

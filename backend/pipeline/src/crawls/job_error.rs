@@ -1,7 +1,6 @@
 //! Why a job did not succeed, and what follows for its row and for the job.
-use crate::AnalyzeError;
 use crate::domain::ChangeError;
-use crate::images::ingest::IngestError;
+use crate::{AnalyzeError, IngestError};
 use crawler::FetchError;
 use domain::{Reason, Unprocessed};
 use inference::RunError;

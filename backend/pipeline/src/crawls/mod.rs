@@ -3,7 +3,6 @@
 pub(crate) mod closing;
 pub(crate) mod context;
 mod control;
-pub(crate) mod fetch_policy;
 pub(crate) mod image;
 pub(crate) mod job_error;
 pub(crate) mod page;
@@ -131,14 +130,13 @@ impl Crawls {
         Ok(crawl)
     }
 
-    /// Runs the transaction of [`Self::create`].
     async fn admit(
         &self,
         collection: &str,
         seeds: &[String],
         options: &CrawlOptions,
     ) -> Result<Crawl, CrawlError> {
-        let collection = self.collection(collection).await?;
+        let collection = collection_id(&self.store, collection).await?;
         let stored = serde_json::to_value(options).expect("options are plain data");
         let mut tx = self.store.begin().await?;
         let mut crawl =
@@ -151,22 +149,6 @@ impl Crawls {
         Ok(crawl)
     }
 
-    /// Returns the id of an existing collection.
-    pub(crate) async fn collection(&self, name: &str) -> Result<Uuid, CrawlError> {
-        collection_id(&self.store, name).await
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
-    }
-
-    pub(crate) fn queue(&self) -> &Queue {
-        &self.queue
-    }
-}
-
-impl Crawls {
-    /// Adds a crawl's seeds to its ledgers and enqueues their jobs.
     async fn enqueue_seeds(
         &self,
         tx: &mut Tx,
@@ -189,20 +171,20 @@ impl Crawls {
                 })),
             }
         }
-        let pages = self.store().ledger().admit_pages(tx.conn(), crawl.id, options.max_pages, &pages).await?;
+        let pages = self.store.ledger().admit_pages(tx.conn(), crawl.id, options.max_pages, &pages).await?;
         let images =
-            self.store().ledger().admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;
+            self.store.ledger().admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;
         let request = serde_json::to_value(VideoRequest::of_crawl(options)).expect("options are plain data");
         let limits = options.video_limits();
         let videos =
-            self.store().crawled_videos().admit(tx.conn(), crawl.id, limits, &request, &videos).await?;
+            self.store.crawled_videos().admit(tx.conn(), crawl.id, limits, &request, &videos).await?;
         let jobs: Vec<NewJob> = (pages
             .into_iter()
             .map(|row| PageJob::new(crawl.id, row, None).job(crawl.collection_id, depth_priority(0))))
         .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job(crawl.collection_id)))
         .chain(videos.into_iter().map(|video_id| VideoJob { video_id }.fetch(crawl.collection_id)))
         .collect();
-        self.queue().enqueue(tx.conn(), &jobs).await?;
+        self.queue.enqueue(tx.conn(), &jobs).await?;
         Ok(())
     }
 
@@ -210,14 +192,14 @@ impl Crawls {
     /// Returns `None` if the schedule was cancelled or the crawl was deleted. Two processes with
     /// the same job start only one run, because the claim of one of them is stale.
     pub(crate) async fn start_next(&self, previous: Uuid, claim: Claim) -> Result<Option<Crawl>, CrawlError> {
-        let mut tx = self.store().begin().await?;
-        self.queue().complete(tx.conn(), claim).await?;
+        let mut tx = self.store.begin().await?;
+        self.queue.complete(tx.conn(), claim).await?;
         let mut next = None;
-        if self.store().crawls().claim_next_run(tx.conn(), previous).await? {
-            let previous = self.store().crawls().get(previous).await?;
+        if self.store.crawls().claim_next_run(tx.conn(), previous).await? {
+            let previous = self.store.crawls().get(previous).await?;
             let options: CrawlOptions = serde_json::from_value(previous.options.clone())
                 .map_err(|error| StoreError::Invalid(format!("the options cannot be parsed: {error}")))?;
-            let crawl = self.store().crawls().insert_next_run(tx.conn(), &previous).await?;
+            let crawl = self.store.crawls().insert_next_run(tx.conn(), &previous).await?;
             self.enqueue_seeds(&mut tx, &crawl, &options).await?;
             next = Some(crawl);
         }
@@ -267,7 +249,6 @@ fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
     Ok(urls)
 }
 
-/// The ledger to which a seed is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SeedKind {
     Page,
@@ -286,7 +267,6 @@ impl SeedKind {
     }
 }
 
-/// Returns the number of seeds of each kind, and of the videos of one host.
 fn counts(seeds: &[Url], options: &CrawlOptions) -> SeedCounts {
     let count = |kind| seeds.iter().filter(|url| SeedKind::of(url, options) == kind).count();
     let mut videos_by_host: HashMap<String, usize> = HashMap::new();

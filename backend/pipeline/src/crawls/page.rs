@@ -1,21 +1,23 @@
 //! Handles `scan_page`: fetches a page, sitemap or feed, adds its links and images to the ledgers,
 //! and enqueues their jobs. Scope and depth are applied in `page_outcome`.
-use super::context::{Context, CrawlView};
-use super::page_outcome;
-use super::page_outcome::{PageOutcome, Rules, VisitChange};
-use crate::crawls::fetch_policy::{Area, FetchPolicy, accept_incomplete, accepts_incomplete};
-use crate::crawls::image;
+use super::context::{
+    Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED, accept_incomplete, accepts_incomplete, saved,
+    validators, visit,
+};
+use super::page_outcome::{self, PageOutcome, Rules, VisitChange};
+use crate::admission::places::{FairSemaphore, Permit};
 use crate::crawls::job_error::JobError;
 use crate::domain::jobs::{ImageJob, PageJob, ShownOn, VideoJob};
-use crate::domain::{ChangeError, Row, VideoRequest, forget_jobs, jobs};
-use crate::images::ingest::count_outcome;
+use crate::domain::{ChangeError, Row, VideoRequest, check_live, count_outcome, forget_jobs, jobs};
 use crawler::fetch::Kind;
 use crawler::frontier::Yield;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, hls, sitemap, urls};
 use domain::{ImageState, Reason, Unprocessed};
+use inference::Requester;
 use queue::{Claim, ClaimedJob, Handler, NewJob, RunEnd};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use store::crawls::Crawl;
 use store::crawls::http_cache::CachedPage;
 use store::crawls::ledger::{DirectoryYield, Ledger};
@@ -30,7 +32,16 @@ const DETECTION_BYTES: usize = 4 << 10;
 /// Detail of an image whose URL has no valid host name.
 const NO_HOST: &str = "the host name in the address is longer than allowed";
 
-pub(crate) struct ScanPage(pub(crate) Arc<Context>);
+pub(crate) struct ScanPage {
+    context: Arc<Context>,
+    sitemaps: SitemapPermits,
+}
+
+impl ScanPage {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        Self { context, sitemaps: SitemapPermits::default() }
+    }
+}
 
 #[async_trait::async_trait]
 impl Handler for ScanPage {
@@ -41,20 +52,22 @@ impl Handler for ScanPage {
         };
         let row = Row::new(Ledger::Pages, page.page_id);
         let incomplete = accepts_incomplete(job.attempt, job.max_attempts);
-        let work = scan(&self.0, &page, job.claim, incomplete);
-        self.0.run_and_end(&job, page.crawl_id, row, cancel, work).await
+        let work = scan(&self.context, &self.sitemaps, &page, job.claim, incomplete);
+        self.context.run_and_end(&job, page.crawl_id, row, cancel, work).await
     }
 }
 
 async fn scan(
     context: &Context,
+    permits: &SitemapPermits,
     job: &PageJob,
     claim: Claim,
     accepts_incomplete: bool,
 ) -> Result<(), JobError> {
     let view = context.running(job.crawl_id).await?;
+    let page = PageScan { context, view: &view, job };
     let is_sitemap = looks_like_sitemap(job);
-    let reader = reader_of(context, &job.url);
+    let reader = page.reader_of(&job.url);
     let mut known = match view.options.revalidate && !is_sitemap {
         true => {
             context.store.hosts().cached_page(view.crawl.collection_id, job.url.as_str(), &reader).await?
@@ -65,7 +78,7 @@ async fn scan(
     // This function holds the permit for reading until it has stored the result.
     let (outcome, _reading) = loop {
         if is_sitemap && fetch_permit.is_none() {
-            fetch_permit = context.sitemap_permits.fetch_large(job.page_id)?;
+            fetch_permit = permits.fetch_large(job.page_id)?;
         }
         let kind = match (is_sitemap, &fetch_permit) {
             (false, _) => Kind::Page,
@@ -73,7 +86,7 @@ async fn scan(
             (true, Some(_)) => Kind::Sitemap,
         };
         let hops = FetchPolicy::new(context, &view, Area::Page(job));
-        let validators = known.as_ref().and_then(|known| image::validators(&known.visit));
+        let validators = known.as_ref().and_then(|known| validators(&known.visit));
         let request = Request { validators, ..Request::new(job.url.clone(), kind) };
         let fetched = match accept_incomplete(hops.fetch(request).await, accepts_incomplete) {
             // The sitemap was guessed or only listed, so its absence is not an error.
@@ -81,15 +94,15 @@ async fn scan(
                 return Err(JobError::skipped(Reason::NoSitemap, "the site has no sitemap at this address"));
             }
             Err(FetchError::TooLarge { .. }) if kind == Kind::SmallSitemap => {
-                context.sitemap_permits.remember_large(job.page_id);
+                permits.remember_large(job.page_id);
                 continue;
             }
             fetched => fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?,
         };
-        if fetched.status == image::NOT_MODIFIED
+        if fetched.status == NOT_MODIFIED
             && let Some(known) = known.take()
         {
-            match reuse_stored(context, &view, job, fetched, known).await? {
+            match page.reuse_stored(fetched, known).await? {
                 Some(outcome) => break (outcome, None),
                 // The stored visit cannot be read, so fetch the complete page.
                 None => continue,
@@ -97,50 +110,230 @@ async fn scan(
         }
         let content = content(job, &fetched);
         let reading = match content {
-            Content::Sitemap => Some(context.sitemap_permits.read().await?),
+            Content::Sitemap => Some(permits.read().await),
             _ => None,
         };
-        break (read(context, &view, job, fetched, content).await?, reading);
+        break (page.read(fetched, content).await?, reading);
     };
-    store(context, &view, job, outcome, claim, &reader).await
+    page.store(outcome, claim, &reader).await
 }
 
-/// Returns the identity of the reader of a page. A visit that another reader stored is not reused.
-fn reader_of(context: &Context, url: &Url) -> String {
-    extract::extractor_id(context.fetcher.agent(), context.config.recipes.of(url))
+/// A page whose job runs.
+struct PageScan<'a> {
+    context: &'a Context,
+    view: &'a Arc<CrawlView>,
+    job: &'a PageJob,
 }
 
-async fn read(
-    context: &Context,
-    view: &Arc<CrawlView>,
-    job: &PageJob,
-    fetched: Fetched,
-    content: Content,
-) -> Result<PageOutcome, JobError> {
-    match content {
-        Content::Html if job.sitemap.is_some() => {
-            Err(JobError::skipped(Reason::NoSitemap, "the response is an HTML page, not a sitemap"))
+impl PageScan<'_> {
+    /// Returns the identity of the reader of a page. A visit of another reader is not reused.
+    fn reader_of(&self, url: &Url) -> String {
+        extract::extractor_id(self.context.fetcher.agent(), self.context.config.recipes.of(url))
+    }
+
+    async fn read(&self, fetched: Fetched, content: Content) -> Result<PageOutcome, JobError> {
+        match content {
+            Content::Html if self.job.sitemap.is_some() => {
+                Err(JobError::skipped(Reason::NoSitemap, "the response is an HTML page, not a sitemap"))
+            }
+            Content::Html => self.read_page(fetched).await,
+            Content::Sitemap => self.read_sitemap(fetched).await,
+            Content::Image => Ok(page_outcome::of_image(self.job, &fetched)),
+            Content::Video => Ok(page_outcome::of_video(self.view, self.job, &fetched)),
+            Content::Other if fetched.incomplete && fetched.body.len() < DETECTION_BYTES => {
+                Err(JobError::Retry {
+                    reason: Reason::IncompleteTransfer,
+                    detail: "too little of the response arrived to tell what it is".into(),
+                    wait: None,
+                })
+            }
+            Content::Other => {
+                let found = fetched.content_type.as_deref().unwrap_or("(none)");
+                Err(JobError::Final {
+                    state: Unprocessed::Skipped,
+                    reason: Reason::NotHtml,
+                    detail: format!("the response has the content type {found}"),
+                    status: Some(fetched.status),
+                })
+            }
         }
-        Content::Html => read_page(context, view, job, fetched).await,
-        Content::Sitemap => read_sitemap(context, view, job, fetched).await,
-        Content::Image => Ok(page_outcome::of_image(job, &fetched)),
-        Content::Video => Ok(page_outcome::of_video(view, job, &fetched)),
-        Content::Other if fetched.incomplete && fetched.body.len() < DETECTION_BYTES => {
-            Err(JobError::Retry {
-                reason: Reason::IncompleteTransfer,
-                detail: "too little of the response arrived to tell what it is".into(),
-                wait: None,
-            })
+    }
+
+    async fn read_page(&self, fetched: Fetched) -> Result<PageOutcome, JobError> {
+        let Self { context, view, job } = *self;
+        let agent = context.fetcher.agent().to_owned();
+        let recipes = context.config.recipes.clone();
+        let (page, visit, fetched) = on_a_thread(move || {
+            let Fetched { body, url, content_type, .. } = &fetched;
+            let mut page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
+            page.referrer_policy = fetched.referrer_policy;
+            let visit = visit(&fetched).and_then(|visit| {
+                let content = page.to_stored_bytes(&fetched.robots_tags)?;
+                Some(CachedPage { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
+            });
+            (page, visit, fetched)
+        })
+        .await?;
+        // After a redirect to a host with a different recipe, the visit is not stored.
+        let visit = visit.filter(|_| self.reader_of(&fetched.url) == self.reader_of(&job.url));
+        let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
+        let rules = Rules::new(context, view, job);
+        let outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
+        Ok(PageOutcome { visit_change: VisitChange::Replaced(visit), ..outcome })
+    }
+
+    /// Reuses the stored content of an unchanged page. Returns `None` if it cannot be unpacked.
+    async fn reuse_stored(
+        &self,
+        mut fetched: Fetched,
+        known: CachedPage,
+    ) -> Result<Option<PageOutcome>, JobError> {
+        let Self { context, view, job } = *self;
+        let CachedPage { visit, content, .. } = known;
+        let Some((mut page, mut tags)) = on_a_thread(move || Page::from_stored_bytes(&content)).await? else {
+            return Ok(None);
+        };
+        // The directives of both responses apply.
+        fetched.robots_tags.append(&mut tags);
+        page.referrer_policy = fetched.referrer_policy.or(page.referrer_policy);
+        fetched.etag = fetched.etag.or(visit.etag);
+        fetched.last_modified = fetched.last_modified.or(visit.last_modified);
+        let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
+        let rules = Rules::new(context, view, job);
+        let mut outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
+        outcome.result.reason.get_or_insert(Reason::NotModified);
+        saved("page", visit.bytes);
+        Ok(Some(PageOutcome { visit_change: VisitChange::Renewed, ..outcome }))
+    }
+
+    async fn read_sitemap(&self, fetched: Fetched) -> Result<PageOutcome, JobError> {
+        let Self { context, view, job } = *self;
+        let rules = Rules::new(context, view, job);
+        on_a_thread(move || {
+            let map = sitemap::parse(&fetched.body, &fetched.url);
+            page_outcome::of_sitemap(&rules, fetched, map)
+        })
+        .await
+    }
+
+    /// Stores the new rows and their jobs, settles this row and completes this job.
+    async fn store(&self, outcome: PageOutcome, claim: Claim, reader: &str) -> Result<(), JobError> {
+        let stored = retried("store_page", || self.store_once(&outcome, claim, reader)).await?;
+        let forbidden = ImageState::Skipped.as_str();
+        (0..stored.forbidden_images)
+            .for_each(|_| count_outcome("image", forbidden, Some(&Reason::ForbiddenUrl)));
+        for (reason, count) in stored.links_left_out {
+            let left_out =
+                metrics::counter!("facecrawl_crawl_links_left_out_total", "reason" => reason.code());
+            left_out.increment(count.cast_unsigned());
         }
-        Content::Other => {
-            let found = fetched.content_type.as_deref().unwrap_or("(none)");
-            Err(JobError::Final {
-                state: Unprocessed::Skipped,
-                reason: Reason::NotHtml,
-                detail: format!("the response has the content type {found}"),
-                status: Some(fetched.status),
-            })
+        let PageResult { state, reason, .. } = &outcome.result;
+        count_outcome("page", state.as_str(), reason.as_ref());
+        tracing::debug!(url = %self.job.url, jobs = stored.jobs, "page read");
+        Ok(())
+    }
+
+    async fn store_once(
+        &self,
+        outcome: &PageOutcome,
+        claim: Claim,
+        reader: &str,
+    ) -> Result<StoredPage, ChangeError> {
+        let Self { context: Context { store, queue, .. }, view, job } = *self;
+        let PageOutcome {
+            sitemaps,
+            nested,
+            images,
+            videos,
+            home,
+            visit_change,
+            mentions,
+            shown_videos,
+            result,
+            ..
+        } = outcome;
+        let (mut pages, mut links_left_out) = (outcome.pages.clone(), outcome.left_out.clone());
+        let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
+        let mut tx = store.begin().await?;
+        queue.complete(tx.conn(), claim).await?;
+        check_live(store, &mut tx, crawl, claim).await?;
+        let mut jobs: Vec<NewJob> = Vec::new();
+        if !sitemaps.is_empty() {
+            let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
+            let job = |row| {
+                let page = PageJob { sitemap: Some(*nested), ..PageJob::new(crawl, row, home.clone()) };
+                page.job(collection, frontier::depth_priority(0))
+            };
+            jobs.extend(admitted.into_iter().map(job));
         }
+        if let Some(budget) = options.max_pages_per_directory {
+            let over_budget;
+            (pages, over_budget) = store
+                .ledger()
+                .within_directories(tx.conn(), crawl, budget, page_outcome::by_directory(pages))
+                .await?;
+            if over_budget > 0 {
+                links_left_out.insert(Reason::DirectoryFull, over_budget);
+            }
+        }
+        store.crawls().count_links_left_out(tx.conn(), crawl, &links_left_out).await?;
+        let (mut found, mut forbidden_images) = (0, 0);
+        if !images.is_empty() {
+            let admitted = store.ledger().admit_images(tx.conn(), crawl, options.max_images, images).await?;
+            let image = |row: Admitted| {
+                let policy = outcome.referrer_policies.get(&row.url).copied();
+                let shown_on = policy.map(|policy| ShownOn { page_id: job.page_id, policy });
+                ImageJob { shown_on, ..ImageJob::new(crawl, row, job.depth) }
+            };
+            // The queue rejects jobs with an invalid host name. The row of such an image is settled
+            // here, and the rest of the page is stored.
+            let (fetchable, others): (Vec<_>, Vec<_>) =
+                admitted.into_iter().map(image).partition(|image| urls::host_error(&image.url).is_none());
+            (found, forbidden_images) = (fetchable.len() as i64, others.len());
+            jobs.extend(fetchable.iter().map(|image| image.job(collection)));
+            let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
+            store.ledger().skip_image_urls(tx.conn(), &others, Reason::ForbiddenUrl, NO_HOST).await?;
+        }
+        if !videos.is_empty() {
+            let request =
+                serde_json::to_value(VideoRequest::of_crawl(options)).expect("options are plain data");
+            let admitted = store
+                .crawled_videos()
+                .admit(tx.conn(), crawl, options.video_limits(), &request, videos)
+                .await?;
+            let job = |video_id| VideoJob { video_id }.fetch(collection);
+            jobs.extend(admitted.into_iter().map(job));
+        }
+        count_yield(store, &mut tx, crawl, &job.url, found).await?;
+        if !pages.is_empty() {
+            let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, &pages).await?;
+            let rows = admitted.into_iter().map(|row| PageJob::new(crawl, row, home.clone())).collect();
+            jobs.extend(page_jobs(store, &mut tx, &view.crawl, rows).await?);
+        }
+        store.ledger().settle_page(tx.conn(), job.page_id, result).await?;
+        match visit_change {
+            VisitChange::Unchanged => {}
+            VisitChange::Renewed => {
+                store.hosts().renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?
+            }
+            VisitChange::Replaced(visit) => {
+                store.hosts().cache_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
+            }
+        }
+        store.erasures().clear_page_with_suppressed(tx.conn(), job.page_id, mentions, shown_videos).await?;
+        if let (Some(Reason::IsAnImage), Some(image)) = (&result.reason, &result.final_url) {
+            let suppressed =
+                store.erasures().erase_page_of_suppressed_image(tx.conn(), job.page_id, image).await?;
+            forget_jobs(queue, &mut tx, &suppressed).await?;
+        }
+        if let (Some(Reason::IsAVideo), Some(video)) = (&result.reason, &result.final_url) {
+            let suppressed =
+                store.erasures().erase_page_of_suppressed_video(tx.conn(), job.page_id, video).await?;
+            forget_jobs(queue, &mut tx, &suppressed).await?;
+        }
+        queue.enqueue(tx.conn(), &jobs).await?;
+        tx.commit().await?;
+        Ok(StoredPage { jobs: jobs.len(), forbidden_images, links_left_out })
     }
 }
 
@@ -191,100 +384,11 @@ fn begins_like_markup(body: &[u8]) -> bool {
     body.iter().take(DETECTION_BYTES).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<')
 }
 
-async fn read_page(
-    context: &Context,
-    view: &Arc<CrawlView>,
-    job: &PageJob,
-    fetched: Fetched,
-) -> Result<PageOutcome, JobError> {
-    let agent = context.fetcher.agent().to_owned();
-    let recipes = context.config.recipes.clone();
-    let (page, visit, fetched) = on_a_thread(move || {
-        let Fetched { body, url, content_type, .. } = &fetched;
-        let mut page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
-        page.referrer_policy = fetched.referrer_policy;
-        let visit = image::visit(&fetched).and_then(|visit| {
-            let content = page.to_stored_bytes(&fetched.robots_tags)?;
-            Some(CachedPage { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
-        });
-        (page, visit, fetched)
-    })
-    .await?;
-    // After a redirect to a host with a different recipe, the visit is not stored.
-    let visit = visit.filter(|_| reader_of(context, &fetched.url) == reader_of(context, &job.url));
-    let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
-    let rules = Rules::new(context, view, job);
-    let outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
-    Ok(PageOutcome { visit_change: VisitChange::Replaced(visit), ..outcome })
-}
-
-/// Reuses the stored content of an unchanged page. Returns `None` if it cannot be unpacked.
-async fn reuse_stored(
-    context: &Context,
-    view: &Arc<CrawlView>,
-    job: &PageJob,
-    mut fetched: Fetched,
-    known: CachedPage,
-) -> Result<Option<PageOutcome>, JobError> {
-    let CachedPage { visit, content, .. } = known;
-    let Some((mut page, mut tags)) = on_a_thread(move || Page::from_stored_bytes(&content)).await? else {
-        return Ok(None);
-    };
-    // The directives of both responses apply.
-    fetched.robots_tags.append(&mut tags);
-    page.referrer_policy = fetched.referrer_policy.or(page.referrer_policy);
-    fetched.etag = fetched.etag.or(visit.etag);
-    fetched.last_modified = fetched.last_modified.or(visit.last_modified);
-    let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
-    let rules = Rules::new(context, view, job);
-    let mut outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
-    outcome.result.reason.get_or_insert(Reason::NotModified);
-    image::saved("page", visit.bytes);
-    Ok(Some(PageOutcome { visit_change: VisitChange::Renewed, ..outcome }))
-}
-
-async fn read_sitemap(
-    context: &Context,
-    view: &Arc<CrawlView>,
-    job: &PageJob,
-    fetched: Fetched,
-) -> Result<PageOutcome, JobError> {
-    let rules = Rules::new(context, view, job);
-    on_a_thread(move || {
-        let map = sitemap::parse(&fetched.body, &fetched.url);
-        page_outcome::of_sitemap(&rules, fetched, map)
-    })
-    .await
-}
-
 /// Runs `work` on a blocking thread, because parsing takes milliseconds of CPU time.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JobError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| JobError::failed(Reason::ExtractPanicked, error))
 }
 
-/// Stores the new rows and their jobs, settles this row and completes this job, in one transaction.
-async fn store(
-    context: &Context,
-    view: &CrawlView,
-    job: &PageJob,
-    outcome: PageOutcome,
-    claim: Claim,
-    reader: &str,
-) -> Result<(), JobError> {
-    let stored = retried("store_page", || store_once(context, view, job, &outcome, claim, reader)).await?;
-    let forbidden = ImageState::Skipped.as_str();
-    (0..stored.forbidden_images).for_each(|_| count_outcome("image", forbidden, Some(&Reason::ForbiddenUrl)));
-    for (reason, count) in stored.links_left_out {
-        let left_out = metrics::counter!("facecrawl_crawl_links_left_out_total", "reason" => reason.code());
-        left_out.increment(count.cast_unsigned());
-    }
-    let PageResult { state, reason, .. } = &outcome.result;
-    count_outcome("page", state.as_str(), reason.as_ref());
-    tracing::debug!(url = %job.url, jobs = stored.jobs, "page read");
-    Ok(())
-}
-
-/// What [`store_once`] did.
 struct StoredPage {
     /// Number of new jobs.
     jobs: usize,
@@ -294,110 +398,8 @@ struct StoredPage {
     links_left_out: BTreeMap<Reason, i64>,
 }
 
-/// Runs the transaction of [`store`].
-async fn store_once(
-    context: &Context,
-    view: &CrawlView,
-    job: &PageJob,
-    outcome: &PageOutcome,
-    claim: Claim,
-    reader: &str,
-) -> Result<StoredPage, ChangeError> {
-    let Context { store, queue, .. } = context;
-    let PageOutcome {
-        sitemaps,
-        nested,
-        images,
-        videos,
-        home,
-        visit_change,
-        mentions,
-        shown_videos,
-        result,
-        ..
-    } = outcome;
-    let (mut pages, mut links_left_out) = (outcome.pages.clone(), outcome.left_out.clone());
-    let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
-    let mut tx = store.begin().await?;
-    queue.complete(tx.conn(), claim).await?;
-    crate::domain::check_live(store, &mut tx, crawl, claim).await?;
-    let mut jobs: Vec<NewJob> = Vec::new();
-    if !sitemaps.is_empty() {
-        let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
-        let job = |row| {
-            PageJob::new(crawl, row, home.clone())
-                .sitemap(*nested)
-                .job(collection, frontier::depth_priority(0))
-        };
-        jobs.extend(admitted.into_iter().map(job));
-    }
-    if let Some(budget) = options.max_pages_per_directory {
-        let over_budget;
-        (pages, over_budget) = store
-            .ledger()
-            .within_directories(tx.conn(), crawl, budget, page_outcome::by_directory(pages))
-            .await?;
-        if over_budget > 0 {
-            links_left_out.insert(Reason::DirectoryFull, over_budget);
-        }
-    }
-    store.crawls().count_links_left_out(tx.conn(), crawl, &links_left_out).await?;
-    let (mut found, mut forbidden_images) = (0, 0);
-    if !images.is_empty() {
-        let admitted = store.ledger().admit_images(tx.conn(), crawl, options.max_images, images).await?;
-        let image = |row: Admitted| {
-            let policy = outcome.referrer_policies.get(&row.url).copied();
-            let shown_on = policy.map(|policy| ShownOn { page_id: job.page_id, policy });
-            ImageJob::new(crawl, row, job.depth).shown_on(shown_on)
-        };
-        // The queue rejects jobs with an invalid host name. The row of such an image is settled
-        // here, and the rest of the page is stored.
-        let (fetchable, others): (Vec<_>, Vec<_>) =
-            admitted.into_iter().map(image).partition(|image| urls::host_error(&image.url).is_none());
-        (found, forbidden_images) = (fetchable.len() as i64, others.len());
-        jobs.extend(fetchable.iter().map(|image| image.job(collection)));
-        let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
-        store.ledger().skip_image_urls(tx.conn(), &others, Reason::ForbiddenUrl, NO_HOST).await?;
-    }
-    if !videos.is_empty() {
-        let request = serde_json::to_value(VideoRequest::of_crawl(options)).expect("options are plain data");
-        let admitted =
-            store.crawled_videos().admit(tx.conn(), crawl, options.video_limits(), &request, videos).await?;
-        let job = |video_id| VideoJob { video_id }.fetch(collection);
-        jobs.extend(admitted.into_iter().map(job));
-    }
-    count_yield(store, &mut tx, crawl, &job.url, found).await?;
-    if !pages.is_empty() {
-        let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, &pages).await?;
-        let rows = admitted.into_iter().map(|row| PageJob::new(crawl, row, home.clone())).collect();
-        jobs.extend(page_jobs(store, &mut tx, &view.crawl, rows).await?);
-    }
-    store.ledger().settle_page(tx.conn(), job.page_id, result).await?;
-    match visit_change {
-        VisitChange::Unchanged => {}
-        VisitChange::Renewed => store.hosts().renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?,
-        VisitChange::Replaced(visit) => {
-            store.hosts().cache_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
-        }
-    }
-    store.erasures().clear_page_with_suppressed(tx.conn(), job.page_id, mentions, shown_videos).await?;
-    if let (Some(Reason::IsAnImage), Some(image)) = (&result.reason, &result.final_url) {
-        let suppressed =
-            store.erasures().erase_page_of_suppressed_image(tx.conn(), job.page_id, image).await?;
-        forget_jobs(queue, &mut tx, &suppressed).await?;
-    }
-    if let (Some(Reason::IsAVideo), Some(video)) = (&result.reason, &result.final_url) {
-        let suppressed =
-            store.erasures().erase_page_of_suppressed_video(tx.conn(), job.page_id, video).await?;
-        forget_jobs(queue, &mut tx, &suppressed).await?;
-    }
-    queue.enqueue(tx.conn(), &jobs).await?;
-    tx.commit().await?;
-    Ok(StoredPage { jobs: jobs.len(), forbidden_images, links_left_out })
-}
-
 /// Counts a page that was read, and the `images` on it that were new to the crawl.
-pub(crate) async fn count_yield(
+async fn count_yield(
     store: &Store,
     tx: &mut Tx,
     crawl: Uuid,
@@ -409,7 +411,7 @@ pub(crate) async fn count_yield(
 }
 
 /// Returns the jobs of new pages, with the priorities derived from the current yields.
-pub(crate) async fn page_jobs(
+async fn page_jobs(
     store: &Store,
     tx: &mut Tx,
     crawl: &Crawl,
@@ -429,4 +431,55 @@ pub(crate) async fn page_jobs(
 fn counted(yields: DirectoryYield) -> Yield {
     let count = |n: i64| n.max(0).unsigned_abs();
     Yield { pages: count(yields.pages), images: count(yields.images) }
+}
+
+/// Time after which a job is retried if another job is fetching a large sitemap.
+const RETRY_WAIT: Duration = Duration::from_millis(500);
+/// Maximum number of large sitemaps that a process remembers.
+const MAX_LARGE: usize = 10_000;
+
+/// Permits for fetching and reading sitemaps.
+///
+/// A sitemap can be ten times as large as a page, and even larger after decompression. A process
+/// reads one sitemap at a time and fetches one large sitemap at a time. No job holds the permit for
+/// reading during a fetch. A slow host therefore delays only other large sitemaps.
+struct SitemapPermits {
+    reading: FairSemaphore,
+    fetching: FairSemaphore,
+    /// Ids of rows in the page ledger whose sitemap exceeds the size limit of a page.
+    large: Mutex<HashSet<Uuid>>,
+}
+
+impl Default for SitemapPermits {
+    fn default() -> Self {
+        Self { reading: FairSemaphore::new(1), fetching: FairSemaphore::new(1), large: Mutex::default() }
+    }
+}
+
+impl SitemapPermits {
+    async fn read(&self) -> Permit {
+        self.reading.acquire(Requester::default()).await
+    }
+
+    /// Acquires the permit to fetch a large sitemap. Returns `None` if the page's sitemap is not
+    /// known to be large.
+    ///
+    /// # Errors
+    /// Fails with [`JobError::Later`] if another job holds the permit.
+    fn fetch_large(&self, page: Uuid) -> Result<Option<Permit>, JobError> {
+        let is_large = self.large.lock().unwrap_or_else(PoisonError::into_inner).contains(&page);
+        if !is_large {
+            return Ok(None);
+        }
+        self.fetching.try_acquire().map(Some).ok_or(JobError::Later(RETRY_WAIT))
+    }
+
+    fn remember_large(&self, page: Uuid) {
+        let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
+        if large.len() >= MAX_LARGE {
+            // Jobs fetch the removed sitemaps as small ones, and detect their size again.
+            large.clear();
+        }
+        large.insert(page);
+    }
 }

@@ -1,8 +1,7 @@
 //! Computes what a fetched page, sitemap or feed adds to a crawl's ledgers, from the crawl's scope,
 //! depth and options. Fetching and storing are in `page`.
 
-use super::context::{Context, CrawlView};
-use crate::crawls::fetch_policy::in_scope;
+use super::context::{Context, CrawlView, in_scope};
 use crate::domain::Sitemaps;
 use crate::domain::jobs::PageJob;
 use crawler::sitemap::VideoEntry;
@@ -72,7 +71,6 @@ pub(crate) enum VisitChange {
     Renewed,
 }
 
-/// The rules that apply to one page: the crawl's options and the page's job.
 pub(crate) struct Rules {
     view: Arc<CrawlView>,
     job: PageJob,
@@ -214,13 +212,8 @@ pub(crate) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
 
 /// Computes the outcome of a page that is an image. The image is added to the image ledger.
 pub(crate) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
-    let result = PageResult {
-        reason: Some(Reason::IsAnImage),
-        detail: Some("the URL is an image; it was added to the images of the crawl".into()),
-        status: Some(i32::from(fetched.status)),
-        final_url: Some(fetched.url.to_string()),
-        ..PageResult::new(PageState::Skipped)
-    };
+    let detail = "the URL is an image; it was added to the images of the crawl";
+    let result = skipped(fetched, Reason::IsAnImage, detail);
     let asked_url = asked(job, fetched);
     let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, asked_url, alt: None }];
     PageOutcome { images, ..PageOutcome::new(result) }
@@ -233,16 +226,20 @@ pub(crate) fn of_video(view: &CrawlView, job: &PageJob, fetched: &Fetched) -> Pa
         true => "the URL is a video; it was added to the videos of the crawl",
         false => "the URL is a video, and the crawl reads no videos; start one with \"videos\": true",
     };
-    let result = PageResult {
-        reason: Some(Reason::IsAVideo),
+    let result = skipped(fetched, Reason::IsAVideo, detail);
+    let found = new_video(fetched.url.clone(), None, asked(job, fetched));
+    let videos = found.filter(|_| view.options.videos).into_iter().collect();
+    PageOutcome { videos, ..PageOutcome::new(result) }
+}
+
+fn skipped(fetched: &Fetched, reason: Reason, detail: &str) -> PageResult {
+    PageResult {
+        reason: Some(reason),
         detail: Some(detail.into()),
         status: Some(i32::from(fetched.status)),
         final_url: Some(fetched.url.to_string()),
         ..PageResult::new(PageState::Skipped)
-    };
-    let found = new_video(fetched.url.clone(), None, asked(job, fetched));
-    let videos = found.filter(|_| view.options.videos).into_iter().collect();
-    PageOutcome { videos, ..PageOutcome::new(result) }
+    }
 }
 
 /// Returns a video to admit, or `None` if its host name is invalid.
@@ -253,7 +250,6 @@ fn new_video(url: Url, page_url: Option<String>, asked_url: Option<Arc<str>>) ->
     Some(NewVideoUrl { host: urls::host_key(&url), url: url.into(), page_url, asked_url })
 }
 
-/// Returns the address of the job, if the final address differs.
 fn asked(job: &PageJob, fetched: &Fetched) -> Option<Arc<str>> {
     (job.url != fetched.url).then(|| job.url.as_str().into())
 }
@@ -335,7 +331,6 @@ impl<'a> PageCollector<'a> {
     }
 }
 
-/// Returns the result for the row of a page that was read.
 fn result(fetched: Fetched, denied: Option<Reason>, title: Option<String>) -> PageResult {
     let incomplete = fetched.incomplete.then_some(Reason::IncompleteTransfer);
     let detail = match (&denied, &incomplete) {

@@ -1,21 +1,19 @@
 //! Handles `deliver_webhook`: sends one signed message to a crawl's webhook URL, and retries until
-//! the receiver accepts it. Limits the concurrent messages, and derives the secrets of collections.
+//! the receiver accepts it. Derives the secrets of collections.
 //! Neither the URL nor a secret is written to a log or to a job's record, because both may grant
 //! access.
 //!
 //! Each secret is derived from the service's `WEBHOOK_SECRET` and a random salt in the database.
 //! Neither value suffices on its own to sign a message.
 use super::{CrawlError, Crawls};
+use crate::admission::places::{Place, Places};
 use crate::crawls::{Config, closing};
 use crate::domain::jobs::WebhookMessage;
-use crate::domain::{CrawlOptions, Secret, jobs};
+use crate::domain::{CrawlOptions, Secret, hex, jobs};
 use crawler::Fetcher;
-use hmac::{Hmac, KeyInit, Mac};
 use queue::{ClaimedJob, Handler, RunEnd};
-use sha2::Sha256;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 use store::collections::{SALT, WebhookSigner};
 use store::{Store, StoreError, Tx, keys};
 use time::OffsetDateTime;
@@ -32,39 +30,32 @@ pub(crate) struct DeliverWebhook {
     fetcher: Fetcher,
     secret: Option<Secret>,
     retry: Duration,
-    deliveries: Arc<Deliveries>,
+    deliveries: Deliveries,
 }
 
 impl DeliverWebhook {
     pub(crate) fn new(store: Store, config: &Config, fetcher: Fetcher) -> Self {
         let (secret, retry) = (config.webhook_secret.clone(), config.webhook_retry);
-        Self { store, fetcher, secret, retry, deliveries: Arc::default() }
+        Self { store, fetcher, secret, retry, deliveries: Deliveries::default() }
     }
 
-    async fn deliver(&self, job: &ClaimedJob, message: &WebhookMessage) -> RunEnd {
+    async fn deliver(&self, job: &ClaimedJob, message: &WebhookMessage) -> Result<RunEnd, StoreError> {
         let crawl = match self.store.crawls().get(message.crawl_id).await {
-            Ok(crawl) => crawl,
-            Err(StoreError::NotFound { .. }) => return RunEnd::Done,
-            Err(error) => return RunEnd::Retry(error.to_string(), None),
+            Err(StoreError::NotFound { .. }) => return Ok(RunEnd::Done),
+            crawl => crawl?,
         };
         let options: Result<CrawlOptions, _> = serde_json::from_value(crawl.options.clone());
-        let Some(url) = options.ok().and_then(|options| options.webhook) else { return RunEnd::Done };
+        let Some(url) = options.ok().and_then(|options| options.webhook) else { return Ok(RunEnd::Done) };
         let host = crawler::urls::host_key(&url);
         let _permit = match self.deliveries.acquire(&host, crawl.collection_id, job.attempt <= 1) {
             Ok(permit) => permit,
-            Err(wait) => return RunEnd::Snooze(wait),
+            Err(wait) => return Ok(RunEnd::Snooze(wait)),
         };
         let Some(secret) = &self.secret else {
-            return self.retry_later(job, "WEBHOOK_SECRET is not set on this worker".into());
+            return Ok(self.retry_later(job, "WEBHOOK_SECRET is not set on this worker".into()));
         };
-        let signers = match self.store.collections().webhook_signers(crawl.collection_id).await {
-            Ok(signers) => signers,
-            Err(error) => return RunEnd::Retry(error.to_string(), None),
-        };
-        let progress = match self.store.crawls().progress(crawl.id).await {
-            Ok(progress) => progress,
-            Err(error) => return RunEnd::Retry(error.to_string(), None),
-        };
+        let signers = self.store.collections().webhook_signers(crawl.collection_id).await?;
+        let progress = self.store.crawls().progress(crawl.id).await?;
         let body = serde_json::json!({
             "event": message.event,
             "delivery": job.claim.id,
@@ -79,13 +70,13 @@ impl DeliverWebhook {
             ("x-facecrawl-signature", signatures(&secrets(secret, &signers), &timestamp, &body)),
             ("x-facecrawl-timestamp", timestamp),
         ];
-        match self.fetcher.post(&url, &headers, body.into()).await {
+        Ok(match self.fetcher.post(&url, &headers, body.into()).await {
             Ok(status) if (200..300).contains(&status) => RunEnd::Done,
             Ok(GONE) => RunEnd::Discard("the webhook responded with status 410 (gone)".into()),
             Ok(status) => self.retry_later(job, format!("the webhook responded with status {status}")),
             Err(error) => self
                 .retry_later(job, format!("the webhook could not be reached ({}): {error}", error.reason())),
-        }
+        })
     }
 
     fn retry_later(&self, job: &ClaimedJob, why: String) -> RunEnd {
@@ -103,7 +94,8 @@ impl Handler for DeliverWebhook {
             Err(error) => return RunEnd::Discard(error),
         };
         tokio::select! {
-            outcome = self.deliver(&job, &message) => {
+            delivered = self.deliver(&job, &message) => {
+                let outcome = delivered.unwrap_or_else(|error| RunEnd::Retry(error.to_string(), None));
                 let label = match outcome {
                     // The message was not sent.
                     RunEnd::Snooze(_) => return outcome,
@@ -127,13 +119,7 @@ fn signatures(secrets: &[Secret], timestamp: &str, body: &str) -> String {
 /// Returns `sha256=` and the hexadecimal HMAC-SHA256 (RFC 2104) of `timestamp.body` under the
 /// secret. The signed timestamp prevents the replay of an old message as a new one.
 fn sign(secret: &Secret, timestamp: &str, body: &str) -> String {
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("HMAC accepts a key of any length");
-    for part in [timestamp, ".", body] {
-        mac.update(part.as_bytes());
-    }
-    let digits: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256={digits}")
+    format!("sha256={}", hex(&secret.hmac(&[timestamp.as_bytes(), b".", body.as_bytes()])))
 }
 
 /// Maximum number of messages that a process sends concurrently ("places"). A message that waits
@@ -148,9 +134,8 @@ const OF_LATER_ATTEMPTS: usize = DELIVERY_PLACES / 2;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_RETRY_WAIT: Duration = Duration::from_secs(60);
 
-/// Counts the occupied places.
-#[derive(Debug, Default)]
-pub(crate) struct Deliveries(Mutex<HashMap<Share, ShareUse>>);
+/// The places for messages.
+struct Deliveries(Arc<Places<Share>>);
 
 /// The groups of messages whose number of places is limited.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -172,61 +157,21 @@ impl Share {
     }
 }
 
-#[derive(Debug)]
-struct ShareUse {
-    in_use: usize,
-    /// The latest retry time assigned to a message without a place.
-    last_retry_time: Instant,
-}
-
 impl Deliveries {
     /// Occupies a place for a message to a host, or returns how long to wait before the next
-    /// attempt. Dropping the place releases it.
-    pub(crate) fn acquire(
-        self: &Arc<Self>,
-        host: &str,
-        collection: Uuid,
-        is_first: bool,
-    ) -> Result<DeliveryPermit, Duration> {
+    /// attempt.
+    fn acquire(&self, host: &str, collection: Uuid, is_first: bool) -> Result<Place<Share>, Duration> {
         let mut shares = vec![Share::Receiver(collection, host.to_owned()), Share::Collection(collection)];
         if !is_first {
             shares.push(Share::LaterAttempts);
         }
-        let now = Instant::now();
-        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = shares
-            .iter()
-            .find(|share| used.get(share).is_some_and(|of_share| of_share.in_use >= share.places()));
-        if let Some(full) = full.and_then(|share| used.get_mut(share)) {
-            let next = full.last_retry_time.max(now) + RETRY_INTERVAL;
-            full.last_retry_time = if next > now + MAX_RETRY_WAIT { now + RETRY_INTERVAL } else { next };
-            return Err(full.last_retry_time - now);
-        }
-        for share in &shares {
-            used.entry(share.clone()).or_insert(ShareUse { in_use: 0, last_retry_time: now }).in_use += 1;
-        }
-        Ok(DeliveryPermit { deliveries: self.clone(), shares })
+        self.0.acquire(shares, Share::places)
     }
 }
 
-/// A place for one message.
-#[derive(Debug)]
-pub(crate) struct DeliveryPermit {
-    deliveries: Arc<Deliveries>,
-    shares: Vec<Share>,
-}
-
-impl Drop for DeliveryPermit {
-    fn drop(&mut self) {
-        let mut used = self.deliveries.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for share in &self.shares {
-            if let Some(of_share) = used.get_mut(share) {
-                of_share.in_use -= 1;
-                if of_share.in_use == 0 {
-                    used.remove(share);
-                }
-            }
-        }
+impl Default for Deliveries {
+    fn default() -> Self {
+        Self(Arc::new(Places::new(RETRY_INTERVAL, MAX_RETRY_WAIT)))
     }
 }
 
@@ -282,11 +227,7 @@ pub(crate) fn secrets(service: &Secret, signers: &[WebhookSigner]) -> Vec<Secret
 }
 
 fn derived(service: &Secret, salt: &[u8]) -> Secret {
-    let mut mac = Hmac::<Sha256>::new_from_slice(service.reveal().as_bytes())
-        .expect("HMAC accepts a key of any length");
-    mac.update(LABEL);
-    mac.update(salt);
-    Secret::new(mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    Secret::new(hex(&service.hmac(&[LABEL, salt])))
 }
 
 #[cfg(test)]
@@ -304,9 +245,9 @@ mod tests {
 
     #[test]
     fn limits_deliveries_by_receiver_collection_and_attempt() {
-        let deliveries = Arc::new(Deliveries::default());
+        let deliveries = Deliveries::default();
         let hosts = |of: &str| (0..DELIVERY_PLACES).map(|n| format!("{of}{n}")).collect::<Vec<_>>();
-        let acquire_all = |of: &str, collection, is_first| -> Vec<DeliveryPermit> {
+        let acquire_all = |of: &str, collection, is_first| -> Vec<Place<Share>> {
             hosts(of).iter().filter_map(|host| deliveries.acquire(host, collection, is_first).ok()).collect()
         };
         let one = deliveries.acquire("slow", Uuid::from_u128(1), true);
@@ -323,12 +264,12 @@ mod tests {
         );
         drop((one, later));
         assert!(deliveries.acquire("slow", Uuid::from_u128(2), false).is_ok());
-        assert!(deliveries.0.lock().is_ok_and(|used| used.is_empty()), "nothing is remembered");
+        assert!(deliveries.0.is_unused(), "nothing is remembered");
     }
 
     #[test]
     fn spreads_retry_waits_of_rejected_deliveries() {
-        let deliveries = Arc::new(Deliveries::default());
+        let deliveries = Deliveries::default();
         let _place = deliveries.acquire("slow", Uuid::nil(), true);
         let waits: Vec<Duration> =
             (0..1_000).filter_map(|_| deliveries.acquire("slow", Uuid::nil(), true).err()).collect();

@@ -54,11 +54,6 @@ impl PageJob {
         Self { page_id: row.id, crawl_id: crawl, url, depth: row.depth, home, sitemap: None }
     }
 
-    /// Marks the page as a sitemap with the nesting depth `nested`.
-    pub(crate) fn sitemap(self, nested: u8) -> Self {
-        Self { sitemap: Some(nested), ..self }
-    }
-
     /// Creates the job for a crawl of `collection`. See [`crawler::frontier`] for priorities.
     pub(crate) fn job(&self, collection: Uuid, priority: i16) -> NewJob {
         NewJob {
@@ -73,11 +68,6 @@ impl ImageJob {
     pub(crate) fn new(crawl: Uuid, row: Admitted, depth: i32) -> Self {
         let url = Url::parse(&row.url).expect("the ledger contains valid URLs");
         Self { image_url_id: row.id, crawl_id: crawl, url, depth, shown_on: None }
-    }
-
-    /// Sets the page that shows the image.
-    pub(crate) fn shown_on(self, shown_on: Option<ShownOn>) -> Self {
-        Self { shown_on, ..self }
     }
 
     pub(crate) fn job(&self, collection: Uuid) -> NewJob {
@@ -130,20 +120,14 @@ pub(crate) struct CollectionDeletion {
     pub(crate) collection_id: Uuid,
 }
 
-impl CollectionDeletion {
-    pub(crate) fn job(&self) -> NewJob {
-        NewJob {
-            tenant: self.collection_id,
-            unique_key: Some(self.collection_id.to_string()),
-            ..new_job(JobKind::EraseCollection, self)
-        }
-    }
-}
-
 /// Creates the job that erases a collection. Enqueue it in the transaction that marks the
 /// collection as deleted.
 pub fn erase_collection(collection: Uuid) -> NewJob {
-    CollectionDeletion { collection_id: collection }.job()
+    NewJob {
+        tenant: collection,
+        unique_key: Some(collection.to_string()),
+        ..new_job(JobKind::EraseCollection, &CollectionDeletion { collection_id: collection })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

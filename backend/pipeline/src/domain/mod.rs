@@ -1,26 +1,87 @@
 //! Types that every other module of the pipeline may use: options, jobs and their payloads, ledger
-//! rows and errors. This module does not fetch, analyse or store images.
-mod error;
+//! rows, thresholds, and errors that several modules share. Errors of a single job are in
+//! `crawls::job_error`.
 pub mod jobs;
 mod options;
 
-use domain::{Reason, Unprocessed};
-pub(crate) use error::transient;
-pub use error::{ChangeError, CrawlError};
+use domain::{Reason, Unprocessed, VideoState};
+use hmac::{Hmac, KeyInit, Mac};
 pub(crate) use options::SeedCounts;
 pub use options::{
     CannotRefine, CrawlOptions, Dedupe, Interval, Rotate, Sitemaps, VideoLimits, VideoRequest,
 };
-use queue::Claim;
-use queue::{ClaimedJob, Queue, QueueError};
+use queue::{Claim, ClaimedJob, Queue, QueueError};
+use sha2::Sha256;
 use std::fmt;
 use std::time::{Duration, Instant};
+use store::collections::Collection;
 pub use store::collections::DEFAULT_COLLECTION;
 use store::crawls::ledger::Ledger;
 use store::crawls::pages::{ImageUrlResult, PageResult};
 use store::db::deletions::LedgerJobs;
-use store::{Store, StoreError, Tx};
+use store::videos::VideoEnd;
+use store::{Blobs, Store, StoreError, Tx};
 use uuid::Uuid;
+use vision::Profile;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CrawlError {
+    /// A seed or an option is invalid. The reason states what is allowed.
+    #[error("{field}: {reason}")]
+    Invalid { field: &'static str, reason: String },
+    /// The store failed, the crawl does not exist, or its state does not allow the change.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+impl CrawlError {
+    pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
+        Self::Invalid { field, reason: reason.into() }
+    }
+}
+
+/// Why a transaction that changes rows and their jobs together failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+impl From<ChangeError> for CrawlError {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Store(error) => error.into(),
+            ChangeError::Queue(error) => error.into(),
+        }
+    }
+}
+
+/// Tells which errors are transient errors of the database ([`store::retried`]).
+///
+/// A transaction that calls the queue for a claim can safely be repeated. If the first attempt was
+/// committed, the claim is stale in the second attempt.
+macro_rules! transient {
+    ($($error:ident),*) => {
+        $(impl store::db::transient::Transient for $error {
+            fn cause(&self) -> Option<store::db::transient::Cause> {
+                match self {
+                    Self::Store(error) => error.cause(),
+                    Self::Queue(error) => error.database().and_then(store::db::transient::Cause::of),
+                    #[allow(unreachable_patterns, reason = "some have further errors, which do not pass")]
+                    _ => None,
+                }
+            }
+        })*
+    };
+}
+
+pub(crate) use transient;
+
+transient!(CrawlError, ChangeError);
 
 /// Returns the id of an existing collection. Creates the default collection if it does not exist.
 ///
@@ -72,6 +133,20 @@ impl MatchThreshold {
     }
 }
 
+/// Returns the default for the minimum mean similarity at which clusters of faces are merged.
+/// `margin` is that of the embedder. It is higher than the match threshold, because a face is
+/// compared with the whole collection. An error that is rare in one comparison would occur for many
+/// faces.
+pub fn default_threshold(match_threshold: f32, margin: f32) -> f32 {
+    (match_threshold + margin).min(1.0)
+}
+
+/// Returns the quality profile of a collection; `None` means that of the service.
+pub fn profile_of(collection: &Collection) -> Option<Profile> {
+    let name = collection.quality_profile.as_deref()?;
+    serde_json::from_value(name.into()).ok()
+}
+
 /// A string that `Debug` formats as `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -85,6 +160,19 @@ impl Secret {
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
+
+    /// Returns the HMAC-SHA256 (RFC 2104) of the joined parts under the secret.
+    pub(crate) fn hmac(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(self.0.as_bytes()).expect("HMAC accepts a key of any length");
+        parts.iter().for_each(|part| mac.update(part));
+        mac.finalize().into_bytes().into()
+    }
+}
+
+/// Returns two lower-case digits for each byte.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl fmt::Debug for Secret {
@@ -93,20 +181,71 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// Deletes blobs that were written for rows that are not stored after all, unless another row
+/// refers to them. If this fails, a sweep deletes them later.
+pub(crate) async fn discard_blobs(store: &Store, blobs: &Blobs, keys: Vec<String>) {
+    let recorded: Result<(), StoreError> = async {
+        let mut tx = store.begin().await?;
+        store.blobs().record_deletions(tx.conn(), keys.clone()).await?;
+        tx.commit().await
+    }
+    .await;
+    match recorded {
+        Ok(()) => drop_blobs(store, blobs, &keys).await,
+        Err(error) => tracing::warn!(%error, blobs = keys.len(), "failed to record unused blobs"),
+    }
+}
+
+/// Deletes blobs that a committed transaction recorded for deletion, unless a row refers to them
+/// again. If this fails, a sweep deletes them later.
+pub(crate) async fn drop_blobs(store: &Store, blobs: &Blobs, keys: &[String]) {
+    if let Err(error) = store.blobs().delete(blobs, keys).await {
+        tracing::warn!(%error, blobs = keys.len(), "failed to delete unused blobs; a sweep deletes them");
+    }
+}
+
+/// Increments `facecrawl_crawl_outcomes_total{ledger,state,reason}`. `state` is a state's code.
+pub(crate) fn count_outcome(ledger: &'static str, state: &'static str, reason: Option<&Reason>) {
+    let reason = reason.map_or("none".into(), Reason::code);
+    metrics::counter!("facecrawl_crawl_outcomes_total", "ledger" => ledger, "state" => state, "reason" => reason)
+        .increment(1);
+}
+
 /// Clears the records of the jobs that processed these ledger rows and videos. Call it in the
 /// transaction that erases their addresses.
 ///
 /// # Errors
 /// Fails if the queue fails.
 pub async fn forget_jobs(queue: &Queue, tx: &mut Tx, jobs: &LedgerJobs) -> Result<(), QueueError> {
-    let crawls: Vec<Uuid> = jobs.crawls.iter().copied().collect();
-    // The unique key of such a job is the id of its row.
-    let keys: Vec<String> = jobs.rows.iter().map(Uuid::to_string).collect();
-    queue.groups().redact_keyed(tx.conn(), &crawls, &keys).await?;
-    // The jobs of a video are its group.
-    let videos: Vec<Uuid> = jobs.videos.iter().copied().collect();
-    queue.groups().redact(tx.conn(), &videos).await?;
+    if !jobs.rows.is_empty() {
+        let crawls: Vec<Uuid> = jobs.crawls.iter().copied().collect();
+        // The unique key of such a job is the id of its row.
+        let keys: Vec<String> = jobs.rows.iter().map(Uuid::to_string).collect();
+        queue.groups().redact_keyed(tx.conn(), &crawls, &keys).await?;
+    }
+    if !jobs.videos.is_empty() {
+        // The jobs of a video are its group.
+        let videos: Vec<Uuid> = jobs.videos.iter().copied().collect();
+        queue.groups().redact(tx.conn(), &videos).await?;
+    }
     Ok(())
+}
+
+/// Returns the end of a video of which no further part is stored, and whose file is deleted.
+pub(crate) fn video_end(state: VideoState, reason: Reason, detail: Option<&str>) -> VideoEnd<'_> {
+    VideoEnd { state, people: None, reason: Some(reason), detail, original: None, keeps_file: false }
+}
+
+/// Erases the address of a video that ended without a part. Call it in the transaction that ends
+/// the video.
+pub(crate) async fn forget_emptied_video(
+    store: &Store,
+    queue: &Queue,
+    tx: &mut Tx,
+    id: Uuid,
+) -> Result<(), ChangeError> {
+    let jobs = store.erasures().erase_emptied_video(tx.conn(), id).await?;
+    Ok(forget_jobs(queue, tx, &jobs).await?)
 }
 
 #[derive(Clone, Copy, Debug)]

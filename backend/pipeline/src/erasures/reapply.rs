@@ -1,23 +1,15 @@
 //! Repeats, in a database restored from a backup, the deletions that were made after the backup.
 //! The store reads the deletion log.
 
-use crate::domain::forget_jobs;
 use crate::domain::jobs::erase_collection;
-use queue::{Queue, QueueError};
+use crate::domain::{ChangeError, forget_jobs};
+use queue::Queue;
 use serde::Serialize;
 use serde_json::json;
+use store::Store;
 use store::erasures::deletion_log::Entry;
 use store::keys::audit::{Action, AuditEntry};
-use store::{Store, StoreError};
 use uuid::Uuid;
-
-#[derive(Debug, thiserror::Error)]
-pub enum ReapplyError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Queue(#[from] QueueError),
-}
 
 /// Numbers of rows that were deleted again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -44,7 +36,7 @@ pub async fn reapply(
     store: &Store,
     queue: &Queue,
     deletion_log: Vec<Entry>,
-) -> Result<Reapplied, ReapplyError> {
+) -> Result<Reapplied, ChangeError> {
     store.erasures().import_deletion_log(deletion_log).await?;
     let mut all = Reapplied::default();
     for collection in store.erasures().restored_deleted_collections().await? {

@@ -9,10 +9,8 @@
 //! The planes are derived from a secret: their entries are +1 and -1 from a stream of HMAC-SHA256.
 //! Without the secret, a sketch reveals nothing about a face. Sketches computed with different
 //! secrets cannot be compared. docs/explanation/PRIVACY.md lists the measured error rates.
-use crate::domain::Secret;
-use hmac::{Hmac, KeyInit, Mac};
+use crate::domain::{Secret, hex};
 use inference::EmbedderInfo;
-use sha2::Sha256;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use store::erasures::suppressions::{SKETCH_BITS, Sketch};
@@ -47,7 +45,7 @@ pub struct Sketcher {
 impl Sketcher {
     pub fn new(secret: Secret) -> Self {
         let digest = stream(&secret, b"name", &place(0, 0));
-        let key = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let key = hex(&digest[..8]);
         Self { secret, key, signs: Arc::default() }
     }
 
@@ -121,12 +119,7 @@ fn place(plane: usize, block: usize) -> [u8; 16] {
 }
 
 fn stream(secret: &Secret, label: &[u8], message: &[u8]) -> [u8; 32] {
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("HMAC accepts a key of any length");
-    mac.update(b"facecrawl sketch 1 ");
-    mac.update(label);
-    mac.update(message);
-    mac.finalize().into_bytes().into()
+    secret.hmac(&[b"facecrawl sketch 1 ", label, message])
 }
 
 #[cfg(test)]

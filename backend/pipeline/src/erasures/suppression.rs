@@ -98,12 +98,8 @@ impl Suppressor {
         hashes: Option<&PerceptualHashes>,
     ) -> Result<Option<Reason>, StoreError> {
         let mut tx = self.store.begin().await?;
-        let ImageAddress { row, moved_to } = address;
-        if self.store.suppressions().suppresses_url(tx.conn(), collection, row, moved_to).await? {
-            return Ok(Some(Reason::SuppressedUrl));
-        }
-        let images = self.suppressed(&mut tx, collection, sha256, hashes).await?;
-        Ok(images.iter().any(suppresses_unseen).then_some(Reason::SuppressedImage))
+        let (reason, _) = self.unseen(&mut tx, collection, Some(address), sha256, hashes).await?;
+        Ok(reason)
     }
 
     /// Returns which faces of an image are suppressed, or whether the whole image is. Checks the
@@ -120,15 +116,10 @@ impl Suppressor {
         if !store.suppressions().suppresses(tx.conn(), collection).await? {
             return Ok(suppressed);
         }
-        if let Some(ImageAddress { row, moved_to }) = address
-            && store.suppressions().suppresses_url(tx.conn(), collection, row, moved_to).await?
-        {
-            suppressed.whole = Some(Reason::SuppressedUrl);
-            return Ok(suppressed);
-        }
-        let erased = self.suppressed(tx, collection, image.sha256, Some(image.hashes)).await?;
-        if erased.iter().any(suppresses_unseen) {
-            suppressed.whole = Some(Reason::SuppressedImage);
+        let erased;
+        (suppressed.whole, erased) =
+            self.unseen(tx, collection, address, image.sha256, Some(image.hashes)).await?;
+        if suppressed.whole.is_some() {
             return Ok(suppressed);
         }
         let embeddings: Vec<_> = image.faces.iter().map(|(_, embedding)| *embedding).collect();
@@ -138,7 +129,9 @@ impl Suppressor {
         let mut person = false;
         for (at, (bbox, _)) in image.faces.iter().enumerate() {
             let is_erased = |erased: &SuppressedImage| {
-                is_region_of(erased, image.size, bbox) && self.may_show(erased, sketches[at].as_ref())
+                let is_inside = |region: &[f32]| is_centre_inside(bbox, region, image.size);
+                erased.region.as_deref().is_some_and(is_inside)
+                    && self.may_show(erased, sketches[at].as_ref())
             };
             if known[at] || erased.iter().any(is_erased) {
                 person |= known[at];
@@ -244,17 +237,24 @@ impl Suppressor {
         differing_bits(&masked.bits, bits) <= self.max_bits as usize
     }
 
-    /// Returns the suppressions of whole images or single faces that match this image.
-    async fn suppressed(
+    /// Returns the reason if the image is suppressed, whatever it shows, and the suppressions of
+    /// whole images or single faces that match it.
+    async fn unseen(
         &self,
         tx: &mut Tx,
         collection: Uuid,
+        address: Option<ImageAddress<'_>>,
         sha256: &[u8; 32],
         hashes: Option<&PerceptualHashes>,
-    ) -> Result<Vec<SuppressedImage>, StoreError> {
+    ) -> Result<(Option<Reason>, Vec<SuppressedImage>), StoreError> {
+        let suppressions = self.store.suppressions();
+        if let Some(ImageAddress { row, moved_to }) = address
+            && suppressions.suppresses_url(tx.conn(), collection, row, moved_to).await?
+        {
+            return Ok((Some(Reason::SuppressedUrl), Vec::new()));
+        }
         let known = hashes.map(|hashes| (hashes.p.cast_signed(), hashes.d.cast_signed()));
-        let mut images =
-            self.store.suppressions().suppressed_images(tx.conn(), collection, sha256, known).await?;
+        let mut images = suppressions.suppressed_images(tx.conn(), collection, sha256, known).await?;
         images.retain(|image| {
             image.same_file
                 || hashes.is_some_and(|hashes| {
@@ -265,7 +265,8 @@ impl Suppressor {
                     })
                 })
         });
-        Ok(images)
+        let reason = images.iter().any(suppresses_unseen).then_some(Reason::SuppressedImage);
+        Ok((reason, images))
     }
 }
 
@@ -286,12 +287,12 @@ pub(crate) async fn forget(
     Ok(())
 }
 
-/// Returns `true` if the face is the one that was erased from this image, that is, if its centre
-/// lies in the erased box. `size` is the width and height of the image.
-fn is_region_of(erased: &SuppressedImage, size: (u32, u32), face: &Rect) -> bool {
-    let Some(&[x, y, width, height]) = erased.region.as_deref() else { return false };
-    let across = (face.x + face.width / 2.0) / size.0 as f32;
-    let down = (face.y + face.height / 2.0) / size.1 as f32;
+/// Returns `true` if the centre of the box lies in the region: x, y, width and height as fractions
+/// of an image of `size` (width, height).
+pub(crate) fn is_centre_inside(bbox: &Rect, region: &[f32], size: (u32, u32)) -> bool {
+    let &[x, y, width, height] = region else { return false };
+    let across = (bbox.x + bbox.width / 2.0) / size.0.max(1) as f32;
+    let down = (bbox.y + bbox.height / 2.0) / size.1.max(1) as f32;
     (x..=x + width).contains(&across) && (y..=y + height).contains(&down)
 }
 

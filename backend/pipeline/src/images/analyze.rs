@@ -8,25 +8,24 @@
 //! pixels are in the crate `vision`.
 mod decode;
 mod faces;
-mod options;
 mod pixels;
 mod search;
-use crate::admission::budget::{Budget, DecodedImageBudget, Exhausted, Share};
+use crate::admission::budget::{AnalysisMemory, Budget, DecodedImageBudget, Exhausted};
+use crate::domain::Rotate;
 use bytes::Bytes;
+use decode::Cpu;
 pub use decode::DecodedImage;
-use decode::{CallerCpu, Cpu};
 use domain::{Reason, Unprocessed};
 use inference::{Embedding, Engine, Priority, Requester, RunError, trace};
-pub use options::{
-    AnalyzeOptions, Config, Enhance, MAX_FACES, MIN_SCORE_FLOOR, Passes, StoredFaces, Thumbnails, profile_of,
-};
 pub use pixels::Pixels;
 pub use search::small_view;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
-use video::ImageError;
-use vision::{DecodeError, Detection, Format, Frame, Letterbox, PerceptualHashes, QualityReport};
+use video::{ImageDecoder, ImageError};
+use vision::{
+    DecodeError, Detection, Format, Frame, Letterbox, Limits, PerceptualHashes, Profile, QualityReport,
+};
 
 /// Analyses images. Cloning it is cheap.
 #[derive(Clone)]
@@ -41,18 +40,18 @@ struct Inner {
     /// A separate pool that parses image headers. Parsing takes microseconds and must not wait for
     /// decoding.
     header_cpu: Cpu,
-    memory: DecodedImageBudget,
-    /// Memory of processes that decode videos.
-    decoders: Budget,
+    memory: AnalysisMemory,
 }
 
 impl Analyzer {
     pub fn new(engine: Engine, config: Config) -> Self {
         let (cpu, header_cpu) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
         let largest = config.limits.max_pixels.saturating_mul(vision::BYTES_PER_PIXEL);
-        let memory = DecodedImageBudget::new(config.decoded_bytes, largest);
-        let decoders = Budget::new("video_decoders", config.video_decoder_bytes);
-        Self { engine, inner: Arc::new(Inner { config, cpu, header_cpu, memory, decoders }) }
+        let memory = AnalysisMemory {
+            images: DecodedImageBudget::new(config.decoded_bytes, largest),
+            decoders: Budget::new("video_decoders", config.video_decoder_bytes),
+        };
+        Self { engine, inner: Arc::new(Inner { config, cpu, header_cpu, memory }) }
     }
 
     /// Returns the same analyzer for a caller that needs no result after `deadline`; see
@@ -103,31 +102,15 @@ impl Analyzer {
         self.engine.detector().fixed_size.unwrap_or((det_size, det_size))
     }
 
-    /// Waits for memory for `bytes` of decoded pixels, until the deadline of [`Self::before`].
-    ///
-    /// # Errors
-    /// Fails with [`crate::Exhausted`] if the memory does not become free in time.
-    pub(crate) async fn reserve(&self, bytes: u64, priority: Priority) -> Result<Share, Exhausted> {
-        self.inner.memory.take(bytes, priority, self.engine.deadline()).await
-    }
-
-    /// Works like [`Self::reserve`], for `bytes` of a process that decodes a video. Take it before
-    /// the memory for its frames.
-    ///
-    /// # Errors
-    /// Fails with [`crate::Exhausted`] if the memory does not become free in time.
-    pub(crate) async fn reserve_decoder(&self, bytes: u64, priority: Priority) -> Result<Share, Exhausted> {
-        self.inner.decoders.take(bytes, priority, self.engine.deadline()).await
+    /// Returns the budgets of the memory of all analyses.
+    pub(crate) fn memory(&self) -> &AnalysisMemory {
+        &self.inner.memory
     }
 
     /// Returns the thread pool for work on pixels, with the requester of [`Self::on_behalf_of`] and
     /// the deadline of [`Self::before`].
-    pub(crate) fn cpu(&self) -> CallerCpu<'_> {
-        CallerCpu {
-            cpu: &self.inner.cpu,
-            requester: self.engine.requester(),
-            deadline: self.engine.deadline(),
-        }
+    pub(crate) fn cpu(&self) -> Cpu {
+        self.inner.cpu.for_caller(self.engine.requester(), self.engine.deadline())
     }
 }
 
@@ -258,4 +241,221 @@ pub struct Analysis {
     /// The faces, best score first.
     pub faces: Vec<AnalyzedFace>,
     pub timings: Timings,
+}
+
+/// Minimum accepted value of `min_score`. Below this value, detectors report noise: with 0, YuNet
+/// finds thousands of faces in each view of a grey wall, and all of them must be compared, cut and
+/// embedded.
+///
+/// The value is a third of the lowest score that the search uses. Faint boxes that cause a closer
+/// search have at least 0.6 of the detector's own threshold: 0.3 for SCRFD and 0.36 for YuNet.
+pub const MIN_SCORE_FLOOR: f32 = 0.1;
+/// Maximum number of faces of one image; the best ones are kept. A page of a list in the API
+/// contains at most the same number of faces.
+pub const MAX_FACES: usize = 1_000;
+
+/// Whether to search images of low resolution a second time, after enhancement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enhance {
+    /// Searches the image once, without enhancement.
+    #[default]
+    Off,
+    /// If the short side is under 400 pixels and no reliable face is found, also searches the
+    /// enhanced image.
+    Auto,
+}
+
+/// Which views of an image the detector processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Passes {
+    /// One view: the whole image on the canvas.
+    Single,
+    /// A small view first. If nothing in it looks like a face, the image is not searched.
+    /// Otherwise, the whole image on the canvas. Tiles are added if the faces found are so small
+    /// that more are likely, and, in a limited number, if usable faces of a large image could be
+    /// too small for the canvas.
+    #[default]
+    Auto,
+    /// The whole image, the small view and all tiles, up to the full resolution of the image.
+    Thorough,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoredFaces {
+    /// Every face that has an embedding.
+    #[default]
+    All,
+    /// Faces that meet the quality profile. Embeddings of other faces are unreliable, and such
+    /// faces cause most of the work in images of crowds.
+    Passed,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Thumbnails {
+    /// Images of which a face is stored. Encoding and writing a thumbnail costs more than the
+    /// search for faces in an image that shows none.
+    #[default]
+    Faces,
+    All,
+    None,
+}
+
+/// The configuration of the service, for all callers.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub limits: Limits,
+    /// Side of the square detection canvas in pixels; a multiple of 32.
+    pub det_size: u32,
+    /// `DETECTION_PASSES`: which views the detector processes by default.
+    pub passes: Passes,
+    /// `QUALITY_PROFILE`: the default profile of the quality assessment.
+    pub quality_profile: Profile,
+    pub stored_faces: StoredFaces,
+    pub thumbnails: Thumbnails,
+    /// Number of images whose pixels are processed concurrently; 0 means one per core.
+    pub decode_threads: usize,
+    /// `MAX_DECODED_MEGAPIXELS`, converted to bytes: the maximum memory for all decoded images,
+    /// including the memory for decoding and enhancing them. Background work may use three quarters
+    /// of it. Images that would exceed these limits wait.
+    pub decoded_bytes: u64,
+    /// Memory of all processes that decode videos, in bytes. A video that needs more is decoded
+    /// alone.
+    pub video_decoder_bytes: u64,
+    /// Decodes the formats for which this program has no decoder of its own.
+    pub images: ImageDecoder,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            det_size: 640,
+            passes: Passes::Auto,
+            quality_profile: Profile::Standard,
+            stored_faces: StoredFaces::All,
+            thumbnails: Thumbnails::Faces,
+            decode_threads: 0,
+            decoded_bytes: 750_000_000,
+            video_decoder_bytes: 1 << 30,
+            images: ImageDecoder::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Returns the options for images that a crawl or a scan stores.
+    pub fn storing_options(&self) -> AnalyzeOptions {
+        AnalyzeOptions { passed_only: self.stored_faces == StoredFaces::Passed, ..AnalyzeOptions::default() }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct AnalyzeOptions {
+    /// Minimum `det_score`, from [`MIN_SCORE_FLOOR`] to 1; `None` means the detector's default.
+    pub min_score: Option<f32>,
+    /// Maximum number of faces, at least 1; the best ones are kept. A value above [`MAX_FACES`] is
+    /// reduced to it.
+    pub max_faces: Option<usize>,
+    pub embeddings: bool,
+    /// Whether to skip the embedding of a face that was assessed and does not meet the profile.
+    pub passed_only: bool,
+    pub quality: bool,
+    /// Whether to return the aligned face crops too. Each takes 38 kB.
+    pub chips: bool,
+    pub rotate: Rotate,
+    /// Whether to search the enhanced image if that may find more faces.
+    pub enhance: Enhance,
+    /// Side of the detection canvas in pixels, a multiple of 32 from 64 to 2048; `None` means that
+    /// of [`Config`]. A detector with a fixed input size keeps its own canvas.
+    pub det_size: Option<u32>,
+    /// Which views the detector processes; `None` means the setting of [`Config`].
+    pub passes: Option<Passes>,
+    /// Profile of the quality assessment; `None` means that of [`Config`].
+    pub quality_profile: Option<Profile>,
+}
+
+impl Default for AnalyzeOptions {
+    fn default() -> Self {
+        Self {
+            min_score: None,
+            max_faces: None,
+            embeddings: true,
+            passed_only: false,
+            quality: true,
+            chips: false,
+            rotate: Rotate::Off,
+            enhance: Enhance::Off,
+            det_size: None,
+            passes: None,
+            quality_profile: None,
+        }
+    }
+}
+
+/// The options of one analysis after defaults are applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    canvas: (u32, u32),
+    passes: Passes,
+    min_score: f32,
+    max_faces: usize,
+    profile: Profile,
+}
+
+/// One search for faces, with its times so far.
+struct Run<'a> {
+    analyzer: &'a Analyzer,
+    options: &'a AnalyzeOptions,
+    settings: Settings,
+    priority: Priority,
+    timings: Timings,
+}
+
+impl Analyzer {
+    /// Begins a search for faces, after the stages that took `timings`.
+    ///
+    /// # Errors
+    /// Fails with [`AnalyzeError::Option`] if an option is out of range.
+    fn run<'a>(
+        &'a self,
+        options: &'a AnalyzeOptions,
+        priority: Priority,
+        timings: Timings,
+    ) -> Result<Run<'a>, AnalyzeError> {
+        Ok(Run { analyzer: self, options, settings: self.settings(options)?, priority, timings })
+    }
+
+    /// Checks the options and applies the defaults.
+    ///
+    /// # Errors
+    /// Fails with [`AnalyzeError::Option`] if an option is out of range.
+    pub(crate) fn settings(&self, options: &AnalyzeOptions) -> Result<Settings, AnalyzeError> {
+        let detector = self.engine().detector();
+        let min_score = options.min_score.unwrap_or_else(|| detector.min_score.max(MIN_SCORE_FLOOR));
+        if !(MIN_SCORE_FLOOR..=1.0).contains(&min_score) {
+            return Err(AnalyzeError::Option(format!(
+                "min_score is {min_score}; it must be from {MIN_SCORE_FLOOR} to 1"
+            )));
+        }
+        if options.max_faces == Some(0) {
+            return Err(AnalyzeError::Option("max_faces is 0; it must be at least 1".into()));
+        }
+        let side = options.det_size.unwrap_or(self.config().det_size);
+        if !(64..=2048).contains(&side) || !side.is_multiple_of(32) {
+            return Err(AnalyzeError::Option(format!(
+                "det_size is {side}; it must be a multiple of 32 from 64 to 2048"
+            )));
+        }
+        Ok(Settings {
+            canvas: self.canvas(side),
+            passes: options.passes.unwrap_or(self.config().passes),
+            min_score,
+            max_faces: options.max_faces.map_or(MAX_FACES, |most| most.min(MAX_FACES)),
+            profile: options.quality_profile.unwrap_or(self.config().quality_profile),
+        })
+    }
 }

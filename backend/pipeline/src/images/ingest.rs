@@ -1,28 +1,22 @@
 //! Stores images. Recognises known files before any model runs, and other versions of known images
 //! by their faces. Writes the blobs of a new image, and then its rows in one transaction. Fetching
 //! is in `crawls::image`.
-//!
-//! Blobs are named by their content. If the transaction is rolled back (stale claim, database
-//! failure) or another transaction stores the image first, the blobs are not deleted. The next
-//! attempt with the same image uses the same names. A sweep of the blob store removes blobs that no
-//! row refers to.
 mod dedupe;
-mod known;
-pub(crate) mod record;
-use crate::domain::ChangeError;
-use crate::erasures::sketch::Sketcher;
-use crate::erasures::suppression::{ImageAddress, SeenImage, SuppressedParts, Suppressor};
-use crate::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
+use super::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
+use crate::domain::{check_live, count_outcome};
+use crate::erasures::suppression::{self, ImageAddress, SeenImage, SuppressedParts};
+use crate::{Analysis, AnalyzeOptions, Dedupe};
 use bytes::Bytes;
-use dedupe::ShownFaces;
+use dedupe::{Nearness, Relation, ShownFaces, Versions};
 use domain::{ImageState, Reason};
 use inference::Priority;
-use queue::{Claim, Queue, QueueError};
-use record::Analyzed;
+use queue::Claim;
 use std::sync::Arc;
 use store::crawls::http_cache::CachedResponse;
 use store::crawls::pages::ImageUrlResult;
-use store::{Blobs, Store, StoreError, retried};
+use store::faces::NewFace;
+use store::images::{Image, NewImage};
+use store::{StoreError, Tx, retried};
 use uuid::Uuid;
 use vision::{Rect, crop};
 
@@ -44,28 +38,6 @@ pub enum Ingested {
         /// `SuppressedUrl`, `SuppressedImage`, `SuppressedFace` or `SuppressedPerson`.
         reason: Reason,
     },
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum IngestError {
-    #[error(transparent)]
-    Analyze(#[from] AnalyzeError),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The queue failed, or the claim is stale. Everything was rolled back.
-    #[error(transparent)]
-    Queue(#[from] QueueError),
-}
-
-crate::domain::transient!(IngestError);
-
-impl From<ChangeError> for IngestError {
-    fn from(error: ChangeError) -> Self {
-        match error {
-            ChangeError::Store(error) => error.into(),
-            ChangeError::Queue(error) => error.into(),
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -96,17 +68,8 @@ pub struct FetchedFrom {
 
 /// Analyses and stores images. Cloning it is cheap.
 #[derive(Clone)]
-pub struct Ingest {
-    pub(crate) inner: Arc<Inner>,
-}
-
-pub(crate) struct Inner {
-    pub(crate) analyzer: Analyzer,
-    pub(crate) store: Store,
-    pub(crate) blobs: Blobs,
-    pub(crate) queue: Queue,
-    pub(crate) model_id: i32,
-    pub(crate) suppressor: Suppressor,
+pub(crate) struct Ingest {
+    faces: FaceStore,
 }
 
 /// Width of the painted margin around a suppressed face, as a fraction of the larger box side.
@@ -115,36 +78,8 @@ const PAINT_MARGIN: f32 = 0.3;
 const MAX_ATTEMPTS: usize = 5;
 
 impl Ingest {
-    /// Creates an ingest and registers the engine's embedding model in the store.
-    pub async fn new(
-        analyzer: Analyzer,
-        store: Store,
-        blobs: Blobs,
-        queue: Queue,
-    ) -> Result<Self, StoreError> {
-        let embedder = analyzer.engine().embedder();
-        let dimensions = i32::try_from(embedder.dimensions).unwrap_or(i32::MAX);
-        let model = store.models().register(&embedder.identity, &embedder.name, dimensions).await?;
-        store.models().record_match_threshold(model.id, embedder.match_threshold, embedder.match_fmr).await?;
-        let suppressor = Suppressor::new(store.clone(), model.id, embedder);
-        let inner = Inner { analyzer, store, blobs, queue, model_id: model.id, suppressor };
-        Ok(Self { inner: Arc::new(inner) })
-    }
-
-    /// Returns an ingest that also suppresses people whose sketches were computed with this secret
-    /// (`SUPPRESSION_SECRET`).
-    #[must_use]
-    pub fn with_sketcher(self, sketcher: Sketcher) -> Self {
-        let Inner { analyzer, store, blobs, queue, model_id, suppressor } = &*self.inner;
-        let inner = Inner {
-            analyzer: analyzer.clone(),
-            store: store.clone(),
-            blobs: blobs.clone(),
-            queue: queue.clone(),
-            model_id: *model_id,
-            suppressor: suppressor.with_sketcher(sketcher),
-        };
-        Self { inner: Arc::new(inner) }
+    pub(crate) fn new(faces: FaceStore) -> Self {
+        Self { faces }
     }
 
     /// Analyses and stores an image and settles its ledger row in one transaction. With a claim,
@@ -154,9 +89,13 @@ impl Ingest {
     /// # Errors
     /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost in
     /// the meantime.
-    pub async fn ingest(&self, incoming: Incoming, claim: Option<Claim>) -> Result<Ingested, IngestError> {
-        let sha256 = self.inner.analyzer.digest(incoming.bytes.clone()).await?;
-        let (suppressor, address) = (&self.inner.suppressor, address_of(&incoming));
+    pub(crate) async fn ingest(
+        &self,
+        incoming: Incoming,
+        claim: Option<Claim>,
+    ) -> Result<Ingested, IngestError> {
+        let sha256 = self.faces.analyzer.digest(incoming.bytes.clone()).await?;
+        let (suppressor, address) = (&self.faces.suppressor, address_of(&incoming));
         // A larger version can replace the stored image before the source is linked to it. In that
         // case the loop searches again.
         for _ in 0..MAX_ATTEMPTS {
@@ -168,7 +107,7 @@ impl Ingest {
             {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
-            if let Some(known) = self.inner.store.images().by_sha256(incoming.collection, &sha256).await? {
+            if let Some(known) = self.faces.store.images().by_sha256(incoming.collection, &sha256).await? {
                 match self.settle_known(&incoming, claim, &known).await? {
                     Some(done) => return Ok(done),
                     None => continue,
@@ -176,7 +115,7 @@ impl Ingest {
             }
             let (bytes, enhance) = (incoming.bytes.clone(), incoming.options.enhance);
             let decoded =
-                self.inner.analyzer.decode_hashed(bytes, Some(sha256), enhance, Priority::Background).await?;
+                self.faces.analyzer.decode_hashed(bytes, Some(sha256), enhance, Priority::Background).await?;
             if checks
                 && let Some(reason) =
                     suppressor.reason(incoming.collection, address, &sha256, Some(&decoded.hashes)).await?
@@ -184,10 +123,10 @@ impl Ingest {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let options = AnalyzeOptions { chips: true, ..incoming.options.clone() };
-            let analysis = self.inner.analyzer.find_faces(decoded, &options, Priority::Background).await?;
+            let analysis = self.faces.analyzer.find_faces(decoded, &options, Priority::Background).await?;
             let mut suppressed = SuppressedParts::default();
             if checks {
-                let mut tx = self.inner.store.begin().await?;
+                let mut tx = self.faces.store.begin().await?;
                 let (collection, address) = (incoming.collection, Some(address));
                 suppressed = suppressor.parts(&mut tx, collection, address, &seen(&analysis)).await?;
             }
@@ -195,57 +134,34 @@ impl Ingest {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let analysis = self.without_faces(analysis, &suppressed.faces).await?;
-            let (shown, duplicate) = match incoming.dedupe {
+            let (shown, is_duplicate) = match incoming.dedupe {
                 Dedupe::Near => self.find_duplicate(incoming.collection, &analysis, &options).await?,
-                _ => (ShownFaces::default(), None),
+                _ => (ShownFaces::default(), false),
             };
             // The collection's first erasure may have been committed since `checks` was read. The
             // faces that it erased must not be written as blobs, so the loop starts again.
             if !checks && !analysis.faces.is_empty() && suppressor.suppresses(incoming.collection).await? {
                 continue;
             }
-            if duplicate.is_some() {
-                match retried("settle_near", || self.settle_near(&incoming, claim, &analysis, &shown)).await?
-                {
-                    Some(done) => return Ok(done),
-                    None => continue,
-                }
-            }
-            let blobs = self.write_blobs(&analysis).await?;
+            let blobs = match is_duplicate {
+                true => None,
+                false => Some(self.faces.write_blobs(&analysis).await?),
+            };
             let partly = !suppressed.faces.is_empty();
-            let analyzed = Analyzed { analysis: &analysis, shown: &shown, blobs: &blobs, partly };
+            let analyzed = Analyzed { analysis: &analysis, shown: &shown, blobs: blobs.as_ref(), partly };
             // Only the transaction is repeated after a conflict, not the download and the analysis.
-            let recorded = retried("store_image", || self.record(&incoming, claim, &analyzed)).await?;
-            match recorded {
-                Some(done) => return Ok(done),
-                None => self.discard_blobs(blobs.keys()).await,
+            let call = if is_duplicate { "settle_near" } else { "store_image" };
+            if let Some(done) = retried(call, || self.record(&incoming, claim, &analyzed)).await? {
+                return Ok(done);
+            }
+            if let Some(blobs) = blobs {
+                self.faces.discard_blobs(&blobs).await;
             }
         }
         Err(StoreError::Conflict("versions of the image replace each other repeatedly; try again".into())
             .into())
     }
 
-    /// Returns the id of the registered embedding model in the store.
-    pub fn model_id(&self) -> i32 {
-        self.inner.model_id
-    }
-
-    /// Returns the blob store of crops, chips and thumbnails.
-    pub(crate) fn blobs(&self) -> &Blobs {
-        &self.inner.blobs
-    }
-
-    /// Returns what asks for suppressions.
-    pub fn suppressor(&self) -> &Suppressor {
-        &self.inner.suppressor
-    }
-
-    pub fn analyzer(&self) -> &Analyzer {
-        &self.inner.analyzer
-    }
-}
-
-impl Ingest {
     pub(crate) async fn settle_suppressed(
         &self,
         incoming: &Incoming,
@@ -267,11 +183,7 @@ impl Ingest {
     /// Removes faces from the analysis and paints over their regions. Thumbnail and crops are cut
     /// from the painted frame. The chips of the other faces have already been cut and are painted
     /// separately.
-    pub(crate) async fn without_faces(
-        &self,
-        mut analysis: Analysis,
-        faces: &[usize],
-    ) -> Result<Analysis, IngestError> {
+    async fn without_faces(&self, mut analysis: Analysis, faces: &[usize]) -> Result<Analysis, IngestError> {
         if faces.is_empty() {
             return Ok(analysis);
         }
@@ -284,7 +196,7 @@ impl Ingest {
         // This is the only reference to the frame, so that no copy is made.
         let mut frame = Arc::unwrap_or_clone(analysis.frame);
         let mut left = std::mem::take(&mut analysis.faces);
-        let painted = self.inner.analyzer.cpu().run(move || {
+        let paint = move || {
             boxes.iter().for_each(|bbox| crop::paint_over(&mut frame, bbox, PAINT_MARGIN));
             for face in &mut left {
                 let (detection, chip) = (&face.detection, face.chip.take());
@@ -296,8 +208,8 @@ impl Ingest {
                 });
             }
             (frame, left)
-        });
-        let (frame, left) = painted.await?.output;
+        };
+        let (frame, left) = self.faces.analyzer.cpu().run(paint).await?.output;
         (analysis.frame, analysis.faces) = (Arc::new(frame), left);
         metrics::counter!("facecrawl_faces_suppressed_total").increment(faces.len() as u64);
         Ok(analysis)
@@ -317,9 +229,227 @@ pub(crate) fn seen(analysis: &Analysis) -> SeenImage<'_> {
     }
 }
 
-/// Increments `facecrawl_crawl_outcomes_total{ledger,state,reason}`. `state` is a state's code.
-pub(crate) fn count_outcome(ledger: &'static str, state: &'static str, reason: Option<&Reason>) {
-    let reason = reason.map_or("none".into(), Reason::code);
-    metrics::counter!("facecrawl_crawl_outcomes_total", "ledger" => ledger, "state" => state, "reason" => reason)
-        .increment(1);
+/// An analysed image that is about to be stored.
+struct Analyzed<'a> {
+    analysis: &'a Analysis,
+    shown: &'a ShownFaces,
+    /// `None` if the image seems to be a duplicate, which is not stored.
+    blobs: Option<&'a StoredBlobs>,
+    /// Whether some of its faces are omitted.
+    partly: bool,
+}
+
+/// The transaction that settles an image's row and completes its job.
+struct Settlement {
+    tx: Tx,
+    claim: Option<Claim>,
+    image_url: Uuid,
+    moved_to: Option<String>,
+    /// The collection and the visit to remember.
+    visit: Option<(Uuid, FetchedFrom)>,
+}
+
+impl Ingest {
+    /// Begins the transaction. Fails if the claim is lost, before anything is written.
+    async fn begin_settlement(
+        &self,
+        incoming: &Incoming,
+        claim: Option<Claim>,
+    ) -> Result<Settlement, IngestError> {
+        let mut tx = self.faces.store.begin().await?;
+        if let Some(claim) = claim {
+            self.faces.queue.complete(tx.conn(), claim).await?;
+            check_live(&self.faces.store, &mut tx, incoming.crawl, claim).await?;
+        }
+        let visit = incoming.fetched.clone().map(|fetched| (incoming.collection, fetched));
+        let moved_to = incoming.moved_to.clone();
+        Ok(Settlement { tx, claim, image_url: incoming.image_url, moved_to, visit })
+    }
+
+    /// Settles the row with the result and commits.
+    async fn commit_settlement(
+        &self,
+        settlement: Settlement,
+        result: ImageUrlResult<'_>,
+    ) -> Result<(), IngestError> {
+        let Settlement { mut tx, claim, image_url, moved_to, visit } = settlement;
+        let store = &self.faces.store;
+        let (state, reason, image) = (result.state, result.reason.clone(), result.image);
+        store.ledger().settle_image_url(tx.conn(), image_url, result).await?;
+        if let (Some(answered), Some(_)) = (moved_to, image) {
+            store.ledger().record_moved_image(tx.conn(), image_url, &answered).await?;
+        }
+        if state == ImageState::Suppressed {
+            suppression::forget(store, &self.faces.queue, &mut tx, (image_url, claim)).await?;
+        }
+        if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
+            store.hosts().cache_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
+        }
+        tx.commit().await?;
+        count_outcome("image", state.as_str(), reason.as_ref());
+        Ok(())
+    }
+
+    /// Stores the image, or settles it as a duplicate of a stored one. Returns `None` without a
+    /// change if the image must be examined again: it, its address or a person in it was erased in
+    /// the meantime, or its relation to the stored images changed.
+    async fn record(
+        &self,
+        incoming: &Incoming,
+        claim: Option<Claim>,
+        analyzed: &Analyzed<'_>,
+    ) -> Result<Option<Ingested>, IngestError> {
+        let FaceStore { store, model_id, suppressor, .. } = &self.faces;
+        let Analyzed { analysis, shown, blobs, partly } = *analyzed;
+        let mut settlement = self.begin_settlement(incoming, claim).await?;
+        store.suppressions().lock(settlement.tx.conn(), incoming.collection, false).await?;
+        let address = Some(address_of(incoming));
+        let suppressed =
+            suppressor.parts(&mut settlement.tx, incoming.collection, address, &seen(analysis)).await?;
+        if !suppressed.is_clear() {
+            return Ok(None);
+        }
+        let mut versions = Versions::default();
+        if incoming.dedupe == Dedupe::Near {
+            let collection = incoming.collection;
+            match self.find_relation_locked(&mut settlement.tx, collection, analysis, shown).await? {
+                Nearness::Unknown => return Ok(None),
+                // A smaller complete version may show faces that are missing here.
+                Nearness::Related { relation: Relation::Supersedes(_), .. } if incoming.incomplete => {}
+                Nearness::Related { relation: Relation::Duplicate(image), .. } => {
+                    let (result, done) = duplicate(image, Reason::NearDuplicate);
+                    self.commit_settlement(settlement, result).await?;
+                    return Ok(Some(done));
+                }
+                Nearness::Related { versions: found, .. } => versions = found,
+            }
+        }
+        let Some(blobs) = blobs else { return Ok(None) };
+        let image = new_image(analysis, blobs.thumbnail.clone());
+        let inserted = store.images().insert(settlement.tx.conn(), incoming.collection, &image).await?;
+        if let Err(image) = inserted {
+            return self.lost_race(settlement, incoming.dedupe, image).await.map(Some);
+        }
+        let faces: Vec<NewFace> = (analysis.faces.iter().zip(&blobs.faces))
+            .filter_map(|(face, blobs)| new_face(face, *model_id, blobs.clone()?))
+            .collect();
+        store.faces().insert(settlement.tx.conn(), incoming.collection, image.id, &faces).await?;
+        self.faces.keep_blobs(&mut settlement.tx, blobs).await?;
+        let smaller = &versions.replaced;
+        let mut unused = Vec::new();
+        if !smaller.is_empty() {
+            let conn = settlement.tx.conn();
+            unused = store.images().replace(conn, smaller, image.id, incoming.image_url).await?;
+        }
+        self.audit_versions(&mut settlement.tx, incoming.collection, image.id, &versions).await?;
+        let reason = match partly {
+            true => Some(Reason::FacesSuppressed),
+            false => incoming.incomplete.then_some(Reason::IncompleteTransfer),
+        };
+        self.commit_settlement(settlement, result(ImageState::Processed, reason, image.id)).await?;
+        metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
+        if !smaller.is_empty() {
+            metrics::counter!("facecrawl_images_superseded_total").increment(smaller.len() as u64);
+            self.faces.drop_blobs(&unused).await;
+        }
+        Ok(Some(Ingested::Stored { image: image.id, faces: faces.len() }))
+    }
+
+    /// Settles an image whose bytes another transaction stored after the first check.
+    async fn lost_race(
+        &self,
+        settlement: Settlement,
+        dedupe: Dedupe,
+        image: Uuid,
+    ) -> Result<Ingested, IngestError> {
+        let (result, mut done) = match dedupe {
+            Dedupe::Off => (result(ImageState::Processed, None, image), Ingested::Stored { image, faces: 0 }),
+            _ => duplicate(image, Reason::ExactDuplicate),
+        };
+        self.commit_settlement(settlement, result).await?;
+        if let Ingested::Stored { faces, .. } = &mut done {
+            *faces = self.faces.store.images().get(image).await?.face_count.unsigned_abs() as usize;
+        }
+        Ok(done)
+    }
+
+    /// Settles the row of a file whose bytes are already stored. The file becomes an additional
+    /// source of the stored image. Returns `None` if the stored image was deleted.
+    async fn settle_known(
+        &self,
+        incoming: &Incoming,
+        claim: Option<Claim>,
+        known: &Image,
+    ) -> Result<Option<Ingested>, IngestError> {
+        let (image, faces) = (known.id, known.face_count.unsigned_abs() as usize);
+        let outcome = match incoming.dedupe {
+            Dedupe::Off => (result(ImageState::Processed, None, image), Ingested::Stored { image, faces }),
+            _ => duplicate(image, Reason::ExactDuplicate),
+        };
+        self.settle(incoming, claim, image, outcome).await
+    }
+
+    /// Settles the row of an unchanged file, which becomes an additional source of its stored
+    /// image. The file is neither downloaded nor analysed. `incoming` needs no bytes. Returns
+    /// `None` if the stored image was deleted.
+    pub(crate) async fn settle_unchanged(
+        &self,
+        incoming: &Incoming,
+        claim: Claim,
+        image: Uuid,
+    ) -> Result<Option<Ingested>, IngestError> {
+        let (mut settled, done) = duplicate(image, Reason::NotModified);
+        if incoming.dedupe == Dedupe::Off {
+            settled.state = ImageState::Processed;
+        }
+        self.settle(incoming, Some(claim), image, (settled, done)).await
+    }
+
+    async fn settle(
+        &self,
+        incoming: &Incoming,
+        claim: Option<Claim>,
+        image: Uuid,
+        (result, done): (ImageUrlResult<'_>, Ingested),
+    ) -> Result<Option<Ingested>, IngestError> {
+        let Incoming { collection, image_url, moved_to, .. } = incoming;
+        let mut settlement = self.begin_settlement(incoming, claim).await?;
+        let (store, conn) = (&self.faces.store, settlement.tx.conn());
+        let suppressions = store.suppressions();
+        suppressions.lock(conn, *collection, false).await?;
+        if suppressions.suppresses_url(&mut *conn, *collection, *image_url, moved_to.as_deref()).await?
+            || !store.images().lock(conn, image).await?
+        {
+            return Ok(None);
+        }
+        self.commit_settlement(settlement, result).await?;
+        Ok(Some(done))
+    }
+}
+
+/// Returns the result of the URL of a duplicate of a stored image.
+fn duplicate(image: Uuid, reason: Reason) -> (ImageUrlResult<'static>, Ingested) {
+    (result(ImageState::Duplicate, Some(reason.clone()), image), Ingested::Duplicate { image, reason })
+}
+
+/// Returns the result of an image URL whose image is stored.
+fn result(state: ImageState, reason: Option<Reason>, image: Uuid) -> ImageUrlResult<'static> {
+    ImageUrlResult { state, reason, detail: None, image: Some(image) }
+}
+
+pub(crate) fn new_image(analysis: &Analysis, thumbnail: Option<String>) -> NewImage {
+    let signed = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+    NewImage {
+        id: Uuid::now_v7(),
+        sha256: analysis.sha256,
+        phash: analysis.hashes.p.cast_signed(),
+        dhash: analysis.hashes.d.cast_signed(),
+        ahash: analysis.hashes.a.cast_signed(),
+        width: signed(analysis.frame.width()),
+        height: signed(analysis.frame.height()),
+        format: analysis.format.name().into(),
+        bytes: i64::try_from(analysis.bytes).unwrap_or(i64::MAX),
+        rotation: signed(analysis.rotation),
+        thumbnail_key: thumbnail,
+    }
 }

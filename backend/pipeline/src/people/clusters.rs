@@ -1,13 +1,10 @@
 //! Groups the faces of a collection by person: starts a run, executes one step of it, and handles
 //! the job that repeats the steps (`cluster_collection`). The statements are in the store.
 //!
-//! A step processes a small batch of faces that no run has processed, in the order of their ids.
-//! The store's search returns their nearest neighbours. The subjects of all these faces, and the
-//! faces without a subject, are the units of an agglomerative clustering with average linkage.
-//!
-//! Each step is one transaction. Memory is therefore bounded by the batch, and a killed run
-//! continues where it stopped. A later run processes only new faces: it extends and merges clusters
-//! and never splits them.
+//! A step is one transaction. It processes a batch of faces that no run has processed, in the order
+//! of their ids. The subjects of these faces and of their nearest neighbours, and the faces without
+//! a subject, are the units of an agglomerative clustering with average linkage. A killed run
+//! continues where it stopped. A later run extends and merges clusters and never splits them.
 //!
 //! The clustering repeatedly merges the two neighbouring clusters whose faces have the highest mean
 //! similarity, until no two neighbours reach the threshold. This is UPGMA (Sokal and Michener
@@ -19,7 +16,7 @@
 //! Embeddings have length 1. The mean similarity of all pairs between two clusters is therefore the
 //! dot product of their mean embeddings. A cluster is stored as one mean vector and a weight.
 use crate::domain::jobs::ClusterJob;
-use crate::domain::{TURN, Turn, jobs};
+use crate::domain::{ChangeError, TURN, Turn, jobs};
 use queue::{Claim, ClaimedJob, Handler, Queue, QueueError, RunEnd};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
@@ -33,23 +30,6 @@ use uuid::Uuid;
 const BATCH: i64 = 500;
 /// Maximum number of neighbours of a face.
 const NEIGHBOURS: i64 = 24;
-
-/// Returns the default for the minimum mean similarity at which clusters are merged. `margin` is
-/// that of the embedder. It is higher than the match threshold, because a face is compared with the
-/// whole collection. An error that is rare in one comparison would occur for many faces.
-pub fn default_threshold(match_threshold: f32, margin: f32) -> f32 {
-    (match_threshold + margin).min(1.0)
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Queue(#[from] QueueError),
-}
-
-crate::domain::transient!(ClusterError);
 
 /// Starts clusterings. Cloning it is cheap.
 #[derive(Clone)]
@@ -68,12 +48,12 @@ impl Clusters {
     /// progress, returns that run and `false`, and enqueues its job if it has none.
     ///
     /// # Errors
-    /// Fails with [`ClusterError`] if the store or the queue fails.
+    /// Fails with [`ChangeError`] if the store or the queue fails.
     pub async fn begin(
         &self,
         scope: &ClusterScope,
         threshold: f32,
-    ) -> Result<(Clustering, bool), ClusterError> {
+    ) -> Result<(Clustering, bool), ChangeError> {
         let begun = retried("begin_clustering", || async {
             let mut tx = self.store.begin().await?;
             let begun = self.store.clusters().begin(tx.conn(), scope, threshold).await?;
@@ -82,7 +62,7 @@ impl Clusters {
                 .enqueue(tx.conn(), &[ClusterJob { clustering_id: id }.job(scope.collection_id)])
                 .await?;
             tx.commit().await?;
-            Ok::<_, ClusterError>(begun)
+            Ok::<_, ChangeError>(begun)
         })
         .await?;
         let (Ok(id) | Err(id)) = begun;
@@ -90,7 +70,7 @@ impl Clusters {
     }
 }
 
-pub(crate) enum Step {
+enum Step {
     /// The faces up to this one were processed.
     Done(Uuid),
     NoneLeft,
@@ -98,45 +78,8 @@ pub(crate) enum Step {
     Over,
 }
 
-pub(crate) fn scope_of(run: &Clustering) -> ClusterScope {
+fn scope_of(run: &Clustering) -> ClusterScope {
     ClusterScope { collection_id: run.collection_id, model_id: run.model_id, any_quality: run.any_quality }
-}
-
-/// Processes the next batch of faces after `after`, in the order of their ids, and records progress
-/// of the job with the claim `claim`.
-pub(crate) async fn step(
-    store: &Store,
-    queue: &Queue,
-    claim: Claim,
-    run: &Clustering,
-    after: Uuid,
-) -> Result<Step, ClusterError> {
-    let scope = scope_of(run);
-    let batch = store.clusters().unclustered(&scope, after, BATCH).await?;
-    let Some(&last) = batch.last() else { return Ok(Step::NoneLeft) };
-    let pairs = store.clusters().neighbours(&scope, &batch, NEIGHBOURS, run.threshold).await?;
-    let concerned: BTreeSet<Uuid> = pairs.iter().flat_map(|pair| [pair.face, pair.neighbour]).collect();
-    let concerned: Vec<Uuid> = concerned.into_iter().collect();
-
-    let mut tx = store.begin().await?;
-    if !store.clusters().lock(tx.conn(), run.id).await? {
-        return Ok(Step::Over);
-    }
-    let units = store.clusters().units(tx.conn(), &scope, &concerned).await?;
-    let unit_of: HashMap<Uuid, usize> = (units.iter().enumerate())
-        .flat_map(|(index, unit)| unit.faces.iter().map(move |face| (*face, index)))
-        .collect();
-    let pairs: Vec<(usize, usize)> = pairs
-        .iter()
-        .filter_map(|pair| Some((*unit_of.get(&pair.face)?, *unit_of.get(&pair.neighbour)?)))
-        .collect();
-    let groups = group(&units, &pairs, run.threshold);
-    let changes = store.clusters().apply_groups(tx.conn(), run.collection_id, &groups).await?;
-    let processed = store.clusters().mark_clustered(tx.conn(), run.collection_id, &batch).await?;
-    store.clusters().count_step(tx.conn(), run.id, processed, changes).await?;
-    queue.record_progress(tx.conn(), claim).await?;
-    tx.commit().await?;
-    Ok(Step::Done(last))
 }
 
 /// Returns the groups of units that are the same person; a unit is a subject or a face without a
@@ -322,9 +265,9 @@ impl Handler for ClusterCollection {
         };
         let error = match self.cluster(payload.clustering_id, &job, &cancel).await {
             Ok(outcome) => return outcome,
-            Err(ClusterError::Queue(QueueError::Stale(_))) => return RunEnd::Stale,
+            Err(ChangeError::Queue(QueueError::Stale(_))) => return RunEnd::Stale,
             // The clustering was deleted with its collection.
-            Err(ClusterError::Store(StoreError::NotFound { .. })) => return RunEnd::Done,
+            Err(ChangeError::Store(StoreError::NotFound { .. })) => return RunEnd::Done,
             Err(error) => error.to_string(),
         };
         // Each step resets the number of attempts.
@@ -351,7 +294,7 @@ impl ClusterCollection {
         id: Uuid,
         job: &ClaimedJob,
         cancel: &CancellationToken,
-    ) -> Result<RunEnd, ClusterError> {
+    ) -> Result<RunEnd, ChangeError> {
         let (claim, turn) = (job.claim, Turn::of(&self.queue, job, TURN));
         let run = self.store.clusters().get(id).await?;
         let left = self.store.clusters().count_unclustered(&scope_of(&run)).await?;
@@ -364,7 +307,7 @@ impl ClusterCollection {
                 // Finished steps are stored, so the next claim continues with the other faces.
                 return Ok(RunEnd::Snooze(Duration::ZERO));
             }
-            match step(&self.store, &self.queue, claim, &run, after).await? {
+            match self.step(claim, &run, after).await? {
                 Step::Done(last) => after = last,
                 Step::Over => return Ok(RunEnd::Done),
                 Step::NoneLeft => break,
@@ -376,6 +319,38 @@ impl ClusterCollection {
         tx.commit().await?;
         tracing::info!(collection = %run.collection_id, clustering = %id, "faces clustered");
         Ok(RunEnd::Settled)
+    }
+
+    /// Processes the next batch of faces after `after`, in the order of their ids, and records
+    /// progress of the job.
+    async fn step(&self, claim: Claim, run: &Clustering, after: Uuid) -> Result<Step, ChangeError> {
+        let store = &self.store;
+        let scope = scope_of(run);
+        let batch = store.clusters().unclustered(&scope, after, BATCH).await?;
+        let Some(&last) = batch.last() else { return Ok(Step::NoneLeft) };
+        let pairs = store.clusters().neighbours(&scope, &batch, NEIGHBOURS, run.threshold).await?;
+        let concerned: BTreeSet<Uuid> = pairs.iter().flat_map(|pair| [pair.face, pair.neighbour]).collect();
+        let concerned: Vec<Uuid> = concerned.into_iter().collect();
+
+        let mut tx = store.begin().await?;
+        if !store.clusters().lock(tx.conn(), run.id).await? {
+            return Ok(Step::Over);
+        }
+        let units = store.clusters().units(tx.conn(), &scope, &concerned).await?;
+        let unit_of: HashMap<Uuid, usize> = (units.iter().enumerate())
+            .flat_map(|(index, unit)| unit.faces.iter().map(move |face| (*face, index)))
+            .collect();
+        let pairs: Vec<(usize, usize)> = pairs
+            .iter()
+            .filter_map(|pair| Some((*unit_of.get(&pair.face)?, *unit_of.get(&pair.neighbour)?)))
+            .collect();
+        let groups = group(&units, &pairs, run.threshold);
+        let changes = store.clusters().apply_groups(tx.conn(), run.collection_id, &groups).await?;
+        let processed = store.clusters().mark_clustered(tx.conn(), run.collection_id, &batch).await?;
+        store.clusters().count_step(tx.conn(), run.id, processed, changes).await?;
+        self.queue.record_progress(tx.conn(), claim).await?;
+        tx.commit().await?;
+        Ok(Step::Done(last))
     }
 
     async fn give_up(&self, id: Uuid, error: &str) -> Result<(), StoreError> {

@@ -1,10 +1,8 @@
 //! Enrols a face: stores an image that a caller sends and assigns one of its faces to a subject.
 //! Crawled images are stored in `images::ingest`.
 
-use crate::images::ingest::record::StoredBlobs;
-use crate::images::ingest::record::{new_face, new_image};
-use crate::images::ingest::seen;
-use crate::images::ingest::{Ingest, IngestError, Inner};
+use crate::images::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
+use crate::images::ingest::{new_image, seen};
 use crate::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
 use inference::Priority;
@@ -81,7 +79,7 @@ pub fn unmet_requirements(quality: Option<&QualityReport>, required: Profile, al
     reasons
 }
 
-impl Ingest {
+impl Enrolment {
     /// Analyses the image, stores it with all its faces if the collection does not contain the
     /// file, and assigns the face to the subject. Everything is one transaction. `analyzer` has the
     /// deadline of this caller.
@@ -89,8 +87,8 @@ impl Ingest {
     /// # Errors
     /// Fails with [`EnrolError`]. The store fails with `NotFound` if the subject does not exist,
     /// and with `Conflict` if the face belongs to another subject.
-    pub async fn enrol(&self, analyzer: &Analyzer, enrolment: Enrolment) -> Result<Enrolled, EnrolError> {
-        let Enrolment { bytes, options, aligned, .. } = &enrolment;
+    pub async fn enrol(&self, faces: &FaceStore, analyzer: &Analyzer) -> Result<Enrolled, EnrolError> {
+        let Self { bytes, options, aligned, .. } = self;
         let options = AnalyzeOptions { chips: true, ..options.clone() };
         let analysis = if *aligned {
             analyzer.analyze_aligned(bytes.clone(), &options, Priority::Interactive).await
@@ -99,19 +97,19 @@ impl Ingest {
         }
         .map_err(IngestError::from)?;
         let found = analysis.faces.len();
-        let index = enrolment.face_index;
+        let index = self.face_index;
         let face = analysis.faces.get(index).ok_or(EnrolError::NoFace { index, found })?;
         if face.embedding.is_none() {
             return Err(EnrolError::NoEmbedding);
         }
-        let reasons = unmet_requirements(face.quality.as_ref(), enrolment.required_profile, *aligned);
-        if !reasons.is_empty() && !enrolment.force {
+        let reasons = unmet_requirements(face.quality.as_ref(), self.required_profile, *aligned);
+        if !reasons.is_empty() && !self.force {
             return Err(EnrolError::Quality(reasons));
         }
-        let blobs = self.write_blobs(&analysis).await?;
-        let stored = retried("enrol", || self.store_enrolled(&enrolment, &analysis, face, &blobs)).await?;
+        let blobs = faces.write_blobs(&analysis).await?;
+        let stored = retried("enrol", || self.store(faces, &analysis, face, &blobs)).await?;
         let Some((face, image)) = stored else {
-            self.discard_blobs(blobs.keys()).await;
+            faces.discard_blobs(&blobs).await;
             let sentence = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
             return Err(IngestError::from(StoreError::Conflict(sentence.into())).into());
         };
@@ -120,19 +118,19 @@ impl Ingest {
 
     /// Stores the image and assigns the chosen face to the subject. Returns the ids of the face and
     /// of the image, or `None` without a change if a suppression excludes the image.
-    async fn store_enrolled(
+    async fn store(
         &self,
-        enrolment: &Enrolment,
+        face_store: &FaceStore,
         analysis: &Analysis,
         chosen: &AnalyzedFace,
         blobs: &StoredBlobs,
     ) -> Result<Option<(Uuid, Uuid)>, IngestError> {
-        let Inner { store, model_id, suppressor, .. } = &*self.inner;
-        let (collection, subject) = (enrolment.collection, enrolment.subject);
+        let FaceStore { store, model_id, suppressor, .. } = face_store;
+        let (collection, subject) = (self.collection, self.subject);
         let mut tx = store.begin().await?;
         store.suppressions().lock(tx.conn(), collection, false).await?;
         // An erasure normalises addresses in the same way.
-        let [asked, answered] = [&enrolment.url, &enrolment.answered].map(|url| {
+        let [asked, answered] = [&self.url, &self.answered].map(|url| {
             url.as_deref()
                 .map(|url| crawler::urls::parse_address(url).map_or_else(|_| url.to_owned(), String::from))
         });
@@ -173,12 +171,12 @@ impl Ingest {
                 id
             }
         };
-        store.people().enrol(tx.conn(), collection, subject, &[face], enrolment.moved).await?;
+        store.people().enrol(tx.conn(), collection, subject, &[face], self.moved).await?;
         store
             .people()
             .add_enrolment_source(tx.conn(), image, subject, asked.as_deref(), answered.as_deref())
             .await?;
-        self.keep_blobs(&mut tx, blobs).await?;
+        face_store.keep_blobs(&mut tx, blobs).await?;
         tx.commit().await?;
         Ok(Some((face, image)))
     }

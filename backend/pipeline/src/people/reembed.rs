@@ -1,7 +1,7 @@
 //! Recomputes embeddings from the stored chips for the current model, without another detection.
 
 use crate::AnalyzeError;
-use crate::images::ingest::{Ingest, IngestError, Inner};
+use crate::images::face_store::{FaceStore, IngestError};
 use futures::StreamExt;
 use inference::{Embedding, Priority};
 use store::StoreError;
@@ -36,72 +36,73 @@ pub struct Reembedded {
     pub left: Vec<NotReembedded>,
 }
 
-impl Ingest {
-    /// Recomputes those embeddings of the collection's faces that a different model computed. Each
-    /// batch is one transaction, and finished faces are not processed again. The call can be
-    /// stopped or killed at any time and started again. `progress` is called after every batch.
-    ///
-    /// # Errors
-    /// Fails if the store or the engine fails. Finished batches are kept.
-    pub async fn reembed(
-        &self,
-        collection: Uuid,
-        stop: &CancellationToken,
-        mut progress: impl FnMut(&Reembedded),
-    ) -> Result<Reembedded, IngestError> {
-        let Inner { store, model_id, .. } = &*self.inner;
-        let model = store.models().get(*model_id).await?;
-        let mut all = Reembedded::default();
-        let mut after = Uuid::nil();
-        while !stop.is_cancelled() {
-            let batch = store.models().outdated(collection, model.id, after, BATCH).await?;
-            let Some(last) = batch.last() else { break };
-            after = last.id;
-            self.reembed_batch(&model, batch, &mut all).await?;
-            progress(&all);
-        }
-        Ok(all)
+/// Recomputes those embeddings of the collection's faces that a different model computed. Each
+/// batch is one transaction, and finished faces are not processed again. The call can be
+/// stopped or killed at any time and started again. `progress` is called after every batch.
+///
+/// # Errors
+/// Fails if the store or the engine fails. Finished batches are kept.
+pub async fn reembed(
+    faces: &FaceStore,
+    collection: Uuid,
+    stop: &CancellationToken,
+    mut progress: impl FnMut(&Reembedded),
+) -> Result<Reembedded, IngestError> {
+    let FaceStore { store, model_id, .. } = faces;
+    let model = store.models().get(*model_id).await?;
+    let mut all = Reembedded::default();
+    let mut after = Uuid::nil();
+    while !stop.is_cancelled() {
+        let batch = store.models().outdated(collection, model.id, after, BATCH).await?;
+        let Some(last) = batch.last() else { break };
+        after = last.id;
+        reembed_batch(faces, &model, batch, &mut all).await?;
+        progress(&all);
     }
+    Ok(all)
+}
 
-    async fn reembed_batch(
-        &self,
-        model: &EmbeddingModel,
-        batch: Vec<Outdated>,
-        all: &mut Reembedded,
-    ) -> Result<(), IngestError> {
-        let mut work = futures::stream::iter(batch)
-            .map(|face| async move { (self.embed_chip(&face).await, face) })
-            .buffered(IN_FLIGHT);
-        let mut embeddings = Vec::new();
-        while let Some((embedded, face)) = work.next().await {
-            match embedded? {
-                Ok(embedding) => embeddings.push((face.id, embedding.as_slice().to_vec())),
-                Err(reason) => all.left.push(NotReembedded { face_id: face.id, model: face.model, reason }),
-            }
+async fn reembed_batch(
+    faces: &FaceStore,
+    model: &EmbeddingModel,
+    batch: Vec<Outdated>,
+    all: &mut Reembedded,
+) -> Result<(), IngestError> {
+    let mut work = futures::stream::iter(batch)
+        .map(|face| async move { (embed_chip(faces, &face).await, face) })
+        .buffered(IN_FLIGHT);
+    let mut embeddings = Vec::new();
+    while let Some((embedded, face)) = work.next().await {
+        match embedded? {
+            Ok(embedding) => embeddings.push((face.id, embedding.as_slice().to_vec())),
+            Err(reason) => all.left.push(NotReembedded { face_id: face.id, model: face.model, reason }),
         }
-        all.done += self.inner.store.models().replace_embeddings(model, &embeddings).await?;
-        Ok(())
     }
+    all.done += faces.store.models().replace_embeddings(model, &embeddings).await?;
+    Ok(())
+}
 
-    /// Returns an inner error that concerns only this face, or an outer one that ends the call.
-    async fn embed_chip(&self, face: &Outdated) -> Result<Result<Embedding, &'static str>, IngestError> {
-        let Inner { analyzer, blobs, .. } = &*self.inner;
-        let Some(key) = &face.chip_key else { return Ok(Err("no_chip")) };
-        let bytes = match blobs.get(key).await {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => return Ok(Err("chip_missing")),
-            Err(StoreError::Invalid(_)) => return Ok(Err("no_chip")),
-            Err(error) => return Err(error.into()),
-        };
-        let chip = match analyzer.decode(bytes, Priority::Background).await {
-            Ok(image) => image.frame,
-            Err(AnalyzeError::Decode(_) | AnalyzeError::Panicked) => return Ok(Err("chip_unreadable")),
-            Err(error) => return Err(error.into()),
-        };
-        match analyzer.engine().embed(chip, Priority::Background).await {
-            Ok(timed) => Ok(Ok(timed.output)),
-            Err(error) if error.is_empty_output() => Ok(Err("no_embedding")),
-            Err(error) => Err(AnalyzeError::from(error).into()),
-        }
+/// Returns an inner error that concerns only this face, or an outer one that ends the call.
+async fn embed_chip(
+    faces: &FaceStore,
+    face: &Outdated,
+) -> Result<Result<Embedding, &'static str>, IngestError> {
+    let FaceStore { analyzer, blobs, .. } = faces;
+    let Some(key) = &face.chip_key else { return Ok(Err("no_chip")) };
+    let bytes = match blobs.get(key).await {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Ok(Err("chip_missing")),
+        Err(StoreError::Invalid(_)) => return Ok(Err("no_chip")),
+        Err(error) => return Err(error.into()),
+    };
+    let chip = match analyzer.decode(bytes, Priority::Background).await {
+        Ok(image) => image.frame,
+        Err(AnalyzeError::Decode(_) | AnalyzeError::Panicked) => return Ok(Err("chip_unreadable")),
+        Err(error) => return Err(error.into()),
+    };
+    match analyzer.engine().embed(chip, Priority::Background).await {
+        Ok(timed) => Ok(Ok(timed.output)),
+        Err(error) if error.is_empty_output() => Ok(Err("no_embedding")),
+        Err(error) => Err(AnalyzeError::from(error).into()),
     }
 }

@@ -4,19 +4,19 @@ mod frames;
 mod plan;
 mod tracks;
 use crate::admission::budget::Exhausted;
-use crate::domain::{Rotate, VideoRequest};
+use crate::domain::{Rotate, VideoRequest, default_threshold};
 use crate::images::analyze::{AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, MIN_SCORE_FLOOR, Passes};
 use domain::{Reason, Unprocessed};
 use frames::{ReadState, Source};
 use inference::Priority;
-use plan::{Boundaries, FirstLooks, Plan, Planned, Run};
+use plan::{Boundaries, Plan, Planned, Run};
 pub use plan::{Resume, VideoPart};
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::faces::CROP_MARGIN;
 use tracking::TimedBox;
-use tracking::people::{Appearance, number_people};
+use tracking::people::Appearance;
 use tracks::TrackCollector;
 use video::{Damage, Decoder, Index, Sampling, VideoError, sampling};
 use vision::crop::{face_crop_alone, rotate, thumbnail};
@@ -91,29 +91,6 @@ impl VideoOptions {
     fn tolerance_us(&self) -> Option<i64> {
         sampling::tolerance_us(self.sampling, self.max_gap_us, self.refine)
     }
-
-    /// Returns the options for the frames. If frames are `dense`, faces are embedded only if they
-    /// become best shots, so their crops are needed.
-    fn of_frames(&self, high_score: f32, dense: bool) -> AnalyzeOptions {
-        AnalyzeOptions {
-            // A face with a low score can continue a track.
-            min_score: Some(if dense { low_score(high_score) } else { high_score }),
-            max_faces: Some(MAX_FRAME_FACES),
-            embeddings: !dense,
-            passed_only: true,
-            chips: dense || self.images,
-            quality_profile: self.quality_profile,
-            rotate: self.rotate,
-            passes: Some(self.passes),
-            ..AnalyzeOptions::default()
-        }
-    }
-}
-
-/// Returns the minimum score of a face that can continue a track: half of that of a face that can
-/// start one. See [`tracking::Config`] for the difference from ByteTrack.
-fn low_score(high_score: f32) -> f32 {
-    (high_score / 2.0).max(MIN_SCORE_FLOOR)
 }
 
 /// Receives what is found while the analysis runs.
@@ -143,31 +120,37 @@ pub trait VideoParts: Send {
     async fn part(&mut self, part: VideoPart) -> Result<(), Self::Error>;
 }
 
-impl Analyzer {
+/// Analyses videos with these tools.
+#[derive(Clone, Copy)]
+pub struct VideoAnalyzer<'a> {
+    pub analyzer: &'a Analyzer,
+    pub decoder: &'a Decoder,
+    pub options: &'a VideoOptions,
+    pub priority: Priority,
+}
+
+impl VideoAnalyzer<'_> {
     /// Analyses a video. If the future is dropped, the decoder ends at once.
     ///
     /// # Errors
     /// Fails with [`VideoAnalyzeError`]. A video that is damaged or cut off is analysed as far as
     /// it can be read, and the result contains the reason.
-    pub async fn analyze_video(
+    pub async fn analyze(
         &self,
-        decoder: &Decoder,
         file: File,
-        options: &VideoOptions,
-        priority: Priority,
         progress: &mut dyn VideoProgress,
     ) -> Result<VideoAnalysis, VideoAnalyzeError> {
         let mut all = AllTracks { progress, tracks: Vec::new() };
-        let end = self.analyze_parts(decoder, file, options, priority, None, &mut all).await?;
+        let end = self.analyze_parts(file, None, &mut all).await?;
         let mut tracks = all.tracks;
         let appearances = tracks.iter().map(VideoTrack::appearance).collect();
-        let numbers = self.number_people(appearances, options.match_threshold).await?;
+        let numbers = number_people(self.analyzer, appearances, self.options.match_threshold).await?;
         let people = numbers.iter().flatten().max().copied().unwrap_or(0);
         for (track, person) in tracks.iter_mut().zip(numbers) {
             track.person = person;
         }
         let VideoSummary { index, frames, last_us, damage, indexing, total } = end;
-        let tolerance_us = options.tolerance_us();
+        let tolerance_us = self.options.tolerance_us();
         Ok(VideoAnalysis { index, frames, last_us, tolerance_us, tracks, people, damage, indexing, total })
     }
 
@@ -180,66 +163,50 @@ impl Analyzer {
     /// is counted against a budget of its own.
     ///
     /// # Errors
-    /// Fails with the errors of [`Self::analyze_video`] and of `parts`.
+    /// Fails with the errors of [`Self::analyze`] and of `parts`.
     pub async fn analyze_parts<P: VideoParts>(
         &self,
-        decoder: &Decoder,
         file: File,
-        options: &VideoOptions,
-        priority: Priority,
         resume: Option<Resume>,
         parts: &mut P,
     ) -> Result<VideoSummary, P::Error> {
+        let Self { analyzer, decoder, options, priority } = *self;
         let started = Instant::now();
-        let high_score =
-            options.min_score.unwrap_or_else(|| self.engine().detector().min_score.max(MIN_SCORE_FLOOR));
-        self.settings(&options.of_frames(high_score, false)).map_err(VideoAnalyzeError::from)?;
+        analyzer.settings(&self.frame_options(false)).map_err(VideoAnalyzeError::from)?;
         let (index, file) = frames::index(decoder.clone(), file).await.map_err(VideoAnalyzeError::from)?;
         let mut plan = Plan::new(&index, options, resume.map(|resume| resume.after_us))?;
         parts.opened(&index).await?;
         let indexing = started.elapsed();
 
         // The process for the frames starts later, so nothing large is held during this wait.
-        let _decoder = self
-            .reserve_decoder(decoder.memory_bytes(&index), priority)
-            .await
-            .map_err(VideoAnalyzeError::from)?;
+        let (memory, deadline) = (analyzer.memory(), analyzer.engine().deadline());
+        let bytes = decoder.memory_bytes(&index);
+        let reserved = memory.decoders.take(bytes, priority, deadline).await;
+        let _decoder = reserved.map_err(VideoAnalyzeError::from)?;
         let concurrency = std::thread::available_parallelism().map_or(1, usize::from) + 1;
-        let bytes = u64::from(index.width) * u64::from(index.height) * 3;
-        let in_memory = (concurrency + frames::BUFFERS) as u64;
-        let reserved = bytes * in_memory + plan.bytes();
-        let _memory = self.reserve(reserved, priority).await.map_err(VideoAnalyzeError::from)?;
+        let of_frame = u64::from(index.width) * u64::from(index.height) * 3;
+        let bytes = of_frame * (concurrency + frames::BUFFERS) as u64 + plan.bytes();
+        let reserved = memory.images.take(bytes, priority, deadline).await;
+        let _memory = reserved.map_err(VideoAnalyzeError::from)?;
 
         let source = Source { decoder: decoder.clone(), file: Arc::new(file), index: Arc::new(index) };
         let numbers = resume.map_or(0, |resume| resume.tracks);
         let mut run = Run {
-            analyzer: self,
-            options,
-            frame_options: options.of_frames(high_score, plan.is_dense),
-            high_score,
-            priority,
+            video: self,
+            frame_options: self.frame_options(plan.is_dense),
             concurrency,
-            tracks: TrackCollector::new(self, options, high_score, priority, numbers),
+            tracks: TrackCollector::new(self, numbers),
             boundaries: Boundaries::default(),
             count: resume.map_or(0, |resume| resume.frames),
             last_us: None,
         };
-        let mut state = ReadState::new(resume.is_some(), None);
+        let mut state = ReadState { any: resume.is_some(), ..ReadState::default() };
         let after_us = plan.after_us();
         while let Some(planned) = plan.next() {
             let steps = match planned {
                 Planned::Steps(steps) => steps,
                 Planned::Block(blocks, block) => {
-                    let looks = FirstLooks {
-                        analyzer: self,
-                        source: &source,
-                        min_score: low_score(high_score),
-                        options,
-                        priority,
-                        concurrency,
-                        frames: run.count,
-                    };
-                    looks.steps(blocks, &block, after_us, &mut state).await?
+                    run.first_look(&source, blocks, &block, after_us, &mut state).await?
                 }
             };
             let can_continue = !state.ended;
@@ -255,19 +222,46 @@ impl Analyzer {
         Ok(VideoSummary { index, frames: count, last_us, damage, indexing, total: started.elapsed() })
     }
 
+    /// Returns the minimum score of a face that can start a track.
+    fn high_score(&self) -> f32 {
+        let default = || self.analyzer.engine().detector().min_score.max(MIN_SCORE_FLOOR);
+        self.options.min_score.unwrap_or_else(default)
+    }
+
+    /// Returns the minimum score of a face that can continue a track: half of that of a face that
+    /// can start one. See [`tracking::Config`] for the difference from ByteTrack.
+    fn low_score(&self) -> f32 {
+        (self.high_score() / 2.0).max(MIN_SCORE_FLOOR)
+    }
+
+    /// Returns the options for the frames. If frames are `dense`, faces are embedded only if they
+    /// become best shots, so their crops are needed.
+    fn frame_options(&self, dense: bool) -> AnalyzeOptions {
+        AnalyzeOptions {
+            // A face with a low score can continue a track.
+            min_score: Some(if dense { self.low_score() } else { self.high_score() }),
+            max_faces: Some(MAX_FRAME_FACES),
+            embeddings: !dense,
+            passed_only: true,
+            chips: dense || self.options.images,
+            quality_profile: self.options.quality_profile,
+            rotate: self.options.rotate,
+            passes: Some(self.options.passes),
+            ..AnalyzeOptions::default()
+        }
+    }
+
     /// Cuts the images of the faces that may become best shots, if they are to be stored.
     async fn cut_chips(
         &self,
         frame: &Arc<Frame>,
         (faces, rotation): (Vec<AnalyzedFace>, u32),
-        wanted: bool,
-        high_score: f32,
     ) -> Result<Vec<FrameFace>, VideoAnalyzeError> {
-        if !wanted || faces.is_empty() {
+        if !self.options.images || faces.is_empty() {
             return Ok(faces.into_iter().map(|face| FrameFace { face, cut: None }).collect());
         }
-        let frame = frame.clone();
-        let cut = self.cpu().run(move || {
+        let (frame, high_score) = (frame.clone(), self.high_score());
+        let cut = move || {
             let boxes: Vec<Rect> = faces.iter().map(|face| face.detection.bbox).collect();
             let of = |(at, face): (usize, AnalyzedFace)| {
                 let may_be_best = face.quality.is_some() && face.detection.det_score >= high_score;
@@ -275,34 +269,31 @@ impl Analyzer {
                 FrameFace { face, cut }
             };
             faces.into_iter().enumerate().map(of).collect()
-        });
-        Ok(cut.await?.output)
-    }
-
-    /// Returns the number of the person of each appearance, from 1; `None` if there is no
-    /// embedding. `match_threshold` is that of the analysis.
-    ///
-    /// # Errors
-    /// Fails with [`VideoAnalyzeError::TooManyTracks`].
-    pub(crate) async fn number_people(
-        &self,
-        appearances: Vec<Appearance>,
-        match_threshold: Option<f32>,
-    ) -> Result<Vec<Option<u32>>, VideoAnalyzeError> {
-        let model = self.engine().embedder();
-        // Groups of tracks need a higher threshold: one wrong link joins all tracks of two people.
-        let threshold = crate::people::clusters::default_threshold(
-            match_threshold.unwrap_or(model.match_threshold),
-            model.cluster_margin,
-        );
-        // This can take seconds, so it runs on the thread pool.
-        let numbered = self.cpu().run(move || number_people(&appearances, threshold)).await?;
-        let numbers = numbered.output.map_err(|_| VideoAnalyzeError::TooManyTracks)?;
-        Ok(numbers.into_iter().map(|number| number.map(|number| number + 1)).collect())
+        };
+        Ok(self.analyzer.cpu().run(cut).await?.output)
     }
 }
 
-/// Collects the tracks of all parts.
+/// Returns the number of the person of each appearance, from 1; `None` if there is no embedding.
+/// `match_threshold` is that of the analysis.
+///
+/// # Errors
+/// Fails with [`VideoAnalyzeError::TooManyTracks`].
+pub(crate) async fn number_people(
+    analyzer: &Analyzer,
+    appearances: Vec<Appearance>,
+    match_threshold: Option<f32>,
+) -> Result<Vec<Option<u32>>, VideoAnalyzeError> {
+    let model = analyzer.engine().embedder();
+    // Groups of tracks need a higher threshold: one wrong link joins all tracks of two people.
+    let threshold = default_threshold(match_threshold.unwrap_or(model.match_threshold), model.cluster_margin);
+    // This can take seconds, so it runs on the thread pool.
+    let number = move || tracking::people::number_people(&appearances, threshold);
+    let numbered = analyzer.cpu().run(number).await?;
+    let numbers = numbered.output.map_err(|_| VideoAnalyzeError::TooManyTracks)?;
+    Ok(numbers.into_iter().map(|number| number.map(|number| number + 1)).collect())
+}
+
 struct AllTracks<'a> {
     progress: &'a mut dyn VideoProgress,
     tracks: Vec<VideoTrack>,
@@ -446,7 +437,6 @@ pub struct VideoTrack {
 }
 
 impl VideoTrack {
-    /// Returns what decides which person the track shows.
     fn appearance(&self) -> Appearance {
         let embeddings = self.faces.iter().filter_map(|shot| shot.face.embedding.as_ref());
         Appearance {
@@ -478,7 +468,8 @@ pub struct ShotImages {
     pub crop: Arc<Frame>,
 }
 
-/// How an analysis in parts ended.
+/// What an analysis in parts read of the file. How the record of a stored video ends is a
+/// [`store::videos::VideoEnd`].
 #[derive(Clone, Debug)]
 pub struct VideoSummary {
     pub index: Index,
@@ -517,7 +508,6 @@ impl Cut {
         Self { crop: Arc::new(if rotation == 0 { crop } else { rotate(&crop, rotation) }), others }
     }
 
-    /// Returns the memory that it takes.
     fn bytes(&self) -> usize {
         self.crop.data().len() + self.others.len() * size_of::<Rect>()
     }

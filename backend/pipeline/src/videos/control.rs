@@ -2,7 +2,9 @@
 
 use crate::crawls::closing;
 use crate::domain::jobs::VideoJob;
-use crate::domain::{ChangeError, VideoLimits, VideoRequest, forget_jobs};
+use crate::domain::{
+    ChangeError, VideoLimits, VideoRequest, discard_blobs, drop_blobs, forget_emptied_video, video_end,
+};
 use domain::{JobKind, Reason, VideoState};
 use queue::Queue;
 use std::time::Duration;
@@ -184,17 +186,7 @@ impl Videos {
 
     /// Records that an uploaded blob is not needed, unless a video refers to it.
     pub async fn discard_upload(&self, key: String) {
-        let dropped: Result<(), StoreError> = async {
-            let mut tx = self.store.begin().await?;
-            self.store.blobs().record_deletions(tx.conn(), vec![key.clone()]).await?;
-            tx.commit().await?;
-            self.drop_blobs(&[key]).await;
-            Ok(())
-        }
-        .await;
-        if let Err(error) = dropped {
-            tracing::warn!(%error, "failed to record an unused upload");
-        }
+        discard_blobs(&self.store, &self.blobs, vec![key]).await;
     }
 
     /// Pauses a video. The worker that reads it stops within a second, and the video continues
@@ -247,22 +239,14 @@ impl Videos {
             self.queue.groups().cancel(tx.conn(), id, ALL_JOBS).await?;
             // An erasure finds the video ended, or this transaction finds what was erased.
             store.suppressions().lock(tx.conn(), collection, false).await?;
-            let end = VideoEnd {
-                state: VideoState::Cancelled,
-                people: None,
-                reason: Some(Reason::Cancelled),
-                detail: None,
-                original: None,
-                keeps_file: false,
-            };
+            let end = video_end(VideoState::Cancelled, Reason::Cancelled, None);
             let unused = store.videos().end(tx.conn(), id, end).await?;
-            let jobs = store.erasures().erase_emptied_video(tx.conn(), id).await?;
-            forget_jobs(&self.queue, &mut tx, &jobs).await?;
+            forget_emptied_video(store, &self.queue, &mut tx, id).await?;
             tx.commit().await?;
             Ok::<_, ChangeError>(unused)
         })
         .await?;
-        self.drop_blobs(&unused).await;
+        drop_blobs(&self.store, &self.blobs, &unused).await;
         let video = store.videos().get(id).await?;
         if let Some(crawl) = video.crawl_id {
             closing::end_if_done(&self.store, &self.queue, crawl).await;
@@ -304,7 +288,7 @@ impl Videos {
         let mut tx = self.store.begin().await?;
         let unused = self.store.videos().drop_failed_files(tx.conn(), before, CHUNK).await?;
         tx.commit().await?;
-        self.drop_blobs(&unused).await;
+        drop_blobs(&self.store, &self.blobs, &unused).await;
         Ok(unused.len() as u64)
     }
 
@@ -325,8 +309,11 @@ impl Videos {
     /// # Errors
     /// Fails if the store or the queue fails. Earlier repairs are kept.
     pub async fn reconcile(&self) -> Result<u64, ChangeError> {
-        let (mut repaired, mut after) =
-            (self.cancel_held_jobs().await? + self.drop_failed_files().await?, Uuid::nil());
+        let (mut repaired, mut after) = (0, Uuid::nil());
+        for kind in [JobKind::ScanVideo, JobKind::FetchVideo] {
+            repaired += self.cancel_held_jobs(kind).await?;
+        }
+        repaired += self.drop_failed_files().await?;
         loop {
             let live = self.store.videos().live(after, CHUNK).await?;
             let Some(last) = live.last() else { return Ok(repaired) };
@@ -342,12 +329,7 @@ impl Videos {
 
     /// Cancels the held jobs of videos that have ended or were deleted. A paused video ends without
     /// its job if its crawl is cancelled or deleted, or if it is erased.
-    async fn cancel_held_jobs(&self) -> Result<u64, ChangeError> {
-        let scans = self.cancel_held_jobs_of(JobKind::ScanVideo).await?;
-        Ok(scans + self.cancel_held_jobs_of(JobKind::FetchVideo).await?)
-    }
-
-    async fn cancel_held_jobs_of(&self, kind: JobKind) -> Result<u64, ChangeError> {
+    async fn cancel_held_jobs(&self, kind: JobKind) -> Result<u64, ChangeError> {
         let (mut cancelled, mut after) = (0, Uuid::nil());
         loop {
             let mut tx = self.store.begin().await?;
@@ -377,28 +359,16 @@ impl Videos {
             return Ok(false);
         }
         self.store.suppressions().lock(tx.conn(), collection, false).await?;
-        let end = VideoEnd {
-            state: VideoState::Failed,
-            people: None,
-            reason: Some(Reason::JobDiscarded),
-            detail: Some("in every attempt, the worker ended or the handler panicked"),
-            original: None,
-            keeps_file: true,
-        };
+        let detail = "in every attempt, the worker ended or the handler panicked";
+        let end = video_end(VideoState::Failed, Reason::JobDiscarded, Some(detail));
+        let end = VideoEnd { keeps_file: true, ..end };
         match self.store.videos().end(tx.conn(), id, end).await {
             // It ended or was deleted in the meantime.
             Err(StoreError::Conflict(_) | StoreError::NotFound { .. }) => return Ok(false),
             ended => self.store.blobs().record_deletions(tx.conn(), ended?).await?,
         };
-        let jobs = self.store.erasures().erase_emptied_video(tx.conn(), id).await?;
-        forget_jobs(&self.queue, &mut tx, &jobs).await?;
+        forget_emptied_video(&self.store, &self.queue, &mut tx, id).await?;
         tx.commit().await?;
         Ok(true)
-    }
-
-    async fn drop_blobs(&self, keys: &[String]) {
-        if let Err(error) = self.store.blobs().delete(&self.blobs, keys).await {
-            tracing::warn!(%error, blobs = keys.len(), "failed to delete unused blobs; a sweep deletes them");
-        }
     }
 }

@@ -4,10 +4,9 @@
 //! If a crawl found the video, the crawl's rules apply to each request, as they do to images. For
 //! an address that a caller named, and the files of its playlist, the guard and the host's delay
 //! apply.
-use crate::crawls::context::{Context, CrawlView};
-use crate::crawls::fetch_policy::{Area, FetchPolicy, Paced};
-use crate::crawls::image;
+use crate::crawls::context::{Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED};
 use crate::crawls::job_error::JobError;
+use crate::crawls::politeness::host_throttle::Paced;
 use crate::videos::store::VideoFile;
 use bytes::{Bytes, BytesMut};
 use crawler::fetch::{Download, Kind, Validators};
@@ -89,7 +88,7 @@ pub(crate) async fn copy(
     let stored = video.bytes.map_or(0, |bytes| u64::try_from(bytes).unwrap_or(0));
     folder.check_space(stored)?;
     let mut spool = create(context, folder).await?;
-    let bytes = context.ingest.blobs().read_into(key, &mut spool.file).await?.ok_or(CopyError::Gone)?;
+    let bytes = context.faces.blobs.read_into(key, &mut spool.file).await?.ok_or(CopyError::Gone)?;
     Ok(VideoFile { file: spool.file.into_std().await, sha256, bytes })
 }
 
@@ -171,7 +170,6 @@ impl Spool {
 /// Number of bytes that suffice to recognise a video or a playlist.
 const HEAD: usize = 200;
 
-/// Fetches the video at `address` and writes it to `spool`.
 pub(crate) async fn fetch_address(
     context: &Context,
     video: &Video,
@@ -185,7 +183,7 @@ pub(crate) async fn fetch_address(
     let (_, limit) = context.fetcher.video_limits();
     let source = Source { context, video, view, deadline: Instant::now() + limit };
     source.check_pages().await?;
-    source.check_allowed(address).await?;
+    source.check_allowed(address.as_str()).await?;
     let known = source.known(address).await?;
     let validators = known.as_ref().map(|known| Validators {
         url: address.clone(),
@@ -194,7 +192,7 @@ pub(crate) async fn fetch_address(
     });
     let request = Request { validators, ..Request::new(address.clone(), Kind::Video) };
     let mut download = source.open(request).await?;
-    if let (image::NOT_MODIFIED, Some(known)) = (download.head.status, known) {
+    if let (NOT_MODIFIED, Some(known)) = (download.head.status, known) {
         return Err(CopyError::NotModified(known.id));
     }
     let answered = download.head.url.clone();
@@ -218,7 +216,7 @@ pub(crate) async fn check_allowed(context: &Context, video: &Video) -> Result<()
     let source = Source { context, video, view: None, deadline: Instant::now() };
     source.check_pages().await?;
     match &video.source_url {
-        Some(address) => source.check_address(address).await,
+        Some(address) => source.check_allowed(address).await,
         None => Ok(()),
     }
 }
@@ -288,7 +286,11 @@ impl Source<'_> {
     /// Opens a file, under the crawl's rules if a crawl found it.
     async fn open(&self, request: Request) -> Result<Download, CopyError> {
         let Some(view) = &self.view else {
-            return Ok(self.context.fetcher.download(request, &Paced::new(self.context)).await?);
+            return Ok(self
+                .context
+                .fetcher
+                .download(request, &Paced::new(&self.context.throttle, None))
+                .await?);
         };
         let download = FetchPolicy::new(self.context, view, Area::Anywhere).download(request).await?;
         self.check_directives(&download.head.robots_tags)?;
@@ -299,7 +301,7 @@ impl Source<'_> {
     async fn fetch(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
         let fetched = match &self.view {
             Some(view) => FetchPolicy::new(self.context, view, Area::Anywhere).fetch(request).await?,
-            None => self.context.fetcher.fetch(request, &Paced::new(self.context)).await?,
+            None => self.context.fetcher.fetch(request, &Paced::new(&self.context.throttle, None)).await?,
         };
         self.check_directives(&fetched.robots_tags)?;
         Ok((fetched.body, fetched.url))
@@ -318,7 +320,7 @@ impl Source<'_> {
     /// Opens a file of a playlist. Waits for its host, and fails if the file or the address after
     /// redirects is suppressed.
     async fn open_file(&self, url: &Url) -> Result<Download, CopyError> {
-        self.check_allowed(url).await?;
+        self.check_allowed(url.as_str()).await?;
         let download = loop {
             match self.open(Request::new(url.clone(), Kind::Video)).await {
                 Err(error) => self.wait_for_host(error).await?,
@@ -326,14 +328,14 @@ impl Source<'_> {
             }
         };
         if download.head.url != *url {
-            self.check_allowed(&download.head.url).await?;
+            self.check_allowed(download.head.url.as_str()).await?;
         }
         Ok(download)
     }
 
     /// Works like [`Self::open_file`] for a playlist. Returns it with its address after redirects.
     async fn fetch_patiently(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
-        self.check_allowed(&request.url).await?;
+        self.check_allowed(request.url.as_str()).await?;
         let (text, answered) = loop {
             match self.fetch(request.clone()).await {
                 Err(error) => self.wait_for_host(error).await?,
@@ -341,7 +343,7 @@ impl Source<'_> {
             }
         };
         if answered != request.url {
-            self.check_allowed(&answered).await?;
+            self.check_allowed(answered.as_str()).await?;
         }
         Ok((text, answered))
     }
@@ -361,7 +363,6 @@ impl Source<'_> {
         }
     }
 
-    /// Fails if a page that contains the video is suppressed.
     async fn check_pages(&self) -> Result<(), CopyError> {
         let (store, Video { id, collection_id, .. }) = (&self.context.store, self.video);
         let suppressed = retried("suppresses_pages_of_video", || {
@@ -370,12 +371,7 @@ impl Source<'_> {
         if suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
     }
 
-    /// Fails if the address is suppressed in the collection of the video.
-    async fn check_allowed(&self, address: &Url) -> Result<(), CopyError> {
-        self.check_address(address.as_str()).await
-    }
-
-    async fn check_address(&self, address: &str) -> Result<(), CopyError> {
+    async fn check_allowed(&self, address: &str) -> Result<(), CopyError> {
         let store = &self.context.store;
         let suppressed = retried("suppresses_address", || async {
             let mut tx = store.begin().await?;

@@ -6,14 +6,13 @@ use crate::crawls::closing;
 use crate::crawls::context::Context;
 use crate::crawls::job_error::{DISK_FULL_WAIT, JobError};
 use crate::domain::jobs::VideoJob;
-use crate::domain::{ChangeError, Turn, VideoLimits, forget_jobs, jobs};
+use crate::domain::{ChangeError, Turn, VideoLimits, discard_blobs, forget_jobs, jobs, video_end};
 use crate::videos::file;
 use crate::videos::file::CopyError;
-use crate::videos::store::{ReadVideoError, VideoFile, VideoReader};
+use crate::videos::store::{ReadVideoError, VideoFile, VideoReader, read_video, video_stopped};
 use crate::{AnalyzeError, IngestError, VideoAnalyzeError};
 use domain::{Reason, VideoState};
-use queue::NewJob;
-use queue::{ClaimedJob, Handler, QueueError, RunEnd};
+use queue::{ClaimedJob, Handler, NewJob, QueueError, RunEnd};
 use std::sync::Arc;
 use std::time::Duration;
 use store::videos::{Video, VideoEnd};
@@ -110,7 +109,7 @@ impl VideoHandler {
             self.check_original(video.id, original).await?;
         }
         self.begin(video.id).await?;
-        self.context.ingest.blobs().check_space()?;
+        self.context.faces.blobs.check_space()?;
         if self.step == Step::Fetch {
             return self.fetch(job, video).await;
         }
@@ -122,7 +121,7 @@ impl VideoHandler {
         file::check_allowed(&self.context, video).await?;
         let file = file::copy(&self.context, &self.tools.spool, video).await?;
         let (decoder, reader) = (&self.tools.decoder, VideoReader::Job(job.claim));
-        let end = self.context.ingest.read_video(decoder, file, video, reader, &mut ()).await?;
+        let end = read_video(&self.context.faces, decoder, file, video, reader, &mut ()).await?;
         tracing::info!(video = %video.id, frames = end.frames, seconds = end.total.as_secs(), "video read");
         Ok(RunEnd::Settled)
     }
@@ -218,9 +217,8 @@ impl VideoHandler {
         }
     }
 
-    /// Waits until the video was paused, cancelled or deleted.
     async fn until_stopped(&self, id: Uuid) -> RunEnd {
-        match self.context.ingest.video_stopped(id).await {
+        match video_stopped(&self.context.store, id).await {
             // The group is held, so the job runs again after the video is resumed.
             Some(VideoState::Paused) => RunEnd::Snooze(Duration::ZERO),
             // If its crawl was cancelled or it was erased, its job is still live.
@@ -241,7 +239,6 @@ pub(crate) enum ScanError {
 }
 
 impl ScanError {
-    /// Works like [`ReadVideoError::for_users`].
     fn for_users(&self) -> String {
         match self {
             Self::Read(error) => error.for_users(),
@@ -257,7 +254,6 @@ impl From<StoreError> for ScanError {
 }
 
 impl VideoHandler {
-    /// Returns the outcome of a job whose video was not read to its end.
     pub(crate) async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> RunEnd {
         let (detail, for_users) = (error.to_string(), error.for_users());
         tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
@@ -344,14 +340,8 @@ impl VideoHandler {
         original: Option<Uuid>,
         spent: bool,
     ) -> RunEnd {
-        let end = VideoEnd {
-            state: VideoState::Failed,
-            people: None,
-            reason: Some(reason),
-            detail: Some(detail),
-            original,
-            keeps_file: spent,
-        };
+        let end = video_end(VideoState::Failed, reason, Some(detail));
+        let end = VideoEnd { original, keeps_file: spent, ..end };
         match self.fail(job, id, end, spent).await {
             Ok(()) => RunEnd::Settled,
             Err(IngestError::Queue(QueueError::Stale(_))) => RunEnd::Stale,
@@ -368,7 +358,7 @@ impl VideoHandler {
         end: VideoEnd<'_>,
         spent: bool,
     ) -> Result<(), IngestError> {
-        let Context { store, queue, ingest, .. } = &*self.context;
+        let Context { store, queue, faces, .. } = &*self.context;
         let unused = retried("fail_video", || async {
             let mut tx = store.begin().await?;
             if spent {
@@ -391,14 +381,11 @@ impl VideoHandler {
             Ok::<_, IngestError>(unused)
         })
         .await?;
-        if let Err(error) = store.blobs().delete(ingest.blobs(), &unused).await {
-            tracing::warn!(%error, "failed to delete the file of a video; a sweep deletes it");
-        }
+        faces.drop_blobs(&unused).await;
         Ok(())
     }
 }
 
-/// Returns whether another attempt can succeed.
 fn is_transient(error: &VideoAnalyzeError) -> bool {
     match error {
         VideoAnalyzeError::Video(error) => {
@@ -411,7 +398,6 @@ fn is_transient(error: &VideoAnalyzeError) -> bool {
 }
 
 impl VideoHandler {
-    /// Fetches the file and lets a job read it.
     pub(crate) async fn fetch(&self, job: &ClaimedJob, video: &Video) -> Result<RunEnd, ScanError> {
         let Some(address) = &video.source_url else { return Err(CopyError::Gone.into()) };
         let address = Url::parse(address).map_err(|_| CopyError::Gone)?;
@@ -426,12 +412,12 @@ impl VideoHandler {
         }
         let fetched = file::fetch(&self.context, &self.tools.spool, video, &address).await?;
         let VideoFile { file, sha256, bytes } = fetched;
-        let blobs = self.context.ingest.blobs();
+        let blobs = &self.context.faces.blobs;
         let key = blobs.put_file("videos", "bin", &sha256, &mut File::from_std(file)).await?;
         let stored =
             retried("record_fetched_video", || self.hand_over(job, video, &sha256, bytes, &key)).await;
         if !matches!(stored, Ok(Ok(()))) {
-            self.discard(key).await;
+            discard_blobs(&self.context.store, blobs, vec![key]).await;
         }
         stored??;
         Ok(RunEnd::Settled)
@@ -462,26 +448,11 @@ impl VideoHandler {
         queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
         // A video of the same file that ended a moment ago may be deleting the blob.
         let lost = store.blobs().keep(tx.conn(), std::slice::from_ref(key)).await?;
-        if !lost.is_empty() && !self.context.ingest.blobs().exists(key).await? {
+        if !lost.is_empty() && !self.context.faces.blobs.exists(key).await? {
             return Err(StoreError::Blob("the file was deleted at the same time".into()).into());
         }
         tx.commit().await?;
         Ok(Ok(()))
-    }
-
-    /// Deletes a stored file, unless a video refers to it.
-    async fn discard(&self, key: String) {
-        let store = &self.context.store;
-        let dropped: Result<(), StoreError> = async {
-            let mut tx = store.begin().await?;
-            store.blobs().record_deletions(tx.conn(), vec![key.clone()]).await?;
-            tx.commit().await?;
-            store.blobs().delete(self.context.ingest.blobs(), &[key]).await.map(drop)
-        }
-        .await;
-        if let Err(error) = dropped {
-            tracing::warn!(%error, "failed to delete an unused file; a sweep deletes it");
-        }
     }
 
     /// Replaces the job by `next`, which must run first or instead.
@@ -493,11 +464,8 @@ impl VideoHandler {
             queue.enqueue(tx.conn(), std::slice::from_ref(&next)).await?;
             Ok::<_, ChangeError>(tx.commit().await?)
         });
-        match replaced.await {
-            Ok(()) => Ok(RunEnd::Settled),
-            Err(ChangeError::Queue(error)) => Err(IngestError::from(error).into()),
-            Err(ChangeError::Store(error)) => Err(error.into()),
-        }
+        replaced.await.map_err(IngestError::from)?;
+        Ok(RunEnd::Settled)
     }
 }
 

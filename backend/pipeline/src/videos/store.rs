@@ -4,13 +4,13 @@
 //! A part is stored in one transaction that proves who reads the video: the claim of a job, or the
 //! scan that the video belongs to. So a part is stored once, however often the reader is
 //! interrupted, and never after the video was cancelled.
-use crate::domain::{VideoRequest, forget_jobs};
-use crate::images::ingest::record::{StoredBlobs, new_face};
-use crate::images::ingest::{Ingest, IngestError, Inner};
-use crate::{
-    FrameFaces, Resume, VideoAnalyzeError, VideoOptions, VideoPart, VideoParts, VideoProgress, VideoSummary,
-    VideoTrack, profile_of,
+use super::analyze::{
+    FrameFaces, Resume, TrackFace, VideoAnalyzeError, VideoAnalyzer, VideoOptions, VideoPart, VideoParts,
+    VideoProgress, VideoSummary, VideoTrack, number_people,
 };
+use crate::domain::{VideoRequest, forget_emptied_video, profile_of};
+use crate::erasures::suppression::is_centre_inside;
+use crate::images::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
 use domain::{Reason, VideoState};
 use inference::Priority;
 use queue::Claim;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::videos::tracks::{NewTrack, ShotFace};
 use store::videos::{Checkpoint, Video, VideoEnd, VideoFacts};
-use store::{StoreError, Tx, retried};
+use store::{Store, StoreError, Tx, retried};
 use tracking::people::Appearance;
 use tracking::{box_at, boxes};
 use uuid::Uuid;
@@ -35,8 +35,10 @@ pub enum VideoReader {
     Scan(Uuid),
 }
 
-#[derive(Clone, Debug)]
-pub struct StoredVideo {
+/// A running video, of which parts are stored.
+#[derive(Clone)]
+pub struct StoredVideo<'a> {
+    pub faces: &'a FaceStore,
     pub id: Uuid,
     pub collection: Uuid,
     pub sha256: [u8; 32],
@@ -47,106 +49,6 @@ pub struct StoredVideo {
     pub last_track: u32,
     /// Number of tracks that were not stored, because no face of them can be recognised.
     pub unidentified: u64,
-}
-
-impl Ingest {
-    /// Records what the file reports about itself.
-    ///
-    /// # Errors
-    /// Fails with [`ReadVideoError`]: with `Duplicate` if the collection has another video of the
-    /// same file, with `Suppressed` if the file was erased, with `QueueError::Stale` if the claim
-    /// was lost, or with `StoreError::Conflict` if the scan was ended.
-    pub async fn describe_video(
-        &self,
-        video: &StoredVideo,
-        facts: &VideoFacts,
-    ) -> Result<(), ReadVideoError> {
-        let store = &self.inner.store;
-        let described = retried("describe_video", || async {
-            let mut tx = self.begin_part(video).await?;
-            // An erasure finds the hash of this video, or this transaction finds the suppression.
-            if store.suppressions().suppresses_video(&mut *tx.conn(), video.collection, &facts.sha256).await?
-            {
-                return Ok(Err(ReadVideoError::Suppressed));
-            }
-            let described = store.videos().describe(tx.conn(), video.id, facts).await?;
-            tx.commit().await?;
-            Ok::<_, IngestError>(described.map_err(ReadVideoError::Duplicate))
-        });
-        described.await?
-    }
-
-    /// Numbers the people and ends the video, and completes its job if it has one. `damage` is why
-    /// frames are missing. `match_threshold` is that of the analysis.
-    ///
-    /// # Errors
-    /// Fails with [`ReadVideoError`], for example with `QueueError::Stale` if the claim was lost,
-    /// with `StoreError::Conflict` if the scan was ended, or with `OtherModel` if another process
-    /// replaced embeddings of the video in the meantime.
-    pub async fn finish_video(
-        &self,
-        video: &StoredVideo,
-        match_threshold: Option<f32>,
-        damage: Option<&str>,
-    ) -> Result<(), ReadVideoError> {
-        let Inner { store, model_id, queue, analyzer, .. } = &*self.inner;
-        // Stored embeddings are rounded. All are read from the database, so that a video that was
-        // interrupted has the same numbers as one that was not.
-        let tracks = retried("track_embeddings", || store.tracks().embeddings(video.id, *model_id)).await?;
-        let appearances = tracks.iter().map(|track| Appearance {
-            started_us: track.started_us,
-            ended_us: track.ended_us,
-            embeddings: track.embeddings.iter().map(|embedding| Arc::from(embedding.as_slice())).collect(),
-        });
-        let numbers = analyzer.number_people(appearances.collect(), match_threshold).await?;
-        let people = numbers.iter().flatten().max().copied().unwrap_or(0);
-        let numbers: Vec<(Uuid, Option<i32>)> =
-            tracks.iter().zip(numbers).map(|(track, number)| (track.id, number.map(signed))).collect();
-        let end = VideoEnd {
-            state: VideoState::Completed,
-            people: Some(signed(people)),
-            reason: damage.map(|_| Reason::CorruptVideo),
-            detail: damage,
-            original: None,
-            keeps_file: false,
-        };
-        let unused = retried("finish_video", || async {
-            let mut tx = self.begin_part(video).await?;
-            if let VideoReader::Job(claim) = video.reader {
-                queue.complete(tx.conn(), claim).await?;
-            }
-            if store.videos().has_other_model(tx.conn(), video.id, *model_id).await? {
-                return Ok(None);
-            }
-            let unused = store.videos().end(tx.conn(), video.id, end.clone()).await?;
-            store.tracks().number_people(tx.conn(), &numbers).await?;
-            let jobs = store.erasures().erase_emptied_video(tx.conn(), video.id).await?;
-            forget_jobs(queue, &mut tx, &jobs).await?;
-            tx.commit().await?;
-            Ok::<_, IngestError>(Some(unused))
-        })
-        .await?;
-        self.drop_blobs(&unused.ok_or(ReadVideoError::OtherModel)?).await;
-        Ok(())
-    }
-
-    /// Begins a transaction of a running video. Holds the shared lock of the suppressions.
-    pub(crate) async fn begin_part(&self, video: &StoredVideo) -> Result<Tx, IngestError> {
-        let Inner { store, queue, .. } = &*self.inner;
-        let mut tx = store.begin().await?;
-        match video.reader {
-            VideoReader::Job(claim) => {
-                queue.hold(tx.conn(), claim).await?;
-                store.suppressions().lock(tx.conn(), video.collection, false).await?;
-            }
-            // An erasure locks in this order too. The other order would cause deadlocks.
-            VideoReader::Scan(scan) => {
-                store.suppressions().lock(tx.conn(), video.collection, false).await?;
-                store.crawled_videos().hold_scanned(tx.conn(), video.id, scan).await?;
-            }
-        }
-        Ok(tx)
-    }
 }
 
 pub(crate) fn signed(number: u32) -> i32 {
@@ -207,93 +109,71 @@ impl From<StoreError> for ReadVideoError {
     }
 }
 
-impl Ingest {
-    /// Analyses a running video, stores its parts and ends it. Continues after the last part that
-    /// is stored.
-    ///
-    /// # Errors
-    /// Fails with [`ReadVideoError`]. What is stored remains, and the video remains running.
-    pub async fn read_video(
-        &self,
-        decoder: &Decoder,
-        file: VideoFile,
-        video: &Video,
-        reader: VideoReader,
-        progress: &mut dyn VideoProgress,
-    ) -> Result<VideoSummary, ReadVideoError> {
-        let store = &self.inner.store;
-        let collection = retried("collection", || store.collections().by_id(video.collection_id)).await?;
-        let request = serde_json::from_value::<VideoRequest>(video.options.clone())?;
-        let options = VideoOptions {
-            match_threshold: collection.match_threshold,
-            quality_profile: profile_of(&collection),
-            images: true,
-            ..VideoOptions::from(request)
-        };
-        let mut stored = StoredVideo {
-            id: video.id,
-            collection: video.collection_id,
-            sha256: file.sha256,
-            size: (0, 0),
-            reader,
-            last_track: video.last_track.unsigned_abs(),
-            unidentified: video.unidentified.unsigned_abs(),
-        };
-        let mut resume = video.checkpoint_us.map(|after_us| Resume {
-            after_us,
-            frames: video.frames.unsigned_abs(),
-            tracks: video.last_track.unsigned_abs(),
-        });
-        if resume.is_some() && self.delete_parts_of_other_models(&stored).await? {
-            (stored.last_track, stored.unidentified, resume) = (0, 0, None);
-        }
-        let mut storing = Storing { ingest: self, video: stored, bytes: file.bytes, progress };
-        let priority = Priority::Background;
-        let analyzer = self.analyzer();
-        let end =
-            analyzer.analyze_parts(decoder, file.file, &options, priority, resume, &mut storing).await?;
-        let damage = end.damage.as_ref().map(|damage| damage.message.as_str());
-        self.finish_video(&storing.video, options.match_threshold, damage).await?;
-        Ok(end)
+/// Analyses a running video, stores its parts and ends it. Continues after the last part that
+/// is stored.
+///
+/// # Errors
+/// Fails with [`ReadVideoError`]. What is stored remains, and the video remains running.
+pub(crate) async fn read_video(
+    faces: &FaceStore,
+    decoder: &Decoder,
+    file: VideoFile,
+    video: &Video,
+    reader: VideoReader,
+    progress: &mut dyn VideoProgress,
+) -> Result<VideoSummary, ReadVideoError> {
+    let store = &faces.store;
+    let collection = retried("collection", || store.collections().by_id(video.collection_id)).await?;
+    let request = serde_json::from_value::<VideoRequest>(video.options.clone())?;
+    let options = VideoOptions {
+        match_threshold: collection.match_threshold,
+        quality_profile: profile_of(&collection),
+        images: true,
+        ..VideoOptions::from(request)
+    };
+    let mut stored = StoredVideo {
+        faces,
+        id: video.id,
+        collection: video.collection_id,
+        sha256: file.sha256,
+        size: (0, 0),
+        reader,
+        last_track: video.last_track.unsigned_abs(),
+        unidentified: video.unidentified.unsigned_abs(),
+    };
+    let mut resume = video.checkpoint_us.map(|after_us| Resume {
+        after_us,
+        frames: video.frames.unsigned_abs(),
+        tracks: video.last_track.unsigned_abs(),
+    });
+    if resume.is_some() && stored.delete_parts_of_other_models().await? {
+        (stored.last_track, stored.unidentified, resume) = (0, 0, None);
     }
+    let mut storing = Storing { video: stored, bytes: file.bytes, progress };
+    let (analyzer, priority) = (&faces.analyzer, Priority::Background);
+    let analysis = VideoAnalyzer { analyzer, decoder, options: &options, priority };
+    let end = analysis.analyze_parts(file.file, resume, &mut storing).await?;
+    let damage = end.damage.as_ref().map(|damage| damage.message.as_str());
+    storing.video.finish(options.match_threshold, damage).await?;
+    Ok(end)
+}
 
-    /// Deletes the stored parts of a video if they have embeddings of another model: the people of
-    /// both cannot be compared. Returns whether it did.
-    async fn delete_parts_of_other_models(&self, video: &StoredVideo) -> Result<bool, ReadVideoError> {
-        let Inner { store, model_id, .. } = &*self.inner;
-        let deleted = retried("delete_parts_of_video", || async {
-            let mut tx = self.begin_part(video).await?;
-            if !store.videos().has_other_model(tx.conn(), video.id, *model_id).await? {
-                return Ok(None);
-            }
-            let unused = store.videos().delete_parts(tx.conn(), video.id).await?;
-            tx.commit().await?;
-            Ok::<_, IngestError>(Some(unused))
-        });
-        let Some(unused) = deleted.await? else { return Ok(false) };
-        tracing::info!(video = %video.id, "the model changed; the video is read again from the beginning");
-        self.drop_blobs(&unused).await;
-        Ok(true)
-    }
-
-    /// Waits until a video is paused, cancelled or deleted, and returns its state; `None` if it is
-    /// deleted. Ignores failures of the database.
-    pub(crate) async fn video_stopped(&self, id: Uuid) -> Option<VideoState> {
-        loop {
-            tokio::time::sleep(STATE_INTERVAL).await;
-            match self.inner.store.videos().state(id).await {
-                // Only the reader completes a video. It deletes the uploaded file after that.
-                Ok(Some(VideoState::Queued | VideoState::Running | VideoState::Completed)) => {}
-                Ok(state) => return state,
-                Err(error) => tracing::debug!(video = %id, %error, "failed to read the state of a video"),
-            }
+/// Waits until a video is paused, cancelled or deleted, and returns its state; `None` if it is
+/// deleted. Ignores failures of the database.
+pub(crate) async fn video_stopped(store: &Store, id: Uuid) -> Option<VideoState> {
+    loop {
+        tokio::time::sleep(STATE_INTERVAL).await;
+        match store.videos().state(id).await {
+            // Only the reader completes a video. It deletes the uploaded file after that.
+            Ok(Some(VideoState::Queued | VideoState::Running | VideoState::Completed)) => {}
+            Ok(state) => return state,
+            Err(error) => tracing::debug!(video = %id, %error, "failed to read the state of a video"),
         }
     }
 }
 
 struct Storing<'a> {
-    ingest: &'a Ingest,
-    video: StoredVideo,
+    video: StoredVideo<'a>,
     bytes: u64,
     progress: &'a mut dyn VideoProgress,
 }
@@ -310,7 +190,7 @@ impl VideoParts for Storing<'_> {
             codec: index.codec.clone(),
             duration_us: index.duration_us,
         };
-        self.ingest.describe_video(&self.video, &facts).await
+        self.video.describe(&facts).await
     }
 
     fn frame(&mut self, frame: FrameFaces<'_>) {
@@ -319,7 +199,7 @@ impl VideoParts for Storing<'_> {
     }
 
     async fn part(&mut self, part: VideoPart) -> Result<(), ReadVideoError> {
-        Ok(self.ingest.store_part(&mut self.video, part).await?)
+        Ok(self.video.store_part(part).await?)
     }
 }
 
@@ -333,50 +213,160 @@ const MAX_ATTEMPTS: usize = 5;
 /// A track with its best shots that can be recognised.
 struct TrackWithShots {
     track: VideoTrack,
-    shots: Vec<crate::TrackFace>,
+    shots: Vec<TrackFace>,
 }
 
-impl Ingest {
+impl StoredVideo<'_> {
+    /// Records what the file reports about itself.
+    ///
+    /// # Errors
+    /// Fails with [`ReadVideoError`]: with `Duplicate` if the collection has another video of the
+    /// same file, with `Suppressed` if the file was erased, with `QueueError::Stale` if the claim
+    /// was lost, or with `StoreError::Conflict` if the scan was ended.
+    async fn describe(&self, facts: &VideoFacts) -> Result<(), ReadVideoError> {
+        let store = &self.faces.store;
+        let described = retried("describe_video", || async {
+            let mut tx = self.begin_part().await?;
+            // An erasure finds the hash of this video, or this transaction finds the suppression.
+            if store.suppressions().suppresses_video(&mut *tx.conn(), self.collection, &facts.sha256).await? {
+                return Ok(Err(ReadVideoError::Suppressed));
+            }
+            let described = store.videos().describe(tx.conn(), self.id, facts).await?;
+            tx.commit().await?;
+            Ok::<_, IngestError>(described.map_err(ReadVideoError::Duplicate))
+        });
+        described.await?
+    }
+
+    /// Numbers the people and ends the video, and completes its job if it has one. `damage` is why
+    /// frames are missing. `match_threshold` is that of the analysis.
+    ///
+    /// # Errors
+    /// Fails with [`ReadVideoError`], for example with `QueueError::Stale` if the claim was lost,
+    /// with `StoreError::Conflict` if the scan was ended, or with `OtherModel` if another process
+    /// replaced embeddings of the video in the meantime.
+    pub async fn finish(
+        &self,
+        match_threshold: Option<f32>,
+        damage: Option<&str>,
+    ) -> Result<(), ReadVideoError> {
+        let FaceStore { store, model_id, queue, analyzer, .. } = self.faces;
+        // Stored embeddings are rounded. All are read from the database, so that a video that was
+        // interrupted has the same numbers as one that was not.
+        let tracks = retried("track_embeddings", || store.tracks().embeddings(self.id, *model_id)).await?;
+        let appearances = tracks.iter().map(|track| Appearance {
+            started_us: track.started_us,
+            ended_us: track.ended_us,
+            embeddings: track.embeddings.iter().map(|embedding| Arc::from(embedding.as_slice())).collect(),
+        });
+        let numbers = number_people(analyzer, appearances.collect(), match_threshold).await?;
+        let people = numbers.iter().flatten().max().copied().unwrap_or(0);
+        let numbers: Vec<(Uuid, Option<i32>)> =
+            tracks.iter().zip(numbers).map(|(track, number)| (track.id, number.map(signed))).collect();
+        let end = VideoEnd {
+            state: VideoState::Completed,
+            people: Some(signed(people)),
+            reason: damage.map(|_| Reason::CorruptVideo),
+            detail: damage,
+            original: None,
+            keeps_file: false,
+        };
+        let unused = retried("finish_video", || async {
+            let mut tx = self.begin_part().await?;
+            if let VideoReader::Job(claim) = self.reader {
+                queue.complete(tx.conn(), claim).await?;
+            }
+            if store.videos().has_other_model(tx.conn(), self.id, *model_id).await? {
+                return Ok(None);
+            }
+            let unused = store.videos().end(tx.conn(), self.id, end.clone()).await?;
+            store.tracks().number_people(tx.conn(), &numbers).await?;
+            forget_emptied_video(store, queue, &mut tx, self.id).await?;
+            tx.commit().await?;
+            Ok::<_, IngestError>(Some(unused))
+        })
+        .await?;
+        self.faces.drop_blobs(&unused.ok_or(ReadVideoError::OtherModel)?).await;
+        Ok(())
+    }
+
+    /// Begins a transaction of a running video. Holds the shared lock of the suppressions.
+    async fn begin_part(&self) -> Result<Tx, IngestError> {
+        let FaceStore { store, queue, .. } = self.faces;
+        let mut tx = store.begin().await?;
+        match self.reader {
+            VideoReader::Job(claim) => {
+                queue.hold(tx.conn(), claim).await?;
+                store.suppressions().lock(tx.conn(), self.collection, false).await?;
+            }
+            // An erasure locks in this order too. The other order would cause deadlocks.
+            VideoReader::Scan(scan) => {
+                store.suppressions().lock(tx.conn(), self.collection, false).await?;
+                store.crawled_videos().hold_scanned(tx.conn(), self.id, scan).await?;
+            }
+        }
+        Ok(tx)
+    }
+
+    /// Deletes the stored parts of a video if they have embeddings of another model: the people of
+    /// both cannot be compared. Returns whether it did.
+    async fn delete_parts_of_other_models(&self) -> Result<bool, ReadVideoError> {
+        let FaceStore { store, model_id, .. } = self.faces;
+        let deleted = retried("delete_parts_of_video", || async {
+            let mut tx = self.begin_part().await?;
+            if !store.videos().has_other_model(tx.conn(), self.id, *model_id).await? {
+                return Ok(None);
+            }
+            let unused = store.videos().delete_parts(tx.conn(), self.id).await?;
+            tx.commit().await?;
+            Ok::<_, IngestError>(Some(unused))
+        });
+        let Some(unused) = deleted.await? else { return Ok(false) };
+        tracing::info!(video = %self.id, "the model changed; the video is read again from the beginning");
+        self.faces.drop_blobs(&unused).await;
+        Ok(true)
+    }
+
     /// Stores the tracks of a part, and records that everything up to its end is stored. Tracks of
     /// suppressed people are omitted.
     ///
     /// # Errors
     /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost, or
     /// with `StoreError::Conflict` if the scan was ended.
-    pub async fn store_part(&self, video: &mut StoredVideo, part: VideoPart) -> Result<(), IngestError> {
+    async fn store_part(&mut self, part: VideoPart) -> Result<(), IngestError> {
         let started = Instant::now();
         let VideoPart { until_us, frames, tracks } = part;
         let all = tracks.len();
-        video.last_track = tracks.last().map_or(video.last_track, |track| track.number);
+        self.last_track = tracks.last().map_or(self.last_track, |track| track.number);
         let mut candidates: Vec<TrackWithShots> = tracks.into_iter().filter_map(TrackWithShots::of).collect();
-        video.unidentified += (all - candidates.len()) as u64;
+        self.unidentified += (all - candidates.len()) as u64;
         for _ in 0..MAX_ATTEMPTS {
             // Most collections suppress nobody. The transaction that stores the part checks again.
-            let mut tx = self.inner.store.begin().await?;
-            let suppressed = self.suppressed_tracks(&mut tx, video, &candidates).await?;
+            let mut tx = self.faces.store.begin().await?;
+            let suppressed = self.suppressed_tracks(&mut tx, &candidates).await?;
             drop(tx);
             let mut keep = suppressed.iter().map(|suppressed| !suppressed);
             candidates.retain(|_| keep.next().unwrap_or(true));
             let shots = candidates.iter().flat_map(|candidate| &candidate.shots);
             let images = shots.filter_map(|shot| shot.images.as_ref());
             let images = images.map(|images| (images.crop.clone(), images.chip.clone())).collect();
-            let blobs = self.write_faces(images).await?;
+            let blobs = self.faces.write_faces(images).await?;
             let checkpoint = Checkpoint {
                 until_us,
                 frames: frames.cast_signed(),
-                last_track: signed(video.last_track),
-                unidentified: video.unidentified.cast_signed(),
-                width: signed(video.size.0),
-                height: signed(video.size.1),
+                last_track: signed(self.last_track),
+                unidentified: self.unidentified.cast_signed(),
+                width: signed(self.size.0),
+                height: signed(self.size.1),
             };
-            let record = || self.record_part(video, &candidates, &blobs, &checkpoint);
+            let record = || self.record_part(&candidates, &blobs, &checkpoint);
             if retried("store_part", record).await? {
                 let (tracks, elapsed_ms) = (candidates.len(), started.elapsed().as_millis());
-                tracing::debug!(video = %video.id, until_us, tracks, elapsed_ms, "part of a video stored");
+                tracing::debug!(video = %self.id, until_us, tracks, elapsed_ms, "part of a video stored");
                 return Ok(());
             }
             // A person was erased in the meantime.
-            self.discard_blobs(blobs.keys()).await;
+            self.faces.discard_blobs(&blobs).await;
         }
         Err(StoreError::Conflict("people in the video were erased while it was stored; try again".into())
             .into())
@@ -385,18 +375,17 @@ impl Ingest {
     /// Returns `false` and changes nothing if a person of the part was suppressed in the meantime.
     async fn record_part(
         &self,
-        video: &StoredVideo,
         candidates: &[TrackWithShots],
         blobs: &StoredBlobs,
         checkpoint: &Checkpoint,
     ) -> Result<bool, IngestError> {
-        let Inner { store, model_id, .. } = &*self.inner;
-        let mut tx = self.begin_part(video).await?;
-        if !store.videos().set_checkpoint(tx.conn(), video.id, checkpoint).await? {
+        let FaceStore { store, model_id, .. } = self.faces;
+        let mut tx = self.begin_part().await?;
+        if !store.videos().set_checkpoint(tx.conn(), self.id, checkpoint).await? {
             // An earlier attempt was committed, but its answer was lost.
             return Ok(true);
         }
-        if self.suppressed_tracks(&mut tx, video, candidates).await?.contains(&true) {
+        if self.suppressed_tracks(&mut tx, candidates).await?.contains(&true) {
             return Ok(false);
         }
         let (mut tracks, mut keys) = (Vec::new(), blobs.faces.iter().flatten());
@@ -418,16 +407,16 @@ impl Ingest {
         for shot in tracks.iter().flat_map(|track| &track.faces) {
             of_frame.entry(shot.at_us).or_default().push(shot.face.clone());
         }
-        let owner = (video.collection, video.id);
+        let owner = (self.collection, self.id);
         let size = (checkpoint.width, checkpoint.height);
         for (at_us, faces) in &of_frame {
             let image = store.tracks().insert_frame(tx.conn(), owner, *at_us, size).await?;
-            store.faces().insert(tx.conn(), video.collection, image, faces).await?;
+            store.faces().insert(tx.conn(), self.collection, image, faces).await?;
         }
         store.tracks().insert(tx.conn(), owner, &tracks).await?;
-        self.keep_blobs(&mut tx, blobs).await?;
-        if let VideoReader::Job(claim) = video.reader {
-            self.inner.queue.record_progress(tx.conn(), claim).await?;
+        self.faces.keep_blobs(&mut tx, blobs).await?;
+        if let VideoReader::Job(claim) = self.reader {
+            self.faces.queue.record_progress(tx.conn(), claim).await?;
         }
         tx.commit().await?;
         let faces = of_frame.values().map(Vec::len).sum::<usize>();
@@ -440,25 +429,24 @@ impl Ingest {
     async fn suppressed_tracks(
         &self,
         tx: &mut Tx,
-        video: &StoredVideo,
         candidates: &[TrackWithShots],
     ) -> Result<Vec<bool>, StoreError> {
-        let store = &self.inner.store;
+        let store = &self.faces.store;
         let mut suppressed = vec![false; candidates.len()];
-        if candidates.is_empty() || !store.suppressions().suppresses(tx.conn(), video.collection).await? {
+        if candidates.is_empty() || !store.suppressions().suppresses(tx.conn(), self.collection).await? {
             return Ok(suppressed);
         }
         let erased =
-            store.suppressions().suppressed_video_faces(tx.conn(), video.collection, &video.sha256).await?;
+            store.suppressions().suppressed_video_faces(tx.conn(), self.collection, &self.sha256).await?;
         let shots = || candidates.iter().flat_map(|candidate| &candidate.shots);
         let embeddings: Vec<_> = shots().map(|shot| shot.face.embedding.as_ref()).collect();
-        let known = self.inner.suppressor.people(tx, video.collection, &embeddings).await?;
+        let known = self.faces.suppressor.people(tx, self.collection, &embeddings).await?;
         let mut known = known.into_iter();
         for (candidate, suppressed) in candidates.iter().zip(&mut suppressed) {
             let person = known.by_ref().take(candidate.shots.len()).filter(|known| *known).count() > 0;
             let face = erased.iter().any(|(at_us, region)| {
                 let Some(bbox) = near_box(&candidate.track, *at_us) else { return false };
-                is_inside(&bbox, region, video.size)
+                is_centre_inside(&bbox, region, self.size)
             });
             *suppressed = person || face;
         }
@@ -479,11 +467,4 @@ impl TrackWithShots {
 fn near_box(track: &VideoTrack, at_us: i64) -> Option<Rect> {
     let near = at_us.clamp(track.started_us, track.ended_us.max(track.started_us));
     ((near - at_us).abs() <= SUPPRESSED_NEAR_US).then(|| box_at(&track.boxes, near)).flatten()
-}
-
-/// Returns whether the centre of a box is in a region, which is a part of a frame of this size.
-fn is_inside(bbox: &Rect, [x, y, width, height]: &[f32; 4], (columns, rows): (u32, u32)) -> bool {
-    let across = (bbox.x + bbox.width / 2.0) / columns.max(1) as f32;
-    let down = (bbox.y + bbox.height / 2.0) / rows.max(1) as f32;
-    (*x..=x + width).contains(&across) && (*y..=y + height).contains(&down)
 }

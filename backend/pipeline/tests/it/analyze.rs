@@ -1,27 +1,16 @@
 //! Tests the analysis of an image: faces, options, enhancement, and operations on whole images on a
 //! device.
-use crate::support::{analyzer, analyzer_on, pixels, similarity};
+use crate::support::{analyze, analyzer, analyzer_on, pixels, rotating, similarity};
 use inference::{DetectionCanvas, Engine, Operation, Priority, StandIn};
-use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
+use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Passes};
 use sha2::Digest;
 use std::sync::Arc;
 use std::time::Instant;
 use testing::drawing;
 use vision::{DecodeError, Frame, Letterbox, Limits, Rect, crop, encode};
 
-async fn analyze(analyzer: &Analyzer, name: &str, options: &AnalyzeOptions) -> Analysis {
-    look(analyzer, drawing(name), options).await
-}
-
-async fn look(analyzer: &Analyzer, bytes: Vec<u8>, options: &AnalyzeOptions) -> Analysis {
-    analyzer.analyze(bytes.into(), options, Priority::Interactive).await.unwrap()
-}
-
-fn iou(a: &Rect, b: &Rect) -> f32 {
-    let overlap = |p: f32, q: f32, r: f32, s: f32| (p + q).min(r + s) - p.max(r);
-    let (w, h) = (overlap(a.x, a.width, b.x, b.width), overlap(a.y, a.height, b.y, b.height));
-    let both = w.max(0.0) * h.max(0.0);
-    both / (a.width * a.height + b.width * b.height - both)
+async fn analyze_drawing(analyzer: &Analyzer, name: &str, options: &AnalyzeOptions) -> Analysis {
+    analyze(analyzer, drawing(name), options).await
 }
 
 #[testing::test]
@@ -55,9 +44,9 @@ async fn finds_face_in_formats_decoded_by_ffmpeg() {
     let wanted = Rect { x, y, width, height };
     let portrait = pixels(&drawing("ada.jpg"));
     for (format, file) in testing::still::of_each_format(&portrait) {
-        let found = look(&with, file.clone(), &AnalyzeOptions::default()).await;
+        let found = analyze(&with, file.clone(), &AnalyzeOptions::default()).await;
         assert_eq!((found.format.name(), found.faces.len()), (format, 1));
-        assert!(iou(&found.faces[0].detection.bbox, &wanted) > 0.8, "{format}");
+        assert!(found.faces[0].detection.bbox.iou(&wanted) > 0.8, "{format}");
         // A crawl or a scan skips the image with this reason.
         let refused = without
             .analyze(file.into(), &AnalyzeOptions::default(), Priority::Interactive)
@@ -74,7 +63,7 @@ async fn finds_face_in_formats_decoded_by_ffmpeg() {
 async fn one_face(image: Vec<u8>, size: (u32, u32), wanted: [f32; 4]) {
     let analyzer = analyzer().await;
     let sha256: [u8; 32] = sha2::Sha256::digest(&image).into();
-    let found = look(&analyzer, image, &AnalyzeOptions { chips: true, ..AnalyzeOptions::default() }).await;
+    let found = analyze(&analyzer, image, &AnalyzeOptions { chips: true, ..AnalyzeOptions::default() }).await;
     assert_eq!((found.frame.width(), found.frame.height()), size);
     assert_eq!(found.sha256, sha256);
     assert_eq!((found.faces.len(), found.rotation), (1, 0));
@@ -82,7 +71,7 @@ async fn one_face(image: Vec<u8>, size: (u32, u32), wanted: [f32; 4]) {
     let face = &found.faces[0];
     let [x, y, width, height] = wanted;
     let wanted = Rect { x, y, width, height };
-    assert!(iou(&face.detection.bbox, &wanted) > 0.8, "{:?} {wanted:?}", face.detection.bbox);
+    assert!(face.detection.bbox.iou(&wanted) > 0.8, "{:?} {wanted:?}", face.detection.bbox);
     let chip = face.chip.as_ref().unwrap();
     assert_eq!((chip.width(), chip.height()), (112, 112));
     assert_eq!(face.embedding.as_ref().unwrap().as_slice().len(), analyzer.engine().embedder().dimensions);
@@ -93,7 +82,7 @@ async fn one_face(image: Vec<u8>, size: (u32, u32), wanted: [f32; 4]) {
 async fn face_boxes_stay_inside_image() {
     let analyzer = analyzer().await;
     let options = AnalyzeOptions::default();
-    let portrait = analyze(&analyzer, "ada.jpg", &options).await;
+    let portrait = analyze_drawing(&analyzer, "ada.jpg", &options).await;
     let Rect { x, y, width, height } = portrait.faces[0].detection.bbox;
     let (mut faces, mut cut) = (0, 0);
     for share in [0.1, 0.2, 0.3] {
@@ -107,7 +96,7 @@ async fn face_boxes_stay_inside_image() {
             Rect { x: 0.0, y: 0.0, width: right, height: y + height - down },
         ] {
             let part = encode::png(&crop::face_crop(&portrait.frame, &part, 0.0));
-            let found = look(&analyzer, part, &options).await;
+            let found = analyze(&analyzer, part, &options).await;
             for face in &found.faces {
                 let bbox = face.detection.bbox;
                 let size = (found.frame.width(), found.frame.height());
@@ -124,9 +113,9 @@ async fn face_boxes_stay_inside_image() {
 async fn same_person_scores_higher_than_other_people() {
     let analyzer = analyzer().await;
     let options = AnalyzeOptions::default();
-    let ada = analyze(&analyzer, "ada.jpg", &options).await;
-    let ada2 = analyze(&analyzer, "ada_2.jpg", &options).await;
-    let ben = analyze(&analyzer, "ben.jpg", &options).await;
+    let ada = analyze_drawing(&analyzer, "ada.jpg", &options).await;
+    let ada2 = analyze_drawing(&analyzer, "ada_2.jpg", &options).await;
+    let ben = analyze_drawing(&analyzer, "ben.jpg", &options).await;
     assert!(similarity(&ada, &ada2) > similarity(&ada, &ben) + 0.2);
     assert!(similarity(&ada, &ada2) > similarity(&ada2, &ben) + 0.2);
 }
@@ -137,13 +126,13 @@ async fn rotated_image_gives_same_face_as_upright() {
 }
 
 async fn turned(analyzer: &Analyzer, image: impl Fn(u32) -> Vec<u8>) {
-    let options = AnalyzeOptions { rotate: Rotate::Auto, ..AnalyzeOptions::default() };
-    let upright = look(analyzer, image(0), &options).await;
+    let options = rotating();
+    let upright = analyze(analyzer, image(0), &options).await;
     assert_eq!((upright.faces.len(), upright.rotation), (1, 0));
     let mut rotations = Vec::new();
     let mut all: Vec<Analysis> = Vec::new();
     for name in [90, 180, 270] {
-        let turned = look(analyzer, image(name), &options).await;
+        let turned = analyze(analyzer, image(name), &options).await;
         assert_eq!(turned.faces.len(), 1, "{name}");
         for other in all.iter().chain([&upright]) {
             assert!(similarity(other, &turned) >= 0.95, "{name}: {}", similarity(other, &turned));
@@ -165,7 +154,7 @@ async fn turned(analyzer: &Analyzer, image: impl Fn(u32) -> Vec<u8>) {
             _ => Rect { x: b.y, y: width - b.x - b.width, width: b.height, height: b.width },
         };
         let expected = upright.faces[0].detection.bbox;
-        assert!(iou(&back, &expected) > 0.85, "{name}: {back:?} {expected:?}");
+        assert!(back.iou(&expected) > 0.85, "{name}: {back:?} {expected:?}");
         let roll = turned.faces[0].quality.as_ref().unwrap().pose.roll;
         let upright_roll = upright.faces[0].quality.as_ref().unwrap().pose.roll;
         assert!((roll - upright_roll).abs() < 10.0, "{name}: roll {roll}, upright {upright_roll}");
@@ -179,30 +168,30 @@ async fn turned(analyzer: &Analyzer, image: impl Fn(u32) -> Vec<u8>) {
 async fn returns_best_faces_first_up_to_limit() {
     let analyzer = analyzer().await;
     let lean = AnalyzeOptions { embeddings: false, quality: false, ..AnalyzeOptions::default() };
-    let all = analyze(&analyzer, "crowd.jpg", &lean).await;
+    let all = analyze_drawing(&analyzer, "crowd.jpg", &lean).await;
     assert!(all.faces.len() > 5);
     assert!(all.faces.is_sorted_by(|a, b| a.detection.det_score >= b.detection.det_score));
     assert!(all.faces.iter().all(|face| face.embedding.is_none() && face.quality.is_none()));
 
     let two = AnalyzeOptions { max_faces: Some(2), ..lean.clone() };
-    let best = analyze(&analyzer, "crowd.jpg", &two).await;
+    let best = analyze_drawing(&analyzer, "crowd.jpg", &two).await;
     let boxes = |faces: &[pipeline::AnalyzedFace]| faces.iter().map(|f| f.detection.bbox).collect::<Vec<_>>();
     assert_eq!(boxes(&best.faces), boxes(&all.faces[..2]));
 
     let sure = AnalyzeOptions { min_score: Some(0.9), ..lean.clone() };
-    let sure = analyze(&analyzer, "crowd.jpg", &sure).await;
+    let sure = analyze_drawing(&analyzer, "crowd.jpg", &sure).await;
     assert!(sure.faces.len() < all.faces.len());
     assert!(sure.faces.iter().all(|face| face.detection.det_score >= 0.9));
 
     let coarse = AnalyzeOptions { det_size: Some(160), passes: Some(pipeline::Passes::Single), ..lean };
-    assert!(analyze(&analyzer, "crowd.jpg", &coarse).await.faces.len() < all.faces.len());
+    assert!(analyze_drawing(&analyzer, "crowd.jpg", &coarse).await.faces.len() < all.faces.len());
 }
 
 #[testing::test]
 async fn image_without_faces_gives_empty_result() {
     let analyzer = analyzer().await;
-    let options = AnalyzeOptions { rotate: Rotate::Auto, ..AnalyzeOptions::default() };
-    let view = analyze(&analyzer, "view.jpg", &options).await;
+    let options = rotating();
+    let view = analyze_drawing(&analyzer, "view.jpg", &options).await;
     assert_eq!((view.faces.len(), view.rotation), (0, 0));
 }
 
@@ -246,11 +235,11 @@ async fn concurrent_analyses_match_single_analyses() {
     let options = AnalyzeOptions::default();
     let names = ["ada_small.jpg", "cora.jpg", "small_pair.jpg", "ada_wide.jpg"];
     let together = futures::future::join_all(
-        names.iter().cycle().take(12).map(|name| analyze(&analyzer, name, &options)),
+        names.iter().cycle().take(12).map(|name| analyze_drawing(&analyzer, name, &options)),
     )
     .await;
     for (at, name) in names.iter().enumerate() {
-        let alone = analyze(&analyzer, name, &options).await;
+        let alone = analyze_drawing(&analyzer, name, &options).await;
         for other in together.iter().skip(at).step_by(names.len()) {
             assert_eq!(alone.faces.len(), other.faces.len(), "{name}");
             for (a, b) in alone.faces.iter().zip(&other.faces) {
@@ -275,7 +264,7 @@ async fn grey_image_returns_bounded_number_of_faces() {
         quality: false,
         ..AnalyzeOptions::default()
     };
-    let found = analyzer.analyze(grey.into(), &options, Priority::Interactive).await.unwrap();
+    let found = analyze(&analyzer, grey, &options).await;
     assert!(found.views > 20, "{}", found.views);
     assert!(found.faces.len() <= 1_000, "{}", found.faces.len());
 }
@@ -294,7 +283,7 @@ async fn image_processing_fails_after_deadline() {
 
 async fn enhanced(analyzer: &Analyzer, frame: &Frame, enhance: Enhance) -> Analysis {
     let options = AnalyzeOptions { enhance, ..AnalyzeOptions::default() };
-    analyzer.analyze(encode::png(frame).into(), &options, Priority::Interactive).await.unwrap()
+    analyze(analyzer, encode::png(frame), &options).await
 }
 
 /// Returns `ada_wide.jpg`, scaled down until its face is 48 pixels high and with its contrast
@@ -327,7 +316,7 @@ async fn enhancement_finds_and_recognises_faint_face() {
     assert!(apart < 4.0, "{bbox:?} is not in coordinates of the image; expected {wanted:?}");
 
     let options = AnalyzeOptions::default();
-    let large = analyzer.analyze(drawing("ada.jpg").into(), &options, Priority::Interactive).await.unwrap();
+    let large = analyze_drawing(&analyzer, "ada.jpg", &options).await;
     let alike = similarity(&found, &large);
     assert!(alike >= analyzer.engine().embedder().match_threshold, "{alike}");
 }
@@ -393,8 +382,7 @@ async fn device_operations_find_same_faces_as_cpu() {
     let device = analyzer_on_device(StandIn::Cpu, true).await;
     let cpu = analyzer_on_device(StandIn::None, false).await;
     assert!(device.engine().detects_frames());
-    let options =
-        AnalyzeOptions { rotate: Rotate::Auto, enhance: Enhance::Auto, ..AnalyzeOptions::default() };
+    let options = AnalyzeOptions { enhance: Enhance::Auto, ..rotating() };
     for name in ["ada.jpg", "turned_90.jpg", "small_pair.jpg", "view.jpg"] {
         let [a, b] = [&device, &cpu].map(|analyzer_on_device| {
             let bytes = drawing(name).into();

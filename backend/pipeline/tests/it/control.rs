@@ -93,9 +93,8 @@ fn kinds() -> Vec<String> {
 
 #[testing::test]
 async fn paused_crawl_starts_nothing_until_resumed() {
-    let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
-    let site = gated_site(&gate).await;
+    let (world, site) = (World::new().await, gated_site(&gate).await);
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
     let worker = world.worker("one");
     // The worker fetches four images at a time.
@@ -141,9 +140,8 @@ async fn crawl_cancellation_aborts_running_fetch() {
 
 #[testing::test]
 async fn paused_crawl_completes_after_last_job() {
-    let world = World::new().await;
+    let (world, site) = World::with_site().await;
     let gate = Arc::new(Semaphore::new(0));
-    let site = Site::start().await;
     site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).gated(&gate));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let worker = world.worker("one");
@@ -156,9 +154,8 @@ async fn paused_crawl_completes_after_last_job() {
 
 #[testing::test]
 async fn cancelled_crawl_skips_remaining_images() {
-    let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
-    let site = gated_site(&gate).await;
+    let (world, site) = (World::new().await, gated_site(&gate).await);
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
     let worker = world.worker("one");
     images_asked(&site, 4).await;
@@ -243,9 +240,8 @@ async fn reconcile_closes_cancelled_crawl_of_killed_process() {
 
 #[testing::test]
 async fn unclosed_job_of_cancelled_crawl_stores_nothing() {
-    let world = World::new().await;
+    let (world, site) = World::with_site().await;
     let gate = Arc::new(Semaphore::new(0));
-    let site = Site::start().await;
     site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).gated(&gate));
     world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
@@ -422,7 +418,7 @@ async fn crawl_waits_while_disk_is_full() {
     world.postponed(JobKind::ScanPage).await;
     worker.stop().await;
     assert!(site.requests().is_empty(), "nothing is fetched that cannot be stored");
-    world.ingest = with_space;
+    world.face_store = with_space;
     world.execute("update jobs set scheduled_at = now()").await;
     let worker = world.worker("two");
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);

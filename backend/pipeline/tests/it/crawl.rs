@@ -110,9 +110,8 @@ async fn refetches_unreadable_partial_transfer() {
     site.set("/ben.jpg", part(b"no"));
     site.set_series("/page", vec![page.clone(), page.clone(), Answer::html("")]);
     site.set("/short", page);
-    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
+    let progress = world.completed(&[site.url("/")], fast()).await;
 
-    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.pages), map([("fetched", 2), ("failed", 1)]));
     assert_eq!(counts(&progress.images), map([("processed", 1), ("failed", 1)]));
     assert_eq!(progress.reasons, [(Reason::IncompleteTransfer, 2)].into());
@@ -139,7 +138,7 @@ async fn stores_images_with_sources_faces_and_blobs() {
 
     let face = world.faces().await.into_iter().find(|face| face.image_id == ada.id).unwrap();
     let (model, embedding) = world.store.faces().embedding(face.id).await.unwrap();
-    assert_eq!((model, embedding.len()), (world.ingest.model_id(), 128));
+    assert_eq!((model, embedding.len()), (world.face_store.model_id(), 128));
     assert!(face.quality.unwrap()["overall"].as_f64().unwrap() > 0.0);
 
     let decode = |bytes: Option<bytes::Bytes>| pixels(&bytes.unwrap());
@@ -185,8 +184,7 @@ async fn crawl_respects_page_and_image_limits() {
     let links: String = (0..20).map(|i| format!("<a href=p{i}.html>x</a><img src=i{i}.jpg>")).collect();
     site.set("/", Answer::html(&links));
     let options = CrawlOptions { max_pages: 4, max_images: 3, ..fast() };
-    let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
-    assert_eq!(crawl.state, CrawlState::Completed);
+    let progress = world.completed(&[site.url("/")], options).await;
     assert_eq!(counts(&progress.pages), map([("fetched", 1), ("failed", 3)]));
     assert_eq!(counts(&progress.images), map([("failed", 3)]));
     // The page links to twenty pages and shows twenty images.
@@ -213,8 +211,7 @@ async fn endless_directory_does_not_starve_other_pages() {
     );
     site.set("/about.html", Answer::html("nothing"));
     let options = CrawlOptions { max_depth: 50, max_pages_per_directory: Some(5), ..fast() };
-    let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
-    assert_eq!(crawl.state, CrawlState::Completed);
+    let progress = world.completed(&[site.url("/")], options).await;
     // These are the seed, the page `about`, five pages of the calendar and five lists.
     assert_eq!(counts(&progress.pages), map([("fetched", 12)]));
     assert_eq!(site.asked("/about.html"), 1);
@@ -226,8 +223,7 @@ async fn endless_directory_does_not_starve_other_pages() {
 async fn image_file_seed_is_fetched_as_image() {
     let (world, site) = World::with_site().await;
     site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
-    let (crawl, progress) = world.crawl(&[site.url("/cora.jpg")], fast()).await;
-    assert_eq!(crawl.state, CrawlState::Completed);
+    let progress = world.completed(&[site.url("/cora.jpg")], fast()).await;
     assert_eq!(counts(&progress.pages), map([]));
     assert_eq!(counts(&progress.images), map([("processed", 1)]));
 }

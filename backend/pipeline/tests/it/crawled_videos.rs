@@ -1,10 +1,10 @@
 //! Videos that crawls find: pauses, deletions and hosts that are busy.
 
-use crate::stored_videos::{add, erase, film as repeated_film, when};
+use crate::stored_videos::{add, erase, film as repeated_film, videos, when};
 use crate::support::{Answer, Site, World, fast, wait_for};
 use crate::videos::decoder;
 use domain::{CrawlState, JobKind, Reason, VideoState};
-use pipeline::{CrawlOptions, Videos};
+use pipeline::CrawlOptions;
 use store::crawls::Crawl;
 use store::erasures::Target;
 use store::erasures::suppressions::Suppression;
@@ -90,13 +90,13 @@ async fn busy_video_host_postpones_fetch() {
 #[testing::test]
 async fn crawl_ends_after_last_video_is_cancelled_or_deleted() {
     let (world, site) = World::with_site().await;
-    let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
+    let control = videos(&world);
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
-    videos.cancel(&world.store, video.id).await.unwrap();
+    control.cancel(&world.store, video.id).await.unwrap();
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Completed);
 
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
-    world.commit(async |tx| videos.delete(tx, &world.store, video.id).await).await;
+    world.commit(async |tx| control.delete(tx, &world.store, video.id).await).await;
     world.crawls.reconcile().await.unwrap();
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Completed);
 
@@ -124,8 +124,8 @@ async fn unchanged_video_file_is_not_downloaded_again() {
         assert_eq!(again.original_id, Some(found[0].id));
     }
     // A file whose video was deleted is read again, and so is one that changed.
-    let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
-    world.commit(async |tx| videos.delete(tx, &world.store, found[0].id).await).await;
+    let control = videos(&world);
+    world.commit(async |tx| control.delete(tx, &world.store, found[0].id).await).await;
     assert_eq!(crawled_video(&world, &site).await.state, VideoState::Completed);
     site.set("/film.mkv", Answer::new("text/plain", "changed").etag("two"));
     assert_eq!(crawled_video(&world, &site).await.reason, Some(Reason::NotAVideo));
@@ -185,11 +185,9 @@ async fn unread_video_of_erased_page_is_not_found_again() {
     erase_address(&world, &site.url("/")).await;
     assert!(world.store.videos().get(video.id).await.is_err());
     site.set("/other", Answer::html("<video src=/film.mkv></video>"));
-    let crawl = world.create(&[site.url("/other")], CrawlOptions { videos: true, ..fast() }).await;
-    let worker = world.worker("pages");
-    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    let (crawl, _) = world.crawl(&[site.url("/other")], CrawlOptions { videos: true, ..fast() }).await;
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert!(video_of(&world, &crawl).await.is_none());
-    worker.stop().await;
 }
 
 #[testing::needs(video)]
@@ -219,11 +217,8 @@ async fn html_page_is_not_mistaken_for_video() {
     site.set("/", Answer::html("<h1>mdat and free films</h1><a href=/next>next</a>"));
     site.set("/next", Answer::new("", "<h1>free films</h1><a href=/last>last</a>"));
     site.set("/last", Answer::html("the end"));
-    let crawl = world.create(&[site.url("/")], CrawlOptions { videos: true, ..fast() }).await;
-    let worker = world.worker("pages");
-    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    world.completed(&[site.url("/")], CrawlOptions { videos: true, ..fast() }).await;
     assert_eq!(site.asked("/last"), 1);
-    worker.stop().await;
 }
 
 /// Lets jobs run that were postponed.
@@ -245,7 +240,7 @@ async fn video_waits_for_running_video_of_same_file() {
     let waiting = world.store.videos().get(second.id).await.unwrap();
     assert_eq!((waiting.state, waiting.original_id), (VideoState::Queued, Some(first.id)));
     // While it waits, the file is not fetched again.
-    world.execute("update jobs set scheduled_at = now() where state = 'available'").await;
+    run_postponed(&world).await;
     job_is_postponed(&world).await;
     assert_eq!(site.asked("/film.mkv"), 2);
     world.execute("update videos set state = 'failed', finished_at = now() where state = 'running'").await;
@@ -278,12 +273,12 @@ async fn refetches_file_after_its_video_failed() {
 #[testing::test]
 async fn paused_video_leaves_no_job_after_crawl_cancellation() {
     let (world, site) = World::with_site().await;
-    let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
+    let control = videos(&world);
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
-    videos.pause(&world.store, video.id).await.unwrap();
-    assert_eq!(videos.reconcile().await.unwrap(), 0);
+    control.pause(&world.store, video.id).await.unwrap();
+    assert_eq!(control.reconcile().await.unwrap(), 0);
     world.crawls.cancel(crawl.id).await.unwrap();
-    videos.reconcile().await.unwrap();
+    control.reconcile().await.unwrap();
     let mut tx = world.store.begin().await.unwrap();
     assert!(!world.queue.groups().is_live(tx.conn(), video.id).await.unwrap());
     assert!(!world.queue.groups().is_held(tx.conn(), video.id).await.unwrap());

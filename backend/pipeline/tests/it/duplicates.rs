@@ -26,8 +26,7 @@ async fn crawl(world: &World, dedupe: Dedupe) -> CrawlProgress {
     let smaller = crop::thumbnail(&decode("ada_small.jpg"), 240);
     site.set("/smaller.jpg", Answer::jpeg(encode::jpeg(&smaller, 85)));
     site.set("/other.jpg", Answer::jpeg(drawing("cora.jpg")));
-    let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { dedupe, ..fast() }).await;
-    assert_eq!(crawl.state, CrawlState::Completed);
+    let progress = world.completed(&[site.url("/")], CrawlOptions { dedupe, ..fast() }).await;
     progress
 }
 
@@ -359,12 +358,12 @@ async fn near_duplicate_is_suppressed_if_url_is_erased_meanwhile() {
 /// Returns a world whose service has a secret for sketches.
 async fn world_with_secret() -> World {
     let mut world = World::new().await;
-    world.ingest = with_secret(&world, "a secret that only the tests know");
+    world.face_store = with_secret(&world, "a secret that only the tests know");
     world
 }
 
-fn with_secret(world: &World, secret: &str) -> pipeline::Ingest {
-    world.ingest.clone().with_sketcher(Sketcher::new(pipeline::Secret::new(secret)))
+fn with_secret(world: &World, secret: &str) -> pipeline::FaceStore {
+    world.face_store.clone().with_sketcher(Sketcher::new(pipeline::Secret::new(secret)))
 }
 
 async fn delete_images(world: &World) {
@@ -382,7 +381,7 @@ async fn erase(world: &World, target: Target) {
     world.store.erasures().record(tx.conn(), &record).await.unwrap();
     let ids = (collection, record.id);
     let suppressed =
-        world.ingest.suppressor().suppress_planned(&mut tx, ids, &plan, Vec::new()).await.unwrap();
+        world.face_store.suppressor().suppress_planned(&mut tx, ids, &plan, Vec::new()).await.unwrap();
     assert!(suppressed > 0);
     let done = world.store.erasures().carry_out(tx.conn(), &plan).await.unwrap();
     tx.commit().await.unwrap();
@@ -475,7 +474,7 @@ async fn erasure_of_one_face_suppresses_no_other_face() {
 async fn near_images_are_suppressed_if_sketches_are_incomparable() {
     let (mut world, site) = (world_with_secret().await, Site::start().await);
     let names = erase_third(&world, &site).await;
-    world.ingest = with_secret(&world, "another secret, as long as the first");
+    world.face_store = with_secret(&world, "another secret, as long as the first");
     delete_images(&world).await;
     for name in names {
         let progress = crawl_one(&world, &site, &name, Dedupe::Near).await;

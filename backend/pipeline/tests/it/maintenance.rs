@@ -2,7 +2,7 @@
 //! clock of the process by an hour, as on hosts without time synchronisation.
 use crate::support::{Answer, Site, World, analyzer, fast, fast_politeness, wait_for};
 use bytes::Bytes;
-use pipeline::{AnalyzeOptions, CrawlOptions, Dedupe, Ingest, Maintenance, crawls};
+use pipeline::{AnalyzeOptions, CrawlOptions, Dedupe, FaceStore, Maintenance, crawls};
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
@@ -162,7 +162,7 @@ async fn image_is_stored_after_its_blobs_are_durable() {
     });
     world.blobs = Blobs::open_folder(&world.folder().join("gated"), disk.clone()).unwrap();
     let (store, queue) = (world.store.clone(), world.queue.clone());
-    world.ingest = Ingest::new(analyzer().await, store, world.blobs.clone(), queue).await.unwrap();
+    world.face_store = FaceStore::new(analyzer().await, store, world.blobs.clone(), queue).await.unwrap();
     let site = Site::start().await;
     site.set("/", Answer::html("<img src=ada.jpg>"));
     site.set("/ada.jpg", Answer::jpeg(testing::drawing("ada_small.jpg")));

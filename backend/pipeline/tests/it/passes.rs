@@ -1,5 +1,5 @@
 //! Tests the passes `single`, `auto` and `thorough` with both families of detectors.
-use crate::support::{analyzer, analyzer_on, pixels};
+use crate::support::{analyze, analyzer, analyzer_on, pixels};
 use inference::Priority;
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const LEAN: AnalyzeOptions = AnalyzeOptions {
 
 async fn look(analyzer: &Analyzer, bytes: Vec<u8>, passes: Passes) -> Analysis {
     let options = AnalyzeOptions { passes: Some(passes), ..LEAN };
-    analyzer.analyze(bytes.into(), &options, Priority::Interactive).await.unwrap()
+    analyze(analyzer, bytes, &options).await
 }
 
 fn boxes(analysis: &Analysis) -> Vec<Rect> {
@@ -300,7 +300,7 @@ async fn first_look_scales_with_requested_canvas() {
     let analyzer = analyzer_on("compact").await;
     let picture = small_face(&analyzer, &image("view.jpg"), image("obama.jpg"), 900, 24.0).await;
     let options = AnalyzeOptions { det_size: Some(1280), passes: Some(Passes::Auto), ..LEAN };
-    let found = analyzer.analyze(picture.into(), &options, Priority::Interactive).await.unwrap();
+    let found = analyze(&analyzer, picture, &options).await;
     assert_eq!(found.faces.len(), 1);
 }
 

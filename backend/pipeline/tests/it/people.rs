@@ -2,6 +2,7 @@
 
 use crate::support::{World, wait_for};
 use domain::ClusteringState;
+use pipeline::people::reembed::reembed;
 use pipeline::{AnalyzeOptions, Clusters, Dedupe};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use store::people::SubjectFilter;
@@ -71,7 +72,7 @@ async fn store_all(world: &World, read: Read, files: &[&'static str]) -> HashMap
 
 async fn cluster(world: &World, threshold: f32) -> store::people::clusters::Clustering {
     let collection = world.store.collections().get("default").await.unwrap().id;
-    let model_id = world.ingest.model_id();
+    let model_id = world.face_store.model_id();
     let scope = ClusterScope { collection_id: collection, model_id, any_quality: true };
     let clusters = Clusters::new(world.store.clone(), world.queue.clone());
     let (run, new) = clusters.begin(&scope, threshold).await.unwrap();
@@ -124,9 +125,8 @@ async fn photographs_of_one_person_form_one_cluster() {
 /// known people.
 async fn cluster_of_each(pictures: &[(&'static str, &str)], crowd: [&'static str; 2], read: Read) {
     let world = World::new().await;
-    let embedder = world.ingest.analyzer().engine().embedder();
-    let threshold =
-        pipeline::people::clusters::default_threshold(embedder.match_threshold, embedder.cluster_margin);
+    let embedder = world.face_store.analyzer().engine().embedder();
+    let threshold = pipeline::default_threshold(embedder.match_threshold, embedder.cluster_margin);
     let files: Vec<&str> = pictures.iter().map(|(file, _)| *file).collect();
     // The first run processes about half of the images and one group image, the second run the
     // rest. The second run must add to the existing clusters.
@@ -198,10 +198,10 @@ async fn reembedding_computes_embeddings_from_chips() {
 
     let stop = CancellationToken::new();
     stop.cancel();
-    let nothing = world.ingest.reembed(collection, &stop, |_| ()).await.unwrap();
+    let nothing = reembed(&world.face_store, collection, &stop, |_| ()).await.unwrap();
     assert_eq!((nothing.done, nothing.left.len()), (0, 0));
     let go = CancellationToken::new();
-    let done = world.ingest.reembed(collection, &go, |_| ()).await.unwrap();
+    let done = reembed(&world.face_store, collection, &go, |_| ()).await.unwrap();
     assert_eq!((done.done as i64, done.left.len()), (count - 2, 2));
     let reasons: BTreeMap<Uuid, &str> = done.left.iter().map(|left| (left.face_id, left.reason)).collect();
     assert_eq!(reasons, BTreeMap::from([(lost, "chip_missing"), (never, "no_chip")]));
@@ -211,11 +211,11 @@ async fn reembedding_computes_embeddings_from_chips() {
             assert_eq!(now.len(), 3, "no face is lost, and none is changed without a chip");
             continue;
         }
-        assert_eq!(model, world.ingest.model_id());
+        assert_eq!(model, world.face_store.model_id());
         let cosine: f32 = embedding.iter().zip(&now).map(|(a, b)| a * b).sum();
         assert!(cosine > 0.999, "{cosine}");
     }
-    let again = world.ingest.reembed(collection, &go, |_| ()).await.unwrap();
+    let again = reembed(&world.face_store, collection, &go, |_| ()).await.unwrap();
     assert_eq!((again.done, again.left.len()), (0, 2), "a finished face is not processed again");
 }
 

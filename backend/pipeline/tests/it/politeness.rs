@@ -15,10 +15,17 @@ async fn host_is_fetched_after_robots_txt_recovers() {
     site.set_series("/robots.txt", vec![Answer::status(500), Answer::status(502), Answer::status(404)]);
     site.set("/", Answer::html("<img src=cora.jpg>"));
     site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
-    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!(crawl.state, CrawlState::Completed);
+    let progress = world.completed(&[site.url("/")], fast()).await;
     assert_eq!(counts(&progress.images), [("processed", 1)].into());
     assert_eq!(site.requests()[..4], ["/robots.txt", "/robots.txt", "/robots.txt", "/"]);
+}
+
+/// Asserts that a crawl requests only the robots.txt of the site.
+async fn assert_blocked(world: &World, site: &Site) {
+    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(crawl.state, CrawlState::Failed);
+    assert_eq!(progress.reasons, [(Reason::RobotsUnavailable, 1)].into());
+    assert!(site.requests().iter().all(|path| path == "/robots.txt"), "{:?}", site.requests());
 }
 
 #[testing::test]
@@ -26,10 +33,7 @@ async fn unavailable_robots_txt_blocks_host() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set("/robots.txt", Answer::status(500));
     site.set("/", Answer::html("<img src=cora.jpg>"));
-    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!(crawl.state, CrawlState::Failed);
-    assert_eq!(progress.reasons.get(&Reason::RobotsUnavailable), Some(&1));
-    assert!(site.requests().iter().all(|path| path == "/robots.txt"), "{:?}", site.requests());
+    assert_blocked(&world, &site).await;
 }
 
 #[testing::test]
@@ -47,20 +51,14 @@ async fn robots_txt_with_false_encoding_is_read_or_rejected() {
     let site = Site::start().await;
     let noise = Answer::new("text/plain", vec![0xff; 200]).header("content-encoding", "gzip");
     site.set("/robots.txt", noise);
-    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!(crawl.state, CrawlState::Failed);
-    assert_eq!(progress.reasons.get(&Reason::RobotsUnavailable), Some(&1), "{:?}", progress.reasons);
-    assert!(site.requests().iter().all(|path| path == "/robots.txt"), "{:?}", site.requests());
+    assert_blocked(&world, &site).await;
 }
 
 #[testing::test]
 async fn incomplete_robots_txt_blocks_host() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\n").breaking_off());
-    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!(crawl.state, CrawlState::Failed);
-    assert_eq!(progress.reasons, [(Reason::RobotsUnavailable, 1)].into());
-    assert!(site.requests().iter().all(|path| path == "/robots.txt"), "{:?}", site.requests());
+    assert_blocked(&world, &site).await;
 }
 
 #[testing::test]
@@ -141,8 +139,7 @@ async fn image_requests_follow_referrer_policy() {
     site.set("/closed", closed.header("referrer-policy", "no-referrer"));
     site.set_default(Answer::jpeg(drawing("cora.jpg")));
     images.set_default(Answer::jpeg(drawing("cora_2.jpg")));
-    let (crawl, _) = world.crawl(&[site.url("/page")], fast()).await;
-    assert_eq!(crawl.state, CrawlState::Completed);
+    world.completed(&[site.url("/page")], fast()).await;
     assert_eq!(site.referer("/page"), None);
     assert_eq!(site.referer("/own.jpg"), Some(site.url("/page")));
     assert_eq!(images.referer("/other.jpg"), Some(site.url("/")));

@@ -1,6 +1,6 @@
 //! Tests the learned quality score in combination with the computed measures, and faces that are
 //! not upright in their image.
-use crate::support::{Answer, World, analyzer, analyzer_on, fast, pixels};
+use crate::support::{Answer, World, analyze, analyzer, analyzer_on, fast, pixels, rotating};
 use inference::{Engine, Manifest, Priority, ResolvedPack};
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Dedupe, Ingested, Passes, Rotate};
 use store::images::ImageFilter;
@@ -27,15 +27,20 @@ fn start_with(learned: bool, queue_capacity: usize) -> Analyzer {
     Analyzer::new(Engine::start(&config, &pack).unwrap(), analysis)
 }
 
-/// Analyses an image of three faces that have three different learned scores.
-async fn analyze_three(analyzer: &Analyzer, quality: bool) -> Analysis {
-    let mut image = Canvas::from_raw(640, 480, [70, 80, 60].repeat(640 * 480)).unwrap();
-    for (column, row, identity) in [(3, 2, 7), (12, 9, 8), (8, 4, 9)] {
+/// Returns an image of 640 x `height` pixels with faces: column, row and identity.
+fn faces(height: u32, faces: impl IntoIterator<Item = (u32, u32, u32)>) -> Vec<u8> {
+    let mut image = Canvas::from_raw(640, height, [70, 80, 60].repeat(640 * height as usize)).unwrap();
+    for (column, row, identity) in faces {
         draw_face(&mut image, column, row, identity);
     }
-    let frame = Frame::new(640, 480, image.into_raw()).unwrap();
+    encode::png(&Frame::new(640, height, image.into_raw()).unwrap())
+}
+
+/// Analyses an image of three faces that have three different learned scores.
+async fn analyze_three(analyzer: &Analyzer, quality: bool) -> Analysis {
+    let image = faces(480, [(3, 2, 7), (12, 9, 8), (8, 4, 9)]);
     let options = AnalyzeOptions { quality, chips: true, ..AnalyzeOptions::default() };
-    analyzer.analyze(encode::png(&frame).into(), &options, Priority::Interactive).await.unwrap()
+    analyze(analyzer, image, &options).await
 }
 
 fn means(chip: &Frame) -> [f32; 3] {
@@ -77,13 +82,9 @@ async fn learned_quality_score_comes_from_own_chip() {
 #[testing::test]
 async fn crowd_faces_keep_their_own_results() {
     let analyzer = tokio::task::spawn_blocking(|| start(true)).await.unwrap();
-    let mut image = Canvas::from_raw(640, 640, [70, 80, 60].repeat(640 * 640)).unwrap();
-    for number in 0..81 {
-        draw_face(&mut image, 1 + 2 * (number % 9), 1 + 2 * (number / 9), number);
-    }
-    let crowd = bytes::Bytes::from(encode::png(&Frame::new(640, 640, image.into_raw()).unwrap()));
+    let crowd = faces(640, (0..81).map(|number| (1 + 2 * (number % 9), 1 + 2 * (number / 9), number)));
     let options = AnalyzeOptions { chips: true, ..AnalyzeOptions::default() };
-    let found = analyzer.analyze(crowd.clone(), &options, Priority::Interactive).await.unwrap();
+    let found = analyze(&analyzer, crowd.clone(), &options).await;
     assert_eq!(found.faces.len(), 81);
     for face in &found.faces {
         let chip = face.chip.as_ref().unwrap();
@@ -92,7 +93,7 @@ async fn crowd_faces_keep_their_own_results() {
         let alone = analyzer.engine().embed(chip.clone(), Priority::Interactive).await.unwrap().output;
         assert!(face.embedding.as_ref().unwrap().similarity(&alone) > Some(0.9999));
     }
-    let lean = analyzer.analyze(crowd, &AnalyzeOptions::default(), Priority::Interactive).await.unwrap();
+    let lean = analyze(&analyzer, crowd, &AnalyzeOptions::default()).await;
     assert!(lean.faces.iter().all(|face| face.chip.is_none() && face.embedding.is_some()));
 }
 
@@ -101,26 +102,13 @@ async fn crowd_faces_keep_their_own_results() {
 #[testing::test]
 async fn concurrent_crowds_are_all_analysed() {
     let analyzer = tokio::task::spawn_blocking(|| start_with(true, 4)).await.unwrap();
-    let mut image = Canvas::from_raw(640, 480, [70, 80, 60].repeat(640 * 480)).unwrap();
-    for number in 0..12 {
-        draw_face(&mut image, 1 + 3 * (number % 6), 2 + 5 * (number / 6), number);
-    }
-    let crowd = bytes::Bytes::from(encode::png(&Frame::new(640, 480, image.into_raw()).unwrap()));
+    let crowd = faces(480, (0..12).map(|number| (1 + 3 * (number % 6), 2 + 5 * (number / 6), number)));
     let options = AnalyzeOptions::default();
-    let images = (0..4).map(|_| analyzer.analyze(crowd.clone(), &options, Priority::Interactive));
+    let images = (0..4).map(|_| analyze(&analyzer, crowd.clone(), &options));
     for found in futures::future::join_all(images).await {
-        let found = found.unwrap();
         assert_eq!(found.faces.len(), 12);
         assert!(found.faces.iter().all(|face| face.embedding.is_some()));
     }
-}
-
-async fn analyze(analyzer: &Analyzer, bytes: Vec<u8>, options: &AnalyzeOptions) -> Analysis {
-    analyzer.analyze(bytes.into(), options, Priority::Interactive).await.unwrap()
-}
-
-fn rotating() -> AnalyzeOptions {
-    AnalyzeOptions { rotate: Rotate::Auto, ..AnalyzeOptions::default() }
 }
 
 /// Returns the photograph rotated clockwise by `degrees`.

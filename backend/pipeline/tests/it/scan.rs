@@ -5,7 +5,7 @@ use domain::{CrawlKind, CrawlState, Reason};
 use inference::Priority;
 use pipeline::crawls::Reconciled;
 use pipeline::{
-    AnalyzeOptions, Analyzer, ChangeError, Dedupe, Ingest, IngestError, Ingested, Scan, StoredFaces,
+    AnalyzeOptions, Analyzer, ChangeError, Dedupe, FaceStore, IngestError, Ingested, Scan, StoredFaces,
     Thumbnails,
 };
 use store::StoreError;
@@ -23,7 +23,7 @@ async fn scan_records_every_file_in_ledger() {
 
     let seeds = [folder.path().display().to_string()];
     let options = AnalyzeOptions::default();
-    let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Near, options).await.unwrap();
+    let scan = Scan::begin(world.face_store.clone(), "default", &seeds, Dedupe::Near, options).await.unwrap();
     assert_eq!(scan.crawl().kind, CrawlKind::Scan);
     let rows = scan.add(&files).await.unwrap();
     assert_eq!(rows.len(), 6);
@@ -65,7 +65,7 @@ async fn stores_only_passed_faces_if_configured() {
     let rows = scan.add(&["/x/crowd.jpg"]).await.unwrap();
     let crowd = bytes::Bytes::from(drawing("crowd.jpg"));
     let options = AnalyzeOptions::default();
-    let found = world.ingest.analyzer().analyze(crowd.clone(), &options, Priority::Background).await;
+    let found = world.face_store.analyzer().analyze(crowd.clone(), &options, Priority::Background).await;
     let found = found.unwrap().faces;
     let passed = found.iter().filter(|face| face.quality.as_ref().unwrap().passed).count();
     assert!(passed > 0 && passed < found.len(), "{passed} of {} pass", found.len());
@@ -126,9 +126,9 @@ async fn thumbnail_setting_selects_images() {
     {
         let world = World::new().await;
         let config = pipeline::Config { thumbnails, ..pipeline::Config::default() };
-        let analyzer = Analyzer::new(world.ingest.analyzer().engine().clone(), config.clone());
+        let analyzer = Analyzer::new(world.face_store.analyzer().engine().clone(), config.clone());
         let (store, blobs, queue) = (world.store.clone(), world.blobs.clone(), world.queue.clone());
-        let ingest = Ingest::new(analyzer, store, blobs, queue).await.unwrap();
+        let ingest = FaceStore::new(analyzer, store, blobs, queue).await.unwrap();
         let (seeds, options) = (["/x".to_owned()], config.storing_options());
         let scan = Scan::begin(ingest, "default", &seeds, Dedupe::Near, options).await.unwrap();
         for (name, faces, wanted) in [("ada.jpg", 1, of_a_portrait), ("view.jpg", 0, of_a_view)] {

@@ -6,7 +6,7 @@ use crate::videos::{decoder, open_when_free};
 use domain::{Reason, VideoState};
 use pipeline::scan::ScannedVideo;
 use pipeline::videos::store::{StoredVideo, VideoFile, VideoReader};
-use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan, VideoRequest, Videos};
+use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan, VideoRequest};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::path::Path;
@@ -196,6 +196,7 @@ async fn live_video_with_erased_faces_ends_without_url() {
         if completes {
             let reader = VideoReader::Scan(video.scan_id.unwrap());
             let stored = StoredVideo {
+                faces: &world.face_store,
                 id: video.id,
                 collection: video.collection_id,
                 sha256: video.sha256.as_deref().unwrap().try_into().unwrap(),
@@ -204,10 +205,9 @@ async fn live_video_with_erased_faces_ends_without_url() {
                 last_track: video.last_track.unsigned_abs(),
                 unidentified: video.unidentified.unsigned_abs(),
             };
-            world.ingest.finish_video(&stored, None, None).await.unwrap();
+            stored.finish(None, None).await.unwrap();
         } else {
-            let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
-            videos.cancel(&world.store, video.id).await.unwrap();
+            videos(&world).cancel(&world.store, video.id).await.unwrap();
         }
         let ended = world.store.videos().get(video.id).await.unwrap();
         assert_eq!(ended.state == VideoState::Completed, completes);

@@ -52,8 +52,7 @@ async fn reads_sitemaps_from_robots_txt_and_announced_feeds() {
     site.set("/news.rss", Answer::new("application/rss+xml", feed));
     site.set("/post.html", Answer::html("nothing"));
 
-    let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { max_depth: 2, ..fast() }).await;
-    assert_eq!(crawl.state, CrawlState::Completed);
+    let progress = world.completed(&[site.url("/")], CrawlOptions { max_depth: 2, ..fast() }).await;
     assert_eq!(counts(&progress.pages), [("fetched", 7)].into());
     assert_eq!(counts(&progress.images), [("failed", 4)].into());
     let pages = ["/", "/a.html", "/maps/index", "/maps/1.xml", "/hidden.html", "/news.rss", "/post.html"];
@@ -102,8 +101,7 @@ async fn nested_sitemap_indexes_have_depth_limit() {
     for i in 0..9 {
         site.set(&format!("/{i}.xml"), index(&[site.url(&format!("/{}.xml", i + 1))]));
     }
-    let (crawl, _) = world.crawl(&[site.url("/0.xml")], fast()).await;
-    assert_eq!(crawl.state, CrawlState::Completed);
+    world.completed(&[site.url("/0.xml")], fast()).await;
     assert_eq!(asked(&site), set(["/robots.txt", "/0.xml", "/1.xml", "/2.xml", "/3.xml"]));
 }
 
@@ -161,8 +159,7 @@ async fn sitemap_over_page_size_limit_is_fetched_again() {
     site.set("/small.xml", with(4 << 20));
     site.set("/large.xml", with(6 << 20));
     site.set("/page", Answer::html("nothing"));
-    let (crawl, progress) = world.crawl(&[site.url("/small.xml"), site.url("/large.xml")], fast()).await;
-    assert_eq!(crawl.state, CrawlState::Completed);
+    let progress = world.completed(&[site.url("/small.xml"), site.url("/large.xml")], fast()).await;
     assert_eq!(counts(&progress.pages), [("fetched", 3)].into());
     assert_eq!((site.asked("/small.xml"), site.asked("/large.xml")), (1, 2));
 }

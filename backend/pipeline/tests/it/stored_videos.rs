@@ -1,9 +1,8 @@
 //! Videos that are stored: their tracks, interruptions, erasures and deletions.
 
 use crate::support::{Answer, World, wait_for};
-use crate::videos::decoder;
+use crate::videos::{analyze_file, decoder};
 use domain::{JobKind, Reason, VideoState};
-use inference::Priority;
 use pipeline::{Added, Rotate, Upload, VideoLimits, VideoOptions, VideoRequest, Videos};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -120,9 +119,8 @@ async fn stored_video_matches_analysis() {
 
     let options = VideoOptions { sampling: REQUEST.sampling, ..VideoOptions::default() };
     let file = File::open(&path).unwrap();
-    let analyzer = world.ingest.analyzer();
     let analysis =
-        analyzer.analyze_video(&decoder(), file, &options, Priority::Background, &mut ()).await.unwrap();
+        analyze_file(world.face_store.analyzer(), &decoder(), &options, file, &mut ()).await.unwrap();
     let stored = tracks(&world, id).await;
     let known: Vec<_> = analysis.tracks.iter().filter(|track| track.person.is_some()).collect();
     assert_eq!(stored.len(), known.len());
@@ -412,7 +410,7 @@ async fn video_restarts_from_beginning_under_another_model() {
     assert!(numbers.is_sorted() && numbers[0] == 1, "{numbers:?}");
     for face in world.faces().await {
         let (model, _) = world.store.faces().embedding(face.id).await.unwrap();
-        assert_eq!(model, world.ingest.model_id());
+        assert_eq!(model, world.face_store.model_id());
     }
 }
 
@@ -426,7 +424,7 @@ async fn video_waits_while_disk_is_full() {
     worker.stop().await;
     let waiting = world.store.videos().get(id).await.unwrap();
     assert_eq!((waiting.state, waiting.reason), (VideoState::Queued, None));
-    world.ingest = with_space;
+    world.face_store = with_space;
     world.execute("update jobs set scheduled_at = now()").await;
     let worker = world.video_worker("two", decoder());
     assert_eq!(ended(&world, id).await.state, VideoState::Completed);

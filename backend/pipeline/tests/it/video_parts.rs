@@ -4,7 +4,8 @@ use crate::support::analyzer;
 use crate::videos::decoder;
 use inference::Priority;
 use pipeline::{
-    Analyzer, FrameFaces, Resume, VideoAnalyzeError, VideoOptions, VideoPart, VideoParts, VideoTrack,
+    Analyzer, FrameFaces, Resume, VideoAnalyzeError, VideoAnalyzer, VideoOptions, VideoPart, VideoParts,
+    VideoTrack,
 };
 use std::fs::File;
 use std::path::Path;
@@ -39,9 +40,9 @@ impl VideoParts for Kept {
 
 async fn analyze(analyzer: &Analyzer, path: &Path, options: &VideoOptions, resume: Option<Resume>) -> Kept {
     let (mut kept, file) = (Kept::default(), File::open(path).unwrap());
-    let analyzed =
-        analyzer.analyze_parts(&decoder(), file, options, Priority::Background, resume, &mut kept).await;
-    let end = analyzed.unwrap();
+    let decoder = &decoder();
+    let video = VideoAnalyzer { analyzer, decoder, options, priority: Priority::Background };
+    let end = video.analyze_parts(file, resume, &mut kept).await.unwrap();
     assert_eq!((end.frames, end.damage), (kept.parts.last().unwrap().frames, None));
     assert!(kept.times.is_sorted_by(|a, b| a < b));
     kept

@@ -2,7 +2,10 @@
 
 use crate::support::analyzer;
 use inference::Priority;
-use pipeline::{FrameFaces, Rotate, VideoAnalysis, VideoAnalyzeError, VideoOptions, VideoProgress};
+use pipeline::{
+    Analyzer, FrameFaces, Rotate, VideoAnalysis, VideoAnalyzeError, VideoAnalyzer, VideoOptions,
+    VideoProgress,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use testing::film::{Codec, Container, Encoding, Film, MovieIndex, Truth};
@@ -70,10 +73,20 @@ async fn analyze_with(
     film.encode(encoding, &path).unwrap();
     let (analyzer, file) = (analyzer().await, File::open(&path).unwrap());
     let mut times = Times::default();
-    let analysis =
-        analyzer.analyze_video(&decoder(), file, options, Priority::Background, &mut times).await.unwrap();
+    let analysis = analyze_file(&analyzer, &decoder(), options, file, &mut times).await.unwrap();
     assert_eq!((times.opened, times.seen.len() as u64), (1, analysis.frames));
     (analysis, times, film.truth(encoding))
+}
+
+pub(crate) async fn analyze_file(
+    analyzer: &Analyzer,
+    decoder: &Decoder,
+    options: &VideoOptions,
+    file: File,
+    progress: &mut dyn VideoProgress,
+) -> Result<VideoAnalysis, VideoAnalyzeError> {
+    let priority = Priority::Background;
+    VideoAnalyzer { analyzer, decoder, options, priority }.analyze(file, progress).await
 }
 
 /// Returns the true boxes at the analysed times. The identity is that of the person, or, with
@@ -290,22 +303,16 @@ async fn truncated_video_is_analysed_and_reported() {
     file.set_len(file.metadata().unwrap().len() / 2).unwrap();
     let decoder = decoder();
     let analyzer = analyzer().await;
-    let analysis = analyzer
-        .analyze_video(&decoder, file, &options(Sampling::Fps(2.0)), Priority::Background, &mut ())
-        .await
-        .unwrap();
+    let analyze = async |options, file| analyze_file(&analyzer, &decoder, &options, file, &mut ()).await;
+    let analysis = analyze(options(Sampling::Fps(2.0)), file).await.unwrap();
     assert!(analysis.damage.is_some_and(|damage| damage.truncated));
     assert!(analysis.frames > 5 && analysis.people > 0);
     let again = File::open(&path).unwrap();
-    let closer =
-        analyzer.analyze_video(&decoder, again, &refined(), Priority::Background, &mut ()).await.unwrap();
+    let closer = analyze(refined(), again).await.unwrap();
     assert!(closer.damage.is_some_and(|damage| damage.truncated));
     assert!(closer.frames > analysis.frames && closer.people > 0, "{}", closer.frames);
     let empty = tempfile::tempfile().unwrap();
-    let error = analyzer
-        .analyze_video(&decoder, empty, &options(Sampling::Auto), Priority::Background, &mut ())
-        .await
-        .unwrap_err();
+    let error = analyze(options(Sampling::Auto), empty).await.unwrap_err();
     assert!(matches!(error, VideoAnalyzeError::Video(VideoError::NotAVideo)), "{error}");
     assert_eq!(error.reason(), domain::Reason::NotAVideo);
 }
@@ -331,7 +338,7 @@ async fn dropping_analysis_ends_decoder_process() {
     let analyzer = analyzer().await;
     let analysis = tokio::spawn(async move {
         let (file, options) = (tempfile::tempfile().unwrap(), options(Sampling::Auto));
-        analyzer.analyze_video(&decoder, file, &options, Priority::Background, &mut ()).await
+        analyze_file(&analyzer, &decoder, &options, file, &mut ()).await
     });
     let read_line = move || {
         let mut pipe = std::io::BufReader::new(File::open(fifo).unwrap());

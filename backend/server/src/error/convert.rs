@@ -3,7 +3,6 @@ use super::{ApiError, Code};
 use crate::request;
 use crawler::FetchError;
 use inference::RunError;
-use pipeline::people::clusters::ClusterError;
 use pipeline::people::enrol::EnrolError;
 use pipeline::{AnalyzeError, ChangeError, CrawlError, Exhausted, IngestError, VideoAnalyzeError};
 use queue::QueueError;
@@ -187,15 +186,6 @@ impl From<EnrolError> for ApiError {
             EnrolError::Quality(reasons) => Self::new(Code::LowQuality, "the face does not meet the profile")
                 .field("image")
                 .errors(reasons),
-        }
-    }
-}
-
-impl From<ClusterError> for ApiError {
-    fn from(error: ClusterError) -> Self {
-        match error {
-            ClusterError::Store(error) => error.into(),
-            ClusterError::Queue(error) => error.into(),
         }
     }
 }

@@ -11,10 +11,9 @@ use anyhow::Context;
 use bytes::Bytes;
 use domain::{Reason, Unprocessed};
 use futures::{StreamExt, TryStreamExt, stream};
-use pipeline::images::ingest::IngestError;
 use pipeline::scan::{Scan, ScannedVideo};
 use pipeline::videos::store::VideoFile;
-use pipeline::{AnalyzeOptions, Ingested};
+use pipeline::{AnalyzeOptions, IngestError, Ingested};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read};
@@ -48,7 +47,7 @@ pub(super) async fn run(
     let seeds: Vec<String> = found.inputs.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     let options = AnalyzeOptions { rotate: args.rotate(), ..settings.pipeline().storing_options() };
     let scan =
-        Scan::begin(foundation.ingest.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
+        Scan::begin(foundation.face_store.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
     let mut video_time = Duration::ZERO;
     let result = async {
         let files = feed(settings, &scan, &found, signal).await?;

@@ -8,10 +8,10 @@
 //! The limit on concurrent jobs grows with every fast response of the host. At most two jobs wait
 //! for a slow host, regardless of the number of its queued pages, so that jobs of other hosts can
 //! run.
+use crate::admission::places::RetryTimes;
 use crate::crawls::Config;
-use crawler::FetchError;
 use crawler::pace::{Bounds, Pace, RequestEnd};
-use crawler::urls;
+use crawler::{FetchError, HopPolicy, urls};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -250,8 +250,7 @@ struct HostState {
     allowed: usize,
     /// Whether a job waits for the host's next permit.
     waited_for: bool,
-    /// The latest retry time assigned to a rejected job.
-    last_retry_time: Instant,
+    retries: RetryTimes,
 }
 
 impl HostConcurrency {
@@ -262,10 +261,7 @@ impl HostConcurrency {
                 state.in_flight += 1;
                 return Ok(ConcurrencyPermit { hosts: Arc::clone(self), host: host.to_owned() });
             }
-            let now = Instant::now();
-            let next = state.last_retry_time.max(now) + RETRY_INTERVAL;
-            state.last_retry_time = if next > now + MAX_RETRY_WAIT { now + RETRY_INTERVAL } else { next };
-            Err(state.last_retry_time - now)
+            Err(state.retries.next())
         })
     }
 
@@ -296,7 +292,7 @@ impl HostConcurrency {
             in_flight: 0,
             allowed: MIN_CONCURRENCY,
             waited_for: false,
-            last_retry_time: Instant::now(),
+            retries: RetryTimes::new(RETRY_INTERVAL, MAX_RETRY_WAIT),
         };
         update(hosts.entry(host.to_owned()).or_insert_with(new))
     }
@@ -315,7 +311,6 @@ impl Drop for ConcurrencyPermit {
     }
 }
 
-/// The slot of a job that waits for a host's permit.
 pub(crate) struct WaitSlot<'a> {
     hosts: &'a HostConcurrency,
     host: &'a str,
@@ -365,6 +360,36 @@ impl PermitGuard {
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let throttle = self.throttle.clone();
         Some(runtime.spawn(async move { throttle.end(permit, outcome).await }))
+    }
+}
+
+/// The policy of a fetch for which only the delay of each host applies: of a robots.txt, of an
+/// address of a video that a caller named, and of the files of its playlist. Without the delay, a
+/// caller or a playlist could make the service send many requests to someone else's host.
+pub(crate) struct Paced<'a> {
+    throttle: &'a HostThrottle,
+    own_delay: Option<RequestedDelay>,
+    permit_guard: PermitGuard,
+}
+
+impl<'a> Paced<'a> {
+    pub(crate) fn new(throttle: &'a Arc<HostThrottle>, own_delay: Option<RequestedDelay>) -> Self {
+        Self { throttle, own_delay, permit_guard: PermitGuard::new(throttle.clone()) }
+    }
+}
+
+#[async_trait::async_trait]
+impl HopPolicy for Paced<'_> {
+    async fn admit(&self, url: &Url) -> Result<(), FetchError> {
+        self.permit_guard.acquire(url, self.throttle.delay(self.own_delay, None)).await
+    }
+
+    async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
+        self.permit_guard.end(status, retry_after, took).await;
+    }
+
+    fn abandoned(&self, _url: &Url) {
+        self.permit_guard.abandon();
     }
 }
 

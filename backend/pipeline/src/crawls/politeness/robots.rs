@@ -1,11 +1,11 @@
 //! Reads the robots.txt of a host from memory, from the database, or from the host. The crate
 //! `crawler` parses it.
 
-use super::host_throttle::{HostThrottle, RequestedDelay};
+use super::host_throttle::{HostThrottle, Paced, RequestedDelay};
+use crate::admission::budget::HeldBytes;
 use crate::crawls::Config;
-use crate::crawls::politeness::host_throttle::PermitGuard;
 use crawler::fetch::{ConnectError, Kind};
-use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
+use crawler::{FetchError, Fetcher, Request, Robots};
 use domain::Reason;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,26 +51,7 @@ struct Entry {
     answer: Answer,
     until: Instant,
     /// The part of the cache's bytes that this entry uses.
-    _share: Arc<Share>,
-}
-
-/// Bytes that are included in the cache's total until this value is dropped.
-struct Share {
-    bytes: usize,
-    total: Arc<AtomicUsize>,
-}
-
-impl Share {
-    fn of(bytes: usize, total: &Arc<AtomicUsize>) -> Self {
-        total.fetch_add(bytes, Ordering::Relaxed);
-        Self { bytes, total: total.clone() }
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
+    _share: Arc<HeldBytes>,
 }
 
 #[derive(Clone)]
@@ -82,7 +63,6 @@ enum Answer {
     Unreachable(NoResponse),
 }
 
-/// Why a host did not respond.
 #[derive(Clone, Copy)]
 enum NoResponse {
     Dns,
@@ -199,11 +179,7 @@ impl RobotsCache {
         robots_url.set_path("/robots.txt");
         robots_url.set_query(None);
         robots_url.set_fragment(None);
-        let hops = ThrottleOnly {
-            throttle: &self.throttle,
-            own_delay,
-            permit_guard: PermitGuard::new(self.throttle.clone()),
-        };
+        let hops = Paced::new(&self.throttle, own_delay);
         let fetched = self.fetcher.fetch(Request::new(robots_url, Kind::Robots), &hops).await;
         let record =
             |status: u16, body| RobotsRecord { status: i32::from(status), body, age: Duration::ZERO };
@@ -257,7 +233,7 @@ impl RobotsCache {
                 }
             }
         };
-        let share = Arc::new(Share::of(bytes, &self.bytes));
+        let share = Arc::new(HeldBytes::new(&self.bytes, bytes));
         Entry { answer, until: Instant::now() + left.min(MEMORY_TTL), _share: share }
     }
 
@@ -292,27 +268,5 @@ impl Answer {
             Self::Unavailable => Err(FetchError::Refused(Reason::RobotsUnavailable)),
             Self::Unreachable(why) => Err(why.error()),
         }
-    }
-}
-
-/// The policy for a fetch of robots.txt itself: it needs a host permit and no other permission.
-struct ThrottleOnly<'a> {
-    throttle: &'a HostThrottle,
-    own_delay: Option<RequestedDelay>,
-    permit_guard: PermitGuard,
-}
-
-#[async_trait::async_trait]
-impl HopPolicy for ThrottleOnly<'_> {
-    async fn admit(&self, url: &Url) -> Result<(), FetchError> {
-        self.permit_guard.acquire(url, self.throttle.delay(self.own_delay, None)).await
-    }
-
-    async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
-        self.permit_guard.end(status, retry_after, took).await;
-    }
-
-    fn abandoned(&self, _url: &Url) {
-        self.permit_guard.abandon();
     }
 }

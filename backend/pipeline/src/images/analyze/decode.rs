@@ -2,7 +2,7 @@
 //! of threads. The decoders are in the crate `vision`; ffmpeg, which decodes some formats, is run
 //! by the crate `video`.
 use super::{AnalyzeError, Analyzer, Enhance, Timings};
-use crate::admission::fair_semaphore::FairSemaphore;
+use crate::admission::places::FairSemaphore;
 use bytes::Bytes;
 use inference::{Operation, Priority, Requester, RunError, Timed, trace};
 use sha2::{Digest, Sha256};
@@ -42,7 +42,7 @@ impl Analyzer {
     /// of [`Self::before`] at the latest.
     ///
     /// A caller that holds a [`DecodedImage`] must not wait for another one, because callers could
-    /// then block each other forever; see [`crate::admission::budget`].
+    /// then block each other forever; see [`crate::admission`].
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Decode`], [`AnalyzeError::Exhausted`],
@@ -96,7 +96,7 @@ impl Analyzer {
         let head = probed.output?;
         let held_bytes = head.decoded_bytes() + extra_bytes((head.width, head.height));
         let requested = Instant::now();
-        let budget = &self.inner.memory;
+        let budget = &self.memory().images;
         let mut share =
             budget.take(head.decoding_bytes().max(held_bytes), priority, self.engine().deadline()).await?;
         let waited = requested.elapsed();
@@ -138,42 +138,42 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
 #[derive(Clone)]
 pub(crate) struct Cpu {
     permits: FairSemaphore,
+    requester: Requester,
+    deadline: Option<Instant>,
 }
 
 impl Cpu {
     /// Creates a pool that runs up to `threads` tasks concurrently; 0 means one per core.
-    pub(crate) fn new(threads: usize) -> Self {
+    pub(super) fn new(threads: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { permits: FairSemaphore::new(if threads == 0 { cores } else { threads }) }
+        let permits = FairSemaphore::new(if threads == 0 { cores } else { threads });
+        Self { permits, requester: Requester::default(), deadline: None }
+    }
+
+    /// Returns the same pool for work on behalf of a requester that needs no result after the
+    /// deadline. Requesters are served in turn.
+    pub(super) fn for_caller(&self, requester: Requester, deadline: Option<Instant>) -> Self {
+        Self { permits: self.permits.clone(), requester, deadline }
     }
 
     /// Runs `work` on a blocking thread as soon as one is free. A panic in `work` becomes
     /// [`AnalyzeError::Panicked`]. The permit belongs to the work, not to the future: the bound
-    /// applies even if the caller drops the future.
+    /// applies even if the caller drops the future. Does not start the work after the deadline or
+    /// after the caller has dropped the future.
+    ///
+    /// # Errors
+    /// Fails with `DeadlineExceeded` at the deadline, or immediately if it has passed.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Timed<T>, AnalyzeError> {
-        self.run_for(Requester::default(), None, work).await
-    }
-
-    /// Runs `work` like [`Self::run`], on behalf of `requester`. Requesters are served in turn.
-    /// Does not start the work after `deadline` or after the caller has dropped the future.
-    ///
-    /// # Errors
-    /// Fails with `DeadlineExceeded` at `deadline`, or immediately if it has passed.
-    pub(crate) async fn run_for<T: Send + 'static>(
-        &self,
-        requester: Requester,
-        deadline: Option<Instant>,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<Timed<T>, AnalyzeError> {
+        let deadline = self.deadline;
         let asked = Instant::now();
         let is_late = move || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if is_late() {
             return Err(late());
         }
-        let permit = in_time(deadline, self.permits.acquire(requester)).await?;
+        let permit = in_time(deadline, self.permits.acquire(self.requester)).await?;
         // Dropped together with this future. Through the weak reference, the work checks whether
         // the caller still waits.
         let caller = Arc::new(());
@@ -210,24 +210,6 @@ fn late() -> AnalyzeError {
     RunError::DeadlineExceeded { operation: Operation::ImageProcessing.name() }.into()
 }
 
-/// [`Cpu`] for one caller.
-#[derive(Clone, Copy)]
-pub(crate) struct CallerCpu<'a> {
-    pub(super) cpu: &'a Cpu,
-    pub(super) requester: Requester,
-    pub(super) deadline: Option<Instant>,
-}
-
-impl CallerCpu<'_> {
-    /// Runs `work` with [`Cpu::run_for`] on behalf of the caller, with its deadline.
-    pub(crate) async fn run<T: Send + 'static>(
-        self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<Timed<T>, AnalyzeError> {
-        self.cpu.run_for(self.requester, self.deadline, work).await
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -256,7 +238,7 @@ mod tests {
             let begun = begun.clone();
             move || begun.fetch_add(1, Ordering::SeqCst)
         };
-        assert!(is_late(cpu.run_for(Requester(1), Some(Instant::now()), work()).await));
+        assert!(is_late(cpu.for_caller(Requester(1), Some(Instant::now())).run(work()).await));
         // The deadline passes while other work uses the only thread.
         let (free, wait) = std::sync::mpsc::channel::<()>();
         let (started, has_started) = tokio::sync::oneshot::channel();
@@ -270,14 +252,15 @@ mod tests {
         });
         has_started.await.unwrap();
         let soon = Instant::now() + std::time::Duration::from_millis(20);
-        assert!(is_late(cpu.run_for(Requester(1), Some(soon), work()).await));
+        assert!(is_late(cpu.for_caller(Requester(1), Some(soon)).run(work()).await));
         // The caller drops the future.
         drop(Box::pin(cpu.run(work())));
         free.send(()).unwrap();
         assert!(busy.await.unwrap().is_ok());
         assert_eq!(begun.load(Ordering::SeqCst), 0);
         assert!(
-            cpu.run_for(Requester(1), Some(Instant::now() + std::time::Duration::from_secs(60)), work())
+            cpu.for_caller(Requester(1), Some(Instant::now() + std::time::Duration::from_secs(60)))
+                .run(work())
                 .await
                 .is_ok()
         );

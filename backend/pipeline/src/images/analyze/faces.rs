@@ -1,8 +1,7 @@
 //! The second stage of an analysis: from pixels to faces with quality and embeddings. The search
 //! for faces is in [`super::search`].
-use super::options::Settings;
 use super::search::DetectedFaces;
-use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, DecodedImage, Timings};
+use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, DecodedImage, Run, Timings};
 use crate::images::analyze::pixels;
 use crate::images::analyze::search::SearchResult;
 use bytes::Bytes;
@@ -24,17 +23,17 @@ const CHIPS_IN_FLIGHT: usize = 32;
 const GROUP: usize = 2 * CHIPS_IN_FLIGHT;
 
 /// The faces of an image, and how they were found; see [`Analysis`].
-pub(super) struct FoundFaces {
-    pub(super) rotation: u32,
-    pub(super) enhancement_scale: Option<f32>,
-    pub(super) views: usize,
-    pub(super) faces: Vec<AnalyzedFace>,
+struct FoundFaces {
+    rotation: u32,
+    enhancement_scale: Option<f32>,
+    views: usize,
+    faces: Vec<AnalyzedFace>,
 }
 
 impl DecodedImage {
     /// Returns the analysis of the image, which ends now.
-    pub(super) fn into_analysis(self, found: FoundFaces) -> Analysis {
-        let Self { frame, format, sha256, hashes, bytes, timings, started } = self;
+    fn into_analysis(self, found: FoundFaces, timings: Timings) -> Analysis {
+        let Self { frame, format, sha256, hashes, bytes, started, .. } = self;
         let FoundFaces { rotation, enhancement_scale, views, faces } = found;
         let timings = Timings { total: started.elapsed(), ..timings };
         Analysis { frame, format, sha256, hashes, bytes, rotation, enhancement_scale, views, faces, timings }
@@ -42,15 +41,15 @@ impl DecodedImage {
 }
 
 /// A face and its aligned crop, as one model passes it to the next.
-pub(super) struct AlignedFace {
-    pub(super) chip: Arc<Frame>,
+struct AlignedFace {
+    chip: Arc<Frame>,
     /// The face; its `chip` is `None`.
-    pub(super) face: AnalyzedFace,
+    face: AnalyzedFace,
 }
 
 impl AlignedFace {
     /// Returns the face for the result, with its crop if the options request it.
-    pub(super) fn into_result(self, options: &AnalyzeOptions) -> AnalyzedFace {
+    fn into_result(self, options: &AnalyzeOptions) -> AnalyzedFace {
         AnalyzedFace { chip: options.chips.then_some(self.chip), ..self.face }
     }
 }
@@ -62,72 +61,18 @@ impl Analyzer {
     /// Fails with [`AnalyzeError::Option`], [`AnalyzeError::Run`] or [`AnalyzeError::Panicked`].
     pub async fn find_faces(
         &self,
-        mut decoded: DecodedImage,
+        decoded: DecodedImage,
         options: &AnalyzeOptions,
         priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
-        let settings = self.settings(options)?;
+        let mut run = self.run(options, priority, decoded.timings)?;
         if priority == Priority::Interactive {
             self.engine().check_room(priority)?;
         }
-        let found =
-            self.find_faces_in(&decoded.frame, options, &settings, priority, &mut decoded.timings).await?;
-        let analysis = decoded.into_analysis(found);
+        let found = run.find_faces(&decoded.frame).await?;
+        let analysis = decoded.into_analysis(found, run.timings);
         analysis.timings.record();
         Ok(analysis)
-    }
-
-    async fn find_faces_in(
-        &self,
-        frame: &Arc<Frame>,
-        options: &AnalyzeOptions,
-        settings: &Settings,
-        priority: Priority,
-        timings: &mut Timings,
-    ) -> Result<FoundFaces, AnalyzeError> {
-        let SearchResult {
-            found: DetectedFaces { mut detections, rotation, views },
-            pixels,
-            enhancement_scale,
-        } = self
-            .detect_with_enhancement(frame, settings, (options.rotate, options.enhance), priority, timings)
-            .instrument(tracing::trace_span!(target: trace::STAGE, "detect"))
-            .await?;
-        detections.truncate(settings.max_faces);
-        let source = Source {
-            pixels,
-            scale: enhancement_scale.unwrap_or(1.0),
-            size: (frame.width(), frame.height()),
-            rotation,
-        };
-        let mut faces = Vec::with_capacity(detections.len());
-        for group in detections.chunks(GROUP) {
-            let profile = options.quality.then_some(settings.profile);
-            let mut aligned = self
-                .align(source.clone(), group.to_vec(), profile, timings)
-                .instrument(tracing::trace_span!(target: trace::STAGE, "align"))
-                .await?;
-            if let Some(profile) = profile {
-                self.correct_rolls(&source, &mut aligned, profile, priority, timings)
-                    .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
-                    .await?;
-            }
-            if options.quality && self.engine().scorer().is_some() {
-                self.score(&mut aligned, priority, timings)
-                    .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
-                    .await?;
-            }
-            if options.embeddings {
-                let passes = |face: &AnalyzedFace| face.quality.as_ref().is_none_or(|quality| quality.passed);
-                let to_embed =
-                    aligned.iter_mut().filter(|aligned| !options.passed_only || passes(&aligned.face));
-                self.embed(to_embed, priority, timings)
-                    .instrument(tracing::trace_span!(target: trace::STAGE, "embed"))
-                    .await?;
-            }
-            faces.extend(aligned.into_iter().map(|aligned| aligned.into_result(options)));
-        }
-        Ok(FoundFaces { rotation, enhancement_scale, views, faces })
     }
 
     /// Finds, aligns, assesses and embeds the faces of a frame of a video. Also returns the
@@ -142,8 +87,7 @@ impl Analyzer {
         options: &AnalyzeOptions,
         priority: Priority,
     ) -> Result<(Vec<AnalyzedFace>, u32), AnalyzeError> {
-        let (settings, mut timings) = (self.settings(options)?, Timings::default());
-        let found = self.find_faces_in(frame, options, &settings, priority, &mut timings).await?;
+        let found = self.run(options, priority, Timings::default())?.find_faces(frame).await?;
         Ok((found.faces, found.rotation))
     }
 
@@ -158,18 +102,67 @@ impl Analyzer {
     ) -> Result<Vec<Option<Embedding>>, AnalyzeError> {
         Ok(run_model(chips, |chip| self.engine().embed(chip, priority)).await?.output)
     }
+}
+
+impl Run<'_> {
+    async fn find_faces(&mut self, frame: &Arc<Frame>) -> Result<FoundFaces, AnalyzeError> {
+        let (options, settings) = (self.options, self.settings);
+        let SearchResult {
+            found: DetectedFaces { mut detections, rotation, views },
+            pixels,
+            enhancement_scale,
+        } = self
+            .detect_with_enhancement(frame)
+            .instrument(tracing::trace_span!(target: trace::STAGE, "detect"))
+            .await?;
+        detections.truncate(settings.max_faces);
+        let source = Source {
+            pixels,
+            scale: enhancement_scale.unwrap_or(1.0),
+            size: (frame.width(), frame.height()),
+            rotation,
+        };
+        let mut faces = Vec::with_capacity(detections.len());
+        for group in detections.chunks(GROUP) {
+            let profile = options.quality.then_some(settings.profile);
+            let mut aligned = self
+                .align(source.clone(), group.to_vec(), profile)
+                .instrument(tracing::trace_span!(target: trace::STAGE, "align"))
+                .await?;
+            if let Some(profile) = profile {
+                self.correct_rolls(&source, &mut aligned, profile)
+                    .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
+                    .await?;
+            }
+            if options.quality && self.analyzer.engine().scorer().is_some() {
+                self.score(&mut aligned)
+                    .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
+                    .await?;
+            }
+            if options.embeddings {
+                let passes = |face: &AnalyzedFace| face.quality.as_ref().is_none_or(|quality| quality.passed);
+                let to_embed =
+                    aligned.iter_mut().filter(|aligned| !options.passed_only || passes(&aligned.face));
+                self.embed(to_embed.collect())
+                    .instrument(tracing::trace_span!(target: trace::STAGE, "embed"))
+                    .await?;
+            }
+            faces.extend(aligned.into_iter().map(|aligned| aligned.into_result(options)));
+        }
+        Ok(FoundFaces { rotation, enhancement_scale, views, faces })
+    }
 
     /// Cuts the face crops and assesses them if there is a `profile`. A face whose landmarks
     /// coincide, or that lies outside the image, is dropped. The boxes of the results lie inside
     /// the image.
     async fn align(
-        &self,
+        &mut self,
         source: Source,
         detections: Vec<Detection>,
-        profile: Option<vision::Profile>,
-        timings: &mut Timings,
+        profile: Option<Profile>,
     ) -> Result<Vec<AlignedFace>, AnalyzeError> {
         let ran = self
+            .analyzer
             .cpu()
             .run(move || {
                 let span =
@@ -198,53 +191,44 @@ impl Analyzer {
             })
             .await?;
         let (faces, aligning, assessing) = ran.output;
-        timings.queue += ran.queued;
-        timings.align += aligning;
-        timings.quality += assessing;
+        self.timings.queue += ran.queued;
+        self.timings.align += aligning;
+        self.timings.quality += assessing;
         Ok(faces)
     }
 
     /// Adds the learned quality score to the assessed faces. The caller checks that a model for it
     /// is installed.
-    pub(super) async fn score(
-        &self,
-        faces: &mut [AlignedFace],
-        priority: Priority,
-        timings: &mut Timings,
-    ) -> Result<(), AnalyzeError> {
+    async fn score(&mut self, faces: &mut [AlignedFace]) -> Result<(), AnalyzeError> {
+        let Self { analyzer, priority, .. } = *self;
         let chips = faces.iter().map(|face| face.chip.clone()).collect();
-        let ran = run_model(chips, |chip| self.engine().score(chip, priority)).await?;
+        let ran = run_model(chips, |chip| analyzer.engine().score(chip, priority)).await?;
         for (face, score) in faces.iter_mut().zip(ran.output) {
             if let Some(quality) = &mut face.face.quality {
                 quality.learned = score.map(Measure::learned);
             }
         }
-        timings.queue += ran.queued;
-        timings.quality += ran.ran;
+        self.timings.queue += ran.queued;
+        self.timings.quality += ran.ran;
         Ok(())
     }
 
-    pub(super) async fn embed<'a>(
-        &self,
-        faces: impl Iterator<Item = &'a mut AlignedFace>,
-        priority: Priority,
-        timings: &mut Timings,
-    ) -> Result<(), AnalyzeError> {
-        let faces: Vec<&mut AlignedFace> = faces.collect();
+    async fn embed(&mut self, faces: Vec<&mut AlignedFace>) -> Result<(), AnalyzeError> {
+        let Self { analyzer, priority, .. } = *self;
         let chips = faces.iter().map(|face| face.chip.clone()).collect();
-        let ran = run_model(chips, |chip| self.engine().embed(chip, priority)).await?;
+        let ran = run_model(chips, |chip| analyzer.engine().embed(chip, priority)).await?;
         for (face, embedding) in faces.into_iter().zip(ran.output) {
             face.face.embedding = embedding;
         }
-        timings.queue += ran.queued;
-        timings.embed += ran.ran;
+        self.timings.queue += ran.queued;
+        self.timings.embed += ran.ran;
         Ok(())
     }
 }
 
 /// Runs a model on face crops concurrently. Only the shortest wait is counted as time in the queue,
 /// because the other crops wait for crops of the same image.
-pub(super) async fn run_model<T, F>(
+async fn run_model<T, F>(
     chips: Vec<Arc<Frame>>,
     model: impl Fn(Arc<Frame>) -> F,
 ) -> Result<Timed<Vec<Option<T>>>, RunError>
@@ -281,20 +265,20 @@ fn answer_of<T>(result: Result<Timed<T>, RunError>) -> Result<Option<(T, Duratio
 
 /// The image from which face crops are cut.
 #[derive(Clone)]
-pub(super) struct Source {
+struct Source {
     /// The original image or the enhanced one.
-    pub(super) pixels: Arc<Frame>,
+    pixels: Arc<Frame>,
     /// Pixels of `pixels` per pixel of the original image, whose coordinates detections have.
     scale: f32,
     /// Size (width, height) of the original image.
     size: (u32, u32),
     /// Clockwise rotation in degrees that makes the faces upright.
-    pub(super) rotation: u32,
+    rotation: u32,
 }
 
 impl Source {
     /// Converts a box of the original image to coordinates of `pixels`.
-    pub(super) fn scaled(&self, bbox: &Rect) -> Rect {
+    fn scaled(&self, bbox: &Rect) -> Rect {
         let [x, y, width, height] = [bbox.x, bbox.y, bbox.width, bbox.height].map(|v| v * self.scale);
         Rect { x, y, width, height }
     }
@@ -307,7 +291,7 @@ impl Source {
     }
 
     /// Assesses the face upright. Otherwise every face of a rotated image would have a bad pose.
-    fn assess(&self, chip: &Frame, detection: &Detection, profile: vision::Profile) -> QualityReport {
+    fn assess(&self, chip: &Frame, detection: &Detection, profile: Profile) -> QualityReport {
         let upright = pixels::rotate(detection, self.size, self.rotation);
         vision::quality::assess(chip, &upright, pixels::rotated_size(self.size, self.rotation), profile)
     }
@@ -330,8 +314,9 @@ impl Analyzer {
         options: &AnalyzeOptions,
         priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
-        let settings = self.settings(options)?;
-        let mut decoded = self.decode(bytes, priority).await?;
+        self.settings(options)?;
+        let decoded = self.decode(bytes, priority).await?;
+        let mut run = self.run(options, priority, decoded.timings)?;
         let frame = decoded.frame.clone();
         let size = (frame.width(), frame.height());
         if size != (CHIP, CHIP) {
@@ -346,21 +331,20 @@ impl Analyzer {
             det_score: 1.0,
             landmarks: ARCFACE_TEMPLATE,
         };
-        let chip = frame.clone();
-        let assessed = self
-            .cpu()
-            .run(move || vision::quality::assess(&chip, &detection, size, settings.profile))
-            .await?;
-        decoded.timings.quality = assessed.ran;
-        decoded.timings.queue += assessed.queued;
+        let (chip, profile) = (frame.clone(), run.settings.profile);
+        let assess = move || vision::quality::assess(&chip, &detection, size, profile);
+        let assessed = self.cpu().run(assess).await?;
+        run.timings.quality = assessed.ran;
+        run.timings.queue += assessed.queued;
         let face = AnalyzedFace { detection, quality: Some(assessed.output), embedding: None, chip: None };
         let mut faces = vec![AlignedFace { chip: frame, face }];
         if self.engine().scorer().is_some() {
-            self.score(&mut faces, priority, &mut decoded.timings).await?;
+            run.score(&mut faces).await?;
         }
-        self.embed(faces.iter_mut(), priority, &mut decoded.timings).await?;
+        run.embed(faces.iter_mut().collect()).await?;
         let faces = faces.into_iter().map(|face| face.into_result(options)).collect();
-        Ok(decoded.into_analysis(FoundFaces { rotation: 0, enhancement_scale: None, views: 0, faces }))
+        let found = FoundFaces { rotation: 0, enhancement_scale: None, views: 0, faces };
+        Ok(decoded.into_analysis(found, run.timings))
     }
 }
 
@@ -406,18 +390,18 @@ impl Analyzer {
             ran: drawn.ran + compared.ran,
         })
     }
+}
 
+impl Run<'_> {
     /// Corrects the roll of faces whose landmarks are upright although the faces are not. A face is
     /// compared only if it has no other fault, and if it may not be upright.
-    pub(super) async fn correct_rolls(
-        &self,
+    async fn correct_rolls(
+        &mut self,
         source: &Source,
         faces: &mut [AlignedFace],
         profile: Profile,
-        priority: Priority,
-        timings: &mut Timings,
     ) -> Result<(), AnalyzeError> {
-        let upright_score = self.upright_score();
+        let upright_score = self.analyzer.upright_score();
         // The limits of `strict` are at least as narrow.
         let is_usable = |face: &AlignedFace| {
             let quality = face.face.quality.as_ref();
@@ -431,9 +415,9 @@ impl Analyzer {
             return Ok(());
         }
         let boxes = uncertain.iter().map(|face| source.scaled(&face.face.detection.bbox)).collect();
-        let compared = self.turn_scores(&source.pixels, boxes, priority).await?;
-        timings.queue += compared.queued;
-        timings.quality += compared.ran;
+        let compared = self.analyzer.turn_scores(&source.pixels, boxes, self.priority).await?;
+        self.timings.queue += compared.queued;
+        self.timings.quality += compared.ran;
         for (face, scores) in uncertain.iter_mut().zip(compared.output) {
             if let (Some(roll), Some(quality)) = (scores.roll_at(source.rotation), &mut face.face.quality) {
                 quality.correct_roll(roll, profile);

@@ -1,31 +1,24 @@
 //! Searches for faces: selects the views of an image that the detector processes, merges the
 //! detections of all views into one list, and determines the rotation at which they are upright.
+//! The geometry of views is in [`vision::View`].
 //!
-//! [`Passes::Single`] processes the whole image on the canvas. [`Passes::Thorough`] also processes
-//! the image at a smaller scale, at which faces that fill the frame have a size that detectors can
-//! find. It then processes tiles of the image at 2, 4, … times the scale, up to the full resolution
-//! of the image.
+//! [`Passes::Thorough`] processes the image at a smaller scale, at which detectors find faces that
+//! fill the frame, and tiles at 2, 4, … times the scale, up to its full resolution.
 //!
-//! [`Passes::Auto`] starts at the smaller scale ([`first_look`]). It stops there if nothing looks
-//! like a face, unless the image is too large for this decision. It processes a level of tiles in
-//! three cases. In the first, the previous level contained tiny faces, which makes more of them
-//! likely. In the second, no reliable face has been found, and a faint box of a coarse level became
-//! clear when it was enlarged. In the third, usable faces could be too small for the previous
-//! level, no reliable face has been found, and the level has few tiles. docs/reference/ACCURACY.md
-//! lists the accuracy and the cost of each mode.
-//!
-//! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
+//! [`Passes::Auto`] starts at the smaller scale ([`first_look`]), and stops there if nothing looks
+//! like a face, unless the image is too large for this decision. It processes a level of tiles if
+//! the previous level contained tiny faces, or if no reliable face has been found and a faint box
+//! became clear when it was enlarged, or if usable faces could be too small for the previous level
+//! and the level has few tiles. docs/reference/ACCURACY.md lists accuracy and cost.
 //!
 //! A detector also finds faces that are not upright, with lower scores. [`Rotate::Auto`] therefore
-//! compares the best boxes at the four rotations, unless the score of a face is so high that it is
-//! certainly upright. The comparison of one box takes one run on a small canvas. The whole image is
-//! searched at another rotation only if the comparison shows a face there. An image without a box
-//! needs no comparison: background work does not search it again, and interactive work searches it
-//! at every rotation. In a first look, the comparison replaces the enlargement of faint boxes.
+//! compares the best boxes at the four rotations, each in one run on a small canvas, unless a face
+//! is certainly upright. The image is searched at another rotation only if the comparison shows a
+//! face there. An image without a box is searched at every rotation by interactive work, and not
+//! again by background work. In a first look, the comparison replaces the enlargement of boxes.
 mod first_look;
-use super::options::Settings;
 use super::pixels::DetectorInput;
-use super::{AnalyzeError, Analyzer, Enhance, Passes, Timings};
+use super::{AnalyzeError, Analyzer, Enhance, Passes, Run};
 use crate::domain::Rotate;
 use crate::images::analyze::pixels;
 use first_look::{MIN_SCALE, SIGN_SCORE, Seen};
@@ -118,113 +111,85 @@ struct ViewDetections {
 }
 
 impl Analyzer {
-    /// Searches an image with the passes of `settings`. With [`Rotate::Auto`], it may also search
-    /// the rotated image.
-    pub(super) async fn detect(
-        &self,
-        frame: &Arc<Frame>,
-        settings: &Settings,
-        rotate: Rotate,
-        priority: Priority,
-        timings: &mut Timings,
-    ) -> Result<DetectedFaces, AnalyzeError> {
-        Search { analyzer: self, frame, settings, rotate, priority }.run(timings).await
-    }
-
     /// Returns the minimum `det_score` of a reliable face, which is almost certainly not a false
     /// detection. If an image has a reliable face, further searches are less likely to find more.
-    pub(super) fn reliable_score(&self) -> f32 {
+    fn reliable_score(&self) -> f32 {
         (self.engine().faces().info().min_score + RELIABLE_MARGIN).min(RELIABLE_SCORE)
     }
 }
 
-struct Search<'a> {
-    analyzer: &'a Analyzer,
-    frame: &'a Arc<Frame>,
-    settings: &'a Settings,
-    rotate: Rotate,
-    priority: Priority,
+/// The search of one image.
+struct Search<'r, 'a> {
+    run: &'r mut Run<'a>,
+    frame: &'r Arc<Frame>,
+    /// Number of detector runs.
+    views: usize,
 }
 
-impl Search<'_> {
+impl Search<'_, '_> {
     /// Searches the image as it is. With [`Rotate::Auto`], searches it again at the rotation at
     /// which its faces are upright, if that is another one, and returns this result if it contains
     /// a face.
-    async fn run(&self, timings: &mut Timings) -> Result<DetectedFaces, AnalyzeError> {
-        let mut views = 0;
-        let found = self.search_whole(0, timings, &mut views).await?;
+    async fn run(mut self) -> Result<DetectedFaces, AnalyzeError> {
+        let found = self.search_whole(0).await?;
         let turn = match found.turn {
-            None => self.turn(&found, timings, &mut views).await?,
+            None => self.turn(&found).await?,
             turn => turn,
         };
-        if let Some(turned) = self.search_turned(turn, timings, &mut views).await? {
+        if let Some(turned) = self.search_turned(turn).await? {
             return Ok(turned);
         }
-        let detections = self.search_tiles(found, 0, timings, &mut views).await?;
+        let detections = self.search_tiles(found, 0).await?;
         if turn.is_none() && !detections.is_empty() {
             // Only the tiles show faces.
             let small = ViewDetections { detections: detections.clone(), ..Default::default() };
-            let turn = self.turn(&small, timings, &mut views).await?;
-            if let Some(turned) = self.search_turned(turn, timings, &mut views).await? {
+            let turn = self.turn(&small).await?;
+            if let Some(turned) = self.search_turned(turn).await? {
                 return Ok(turned);
             }
         }
-        if turn.is_none() && detections.is_empty() && self.priority == Priority::Interactive {
-            return self.search_all_turns(timings, &mut views).await;
+        if turn.is_none() && detections.is_empty() && self.run.priority == Priority::Interactive {
+            return self.search_all_turns().await;
         }
-        Ok(DetectedFaces { detections, rotation: 0, views })
+        Ok(DetectedFaces { detections, rotation: 0, views: self.views })
     }
 
     /// Searches the image at every other rotation, and returns the result with the best face,
     /// because a detector may give no sign of a face that is not upright. Background work does not
     /// call this: most of its images show no face, and each would be searched three more times.
-    async fn search_all_turns(
-        &self,
-        timings: &mut Timings,
-        views: &mut usize,
-    ) -> Result<DetectedFaces, AnalyzeError> {
+    async fn search_all_turns(&mut self) -> Result<DetectedFaces, AnalyzeError> {
         let best_score =
             |found: &DetectedFaces| found.detections.iter().map(|d| d.det_score).fold(0.0, f32::max);
         let mut best = DetectedFaces { detections: Vec::new(), rotation: 0, views: 0 };
         for rotation in [90, 180, 270] {
-            if let Some(found) = self.search_turned(Some(rotation), timings, views).await?
+            if let Some(found) = self.search_turned(Some(rotation)).await?
                 && best_score(&found) > best_score(&best)
             {
                 best = found;
             }
         }
-        Ok(DetectedFaces { views: *views, ..best })
+        Ok(DetectedFaces { views: self.views, ..best })
     }
 
     /// Searches the image rotated by `turn`. Returns `None` if it is not rotated or contains no
     /// face there. A canvas that is not square is rotated by 180 degrees only, because its model
     /// accepts no other shape.
-    async fn search_turned(
-        &self,
-        turn: Option<u32>,
-        timings: &mut Timings,
-        views: &mut usize,
-    ) -> Result<Option<DetectedFaces>, AnalyzeError> {
-        let square = self.settings.canvas.0 == self.settings.canvas.1;
+    async fn search_turned(&mut self, turn: Option<u32>) -> Result<Option<DetectedFaces>, AnalyzeError> {
+        let square = self.run.settings.canvas.0 == self.run.settings.canvas.1;
         let Some(rotation) = turn.filter(|turn| *turn == 180 || (*turn != 0 && square)) else {
             return Ok(None);
         };
-        let found = self.search_whole(rotation, timings, views).await?;
-        let detections = self.search_tiles(found, rotation, timings, views).await?;
-        Ok((!detections.is_empty()).then_some(DetectedFaces { detections, rotation, views: *views }))
+        let found = self.search_whole(rotation).await?;
+        let detections = self.search_tiles(found, rotation).await?;
+        Ok((!detections.is_empty()).then_some(DetectedFaces { detections, rotation, views: self.views }))
     }
 
     /// Searches the whole image on the canvas, unless a first look shows that it contains no face.
     /// Adds the faces of the first look or of the small view that are too large for the canvas.
-    async fn search_whole(
-        &self,
-        rotation: u32,
-        timings: &mut Timings,
-        views: &mut usize,
-    ) -> Result<ViewDetections, AnalyzeError> {
+    async fn search_whole(&mut self, rotation: u32) -> Result<ViewDetections, AnalyzeError> {
         let mut large = None;
         if let Some(looks) = self.looks() {
-            match self.look(looks, rotation, timings, views).await? {
+            match self.look(looks, rotation).await? {
                 Seen::Nothing => return Ok(ViewDetections { nothing: true, ..Default::default() }),
                 Seen::Turned(turn) => {
                     return Ok(ViewDetections { nothing: true, turn: Some(turn), ..Default::default() });
@@ -232,35 +197,28 @@ impl Search<'_> {
                 Seen::Faces(seen) => large = seen,
             }
         }
-        let (image, canvas) = (self.image(), self.settings.canvas);
+        let (image, canvas) = (self.image(), self.run.settings.canvas);
         let mut found = self.search_view(self.faces(), View::whole(image, canvas), rotation).await?;
-        found.account(timings);
-        *views += 1;
+        self.account(&found, 1);
         if large.is_none() && self.wants_small(&found) {
-            large = Some(self.search_small(rotation, timings, views).await?);
+            large = Some(self.search_small(rotation).await?);
         }
         if let Some((view, mut faces)) = large {
             let min_side = MIN_SMALL_VIEW_FACE / view.letterbox.scale;
             faces.retain(|face| longer_side(face) >= min_side);
             found.detections.append(&mut faces);
-            found.detections = self.suppress(found.detections, timings).await?;
+            found.detections = self.suppress(found.detections).await?;
         }
         Ok(found)
     }
 
     /// Searches the small view of the whole image, for faces that fill the frame. Returns the view
     /// and its faces.
-    async fn search_small(
-        &self,
-        rotation: u32,
-        timings: &mut Timings,
-        views: &mut usize,
-    ) -> Result<(View, Vec<Detection>), AnalyzeError> {
+    async fn search_small(&mut self, rotation: u32) -> Result<(View, Vec<Detection>), AnalyzeError> {
         let side = (SMALL_VIEW, SMALL_VIEW);
         let view = View::small(self.image(), side, self.faces().info().fixed_size.unwrap_or(side));
         let small = self.search_view(self.faces(), view, rotation).await?;
-        small.account(timings);
-        *views += 1;
+        self.account(&small, 1);
         Ok((view, small.detections))
     }
 
@@ -269,32 +227,31 @@ impl Search<'_> {
     /// is no first look, because a small view costs as much as the whole image. The small view is
     /// then searched only if nothing was found.
     fn wants_small(&self, found: &ViewDetections) -> bool {
-        let (width, height) = self.settings.canvas;
-        small_view(self.settings.passes, width.max(height)).is_some()
-            && (self.settings.passes == Passes::Thorough || (!self.can_look() && found.detections.is_empty()))
+        let (width, height) = self.run.settings.canvas;
+        small_view(self.run.settings.passes, width.max(height)).is_some()
+            && (self.run.settings.passes == Passes::Thorough
+                || (!self.can_look() && found.detections.is_empty()))
     }
 
     /// Adds the detections of the tiles to those of the whole image.
     async fn search_tiles(
-        &self,
+        &mut self,
         mut found: ViewDetections,
         rotation: u32,
-        timings: &mut Timings,
-        views: &mut usize,
     ) -> Result<Vec<Detection>, AnalyzeError> {
-        let (image, canvas) = (self.image(), self.settings.canvas);
+        let (image, canvas) = (self.image(), self.run.settings.canvas);
         let mut all = std::mem::take(&mut found.detections);
         let mut scale = f64::from(View::whole(image, canvas).letterbox.scale);
-        let reliable_score = self.analyzer.reliable_score();
-        let more = self.settings.passes != Passes::Single && !found.nothing;
+        let reliable_score = self.run.analyzer.reliable_score();
+        let more = self.run.settings.passes != Passes::Single && !found.nothing;
         while more && scale < 1.0 {
             let reliable = all.iter().any(|face| face.det_score >= reliable_score);
-            let mut promising = self.settings.passes == Passes::Thorough || found.tiny > 0;
+            let mut promising = self.run.settings.passes == Passes::Thorough || found.tiny > 0;
             if !promising && !reliable && scale < COARSE_SCALE && self.can_look() {
                 // A clear box that is not tiny does not make smaller faces likely.
                 let mut faint = std::mem::take(&mut found.signs);
                 faint.retain(|sign| !self.is_clear(self.faces(), sign));
-                promising = self.enlarges_to_face(faint, rotation, timings, views).await?;
+                promising = self.enlarges_to_face(faint, rotation).await?;
             }
             let may_miss_usable = scale < MIN_SCALE && !reliable;
             let (doubled, usable) = (scale * 2.0, (scale * 2.0).max(MIN_SCALE));
@@ -311,12 +268,12 @@ impl Search<'_> {
             if !(promising || may_miss_usable) || !affordable {
                 break;
             }
-            *views += tiles.len();
+            let views = tiles.len();
             found = self.search_views(tiles, rotation).await?;
-            found.account(timings);
+            self.account(&found, views);
             gather(&mut all, &mut found.detections);
         }
-        self.suppress(all, timings).await
+        self.suppress(all).await
     }
 
     /// Searches several views, at most [`TILES_IN_FLIGHT`] at a time.
@@ -355,13 +312,14 @@ impl Search<'_> {
         rotation: u32,
     ) -> Result<ViewDetections, AnalyzeError> {
         let view = View { letterbox: detector.adapt_letterbox(view.letterbox), ..view };
-        let drawn = self.analyzer.pixels().detector_input(self.frame, view, rotation, self.priority).await?;
+        let drawn =
+            self.run.analyzer.pixels().detector_input(self.frame, view, rotation, self.run.priority).await?;
         let DetectorInput { frame, letterbox } = drawn.output;
-        let min_score = self.settings.min_score;
+        let min_score = self.run.settings.min_score;
         let min_tiny_score = detector.info().min_score * CLEAR_SHARE;
-        let signs = self.settings.passes == Passes::Auto || self.rotate == Rotate::Auto;
+        let signs = self.run.settings.passes == Passes::Auto || self.run.options.rotate == Rotate::Auto;
         let least = if signs { SIGN_SCORE } else { min_tiny_score.min(min_score) };
-        let timed = detector.detect(frame, letterbox, least, self.priority).await?;
+        let timed = detector.detect(frame, letterbox, least, self.run.priority).await?;
         let mut found = ViewDetections {
             queued: drawn.queued + timed.queued,
             drawn: drawn.ran,
@@ -390,35 +348,31 @@ impl Search<'_> {
     /// Removes duplicates. Among faces that overlap, only the face with the best score is kept. The
     /// number of comparisons grows with the square of the number of faces, so many faces are
     /// compared on the CPU pool.
-    async fn suppress(
-        &self,
-        faces: Vec<Detection>,
-        timings: &mut Timings,
-    ) -> Result<Vec<Detection>, AnalyzeError> {
-        let iou = self.analyzer.engine().detector().nms_iou;
+    async fn suppress(&mut self, faces: Vec<Detection>) -> Result<Vec<Detection>, AnalyzeError> {
+        let iou = self.run.analyzer.engine().detector().nms_iou;
         if faces.len() <= MAX_FACES_INLINE {
             return Ok(nms(faces, iou));
         }
-        let best = self.analyzer.cpu().run(move || nms(faces, iou)).await?;
-        timings.queue += best.queued;
-        timings.detect += best.ran;
+        let best = self.run.analyzer.cpu().run(move || nms(faces, iou)).await?;
+        self.run.timings.queue += best.queued;
+        self.run.timings.detect += best.ran;
         Ok(best.output)
     }
 
     fn faces(&self) -> Detector<'_> {
-        self.analyzer.engine().faces()
+        self.run.analyzer.engine().faces()
     }
 
     fn image(&self) -> (u32, u32) {
         (self.frame.width(), self.frame.height())
     }
-}
 
-impl ViewDetections {
-    fn account(&self, timings: &mut Timings) {
-        timings.queue += self.queued;
-        timings.letterbox += self.drawn;
-        timings.detect += self.ran;
+    /// Adds the times of a search of `views` views.
+    fn account(&mut self, found: &ViewDetections, views: usize) {
+        self.views += views;
+        self.run.timings.queue += found.queued;
+        self.run.timings.letterbox += found.drawn;
+        self.run.timings.detect += found.ran;
     }
 }
 
@@ -442,44 +396,34 @@ const MAX_COMPARED: usize = 3;
 /// Maximum roll in degrees, to either side, of the landmarks of a face that is certainly upright.
 const MAX_UPRIGHT_ROLL: f32 = 45.0;
 
-impl Search<'_> {
+impl Search<'_, '_> {
     /// Returns the clockwise rotation in degrees at which the faces are upright: that with the
     /// highest score of a box. Returns `None` if no box shows a face at any rotation.
-    async fn turn(
-        &self,
-        found: &ViewDetections,
-        timings: &mut Timings,
-        views: &mut usize,
-    ) -> Result<Option<u32>, AnalyzeError> {
-        let upright_score = self.analyzer.upright_score();
+    async fn turn(&mut self, found: &ViewDetections) -> Result<Option<u32>, AnalyzeError> {
+        let upright_score = self.run.analyzer.upright_score();
         let is_upright = |face: &Detection| {
             face.det_score >= upright_score && pose::estimate(&face.landmarks).roll.abs() <= MAX_UPRIGHT_ROLL
         };
-        if self.rotate == Rotate::Off || found.detections.iter().any(is_upright) {
+        if self.run.options.rotate == Rotate::Off || found.detections.iter().any(is_upright) {
             return Ok(Some(0));
         }
         let mut boxes = [found.detections.as_slice(), &found.signs].concat();
         keep_best(&mut boxes, MAX_VIEW_FACES);
-        let mut boxes = nms(boxes, self.analyzer.engine().detector().nms_iou);
+        let mut boxes = nms(boxes, self.run.analyzer.engine().detector().nms_iou);
         boxes.truncate(MAX_COMPARED);
-        self.turn_of(&boxes, false, timings, views).await
+        self.turn_of(&boxes, false).await
     }
 
     /// Compares boxes one by one, best first. Returns the rotation with the highest score, or
     /// `None` if no box shows a face. With `first_shown`, stops at the first box that shows a face.
-    async fn turn_of(
-        &self,
-        boxes: &[Detection],
-        first_shown: bool,
-        timings: &mut Timings,
-        views: &mut usize,
-    ) -> Result<Option<u32>, AnalyzeError> {
+    async fn turn_of(&mut self, boxes: &[Detection], first_shown: bool) -> Result<Option<u32>, AnalyzeError> {
         let mut best: Option<(u32, f32)> = None;
         for face in boxes {
-            *views += 1;
-            let compared = self.analyzer.turn_scores(self.frame, vec![face.bbox], self.priority).await?;
-            timings.queue += compared.queued;
-            timings.detect += compared.ran;
+            self.views += 1;
+            let compared =
+                self.run.analyzer.turn_scores(self.frame, vec![face.bbox], self.run.priority).await?;
+            self.run.timings.queue += compared.queued;
+            self.run.timings.detect += compared.ran;
             let scores: Option<&TurnScores> = compared.output.first();
             let next = scores.and_then(|scores| scores.best_from(|rotation| self.min_shown(rotation)));
             if let Some(next) = next.filter(|next| best.is_none_or(|best| next.1 > best.1)) {
@@ -512,31 +456,27 @@ pub(super) struct SearchResult {
     pub(super) enhancement_scale: Option<f32>,
 }
 
-impl Analyzer {
-    /// Detects faces. If the image is small, no face is reliable and `enhance` allows it, detects
+impl Run<'_> {
+    /// Detects faces. If the image is small, no face is reliable and the options allow it, detects
     /// again on the enhanced image and returns the result with the better total score.
     pub(super) async fn detect_with_enhancement(
-        &self,
+        &mut self,
         frame: &Arc<Frame>,
-        settings: &Settings,
-        (rotate, enhance): (Rotate, Enhance),
-        priority: Priority,
-        timings: &mut Timings,
     ) -> Result<SearchResult, AnalyzeError> {
-        let mut found = self.detect(frame, settings, rotate, priority, timings).await?;
-        let reliable = found.detections.iter().any(|face| face.det_score >= self.reliable_score());
+        let mut found = Search { run: self, frame, views: 0 }.run().await?;
+        let reliable_score = self.analyzer.reliable_score();
+        let reliable = found.detections.iter().any(|face| face.det_score >= reliable_score);
         let low = frame.width().min(frame.height()) < LOW_SIDE;
-        if enhance == Enhance::Off || reliable || !low {
+        if self.options.enhance == Enhance::Off || reliable || !low {
             return Ok(SearchResult { found, pixels: frame.clone(), enhancement_scale: None });
         }
-        let enhanced = self.pixels().enhance(frame.clone(), priority).await?;
-        timings.queue += enhanced.queued;
-        timings.detect += enhanced.ran;
+        let enhanced = self.analyzer.pixels().enhance(frame.clone(), self.priority).await?;
+        self.timings.queue += enhanced.queued;
+        self.timings.detect += enhanced.ran;
         let Enhanced { frame: pixels, scale } = enhanced.output;
         let pixels = Arc::new(pixels);
-        let mut second = self.detect(&pixels, settings, rotate, priority, timings).await?;
-        found.views += second.views;
-        second.views = found.views;
+        let mut second = Search { run: self, frame: &pixels, views: found.views }.run().await?;
+        found.views = second.views;
         if total(&second.detections) <= total(&found.detections) {
             return Ok(SearchResult { found, pixels: frame.clone(), enhancement_scale: None });
         }

@@ -5,19 +5,17 @@
 //! at the same places. Perceptual hashes alone do not suffice: badges, posters and studio portraits
 //! of different people can differ in a small part of the image only.
 //!
-//! - A stored face and a face of the incoming image are the same if their boxes overlap, both as
-//!   fractions of their image, and their embeddings have the similarity of a match.
-//! - Embeddings of different models cannot be compared, so such faces are different.
-//! - A face of the incoming image that does not meet the quality profile gets an embedding for the
-//!   comparison only ([`super::Ingest::find_duplicate`]). It may match a stored face. If it
-//!   matches none, it is ignored, because it will not be stored.
-//! - Two images without stored faces show the same people: nobody.
+//! Two faces are the same if their boxes overlap, both as fractions of their image, and their
+//! embeddings have the similarity of a match. Those of different models cannot be compared. A face
+//! of the incoming image that does not meet the quality profile, and is not stored, may match a
+//! stored face. Two images without stored faces show the same people: nobody.
 //!
 //! A published file must not cause the deletion of stored faces, so a version that does not show
 //! the same people replaces no image.
-use super::Ingest;
-use crate::Analysis;
-use inference::Embedding;
+use super::{Ingest, IngestError};
+use crate::images::face_store::FaceStore;
+use crate::{Analysis, AnalyzeOptions};
+use inference::{Embedding, Priority};
 use serde_json::json;
 use store::images::Image;
 use store::keys::audit::{Action, AuditEntry};
@@ -40,13 +38,13 @@ pub(super) enum Relation {
 }
 
 /// A stored image whose perceptual hashes are near those of the incoming image.
-pub(super) struct NearImage<'a> {
-    pub(super) image: &'a Image,
-    pub(super) people: Comparison,
+struct NearImage<'a> {
+    image: &'a Image,
+    people: Comparison,
 }
 
 /// Returns the candidates whose perceptual hashes are near.
-pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Vec<&'a Image> {
+fn near_images<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Vec<&'a Image> {
     let hashes_of = |image: &Image| {
         Some(PerceptualHashes {
             p: image.phash?.cast_unsigned(),
@@ -63,7 +61,7 @@ pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Ve
 ///
 /// If several images are near-duplicates, the largest one represents them, and among equally large
 /// ones the oldest. All versions of an image therefore have the same representative.
-pub(super) fn relation(frame: &Frame, candidates: &[NearImage<'_>], enrolled: &[Uuid]) -> Relation {
+fn relation(frame: &Frame, candidates: &[NearImage<'_>], enrolled: &[Uuid]) -> Relation {
     let order = |image: &&&Image| (pixels(image), std::cmp::Reverse(image.id));
     let same: Vec<&Image> =
         candidates.iter().filter(|one| one.people.is_same()).map(|one| one.image).collect();
@@ -83,7 +81,7 @@ pub(super) fn relation(frame: &Frame, candidates: &[NearImage<'_>], enrolled: &[
 }
 
 /// Returns `true` if the frame has at least 1.5 times the pixels of the image.
-pub(super) fn is_clearly_larger(frame: &Frame, image: &Image) -> bool {
+fn is_clearly_larger(frame: &Frame, image: &Image) -> bool {
     let own = u64::from(frame.width()) * u64::from(frame.height());
     let (times, of) = CLEARLY_LARGER;
     own * of >= pixels(image) * times
@@ -100,19 +98,19 @@ const SAME_PLACE_IOU: f32 = 0.4;
 
 /// How the people of two images compare. The default compares two images without faces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Comparison {
+struct Comparison {
     /// Number of faces that both images show.
-    pub(super) shared: usize,
+    shared: usize,
     /// The part of `shared` that is not to be stored from the incoming image.
-    pub(super) unstored: usize,
+    unstored: usize,
     /// Number of faces of the stored image that the incoming image does not show.
-    pub(super) missing: usize,
+    missing: usize,
     /// Number of faces of the incoming image that are to be stored and are not in the stored image.
-    pub(super) added: usize,
+    added: usize,
 }
 
 impl Comparison {
-    pub(super) fn is_same(self) -> bool {
+    fn is_same(self) -> bool {
         self.missing == 0 && self.added == 0
     }
 }
@@ -122,7 +120,7 @@ impl Comparison {
 pub(crate) struct ShownFaces {
     faces: Vec<ShownFace>,
     /// Whether some faces have no embedding yet, because no stored image was near.
-    pub(super) lacks_embeddings: bool,
+    lacks_embeddings: bool,
 }
 
 #[derive(Debug)]
@@ -137,7 +135,7 @@ struct ShownFace {
 impl ShownFaces {
     /// Returns the faces of an analysis. `extra` has an embedding for some of those that have none;
     /// it is empty or has one item for each face.
-    pub(super) fn of(analysis: &Analysis, extra: &[Option<Embedding>]) -> Self {
+    fn of(analysis: &Analysis, extra: &[Option<Embedding>]) -> Self {
         let (width, height) = (analysis.frame.width() as f32, analysis.frame.height() as f32);
         let shown = analysis.faces.iter().enumerate().filter_map(|(at, face)| {
             let Rect { x, y, width: w, height: h } = face.detection.bbox;
@@ -151,7 +149,7 @@ impl ShownFaces {
 
     /// Compares with the faces of one stored image. `model_id` is the embedding model of the
     /// incoming faces, and `threshold` the minimum cosine of a match.
-    pub(super) fn compare<'a>(
+    fn compare<'a>(
         &self,
         stored: impl IntoIterator<Item = &'a StoredFace>,
         model_id: i32,
@@ -189,7 +187,7 @@ impl ShownFace {
 pub(super) struct Versions {
     pub(super) replaced: Vec<Uuid>,
     /// Smaller images that show some of the same people and are kept.
-    pub(super) kept: Vec<Uuid>,
+    kept: Vec<Uuid>,
     /// Number of faces of the replaced images.
     faces: usize,
     /// Number of faces of the kept images that the larger version does not contain.
@@ -199,7 +197,7 @@ pub(super) struct Versions {
 impl Versions {
     /// Adds the candidates that are clearly smaller than `frame`, show at least one of the same
     /// people, and are kept because they also show others.
-    pub(super) fn add_kept(&mut self, frame: &Frame, candidates: &[NearImage<'_>]) {
+    fn add_kept(&mut self, frame: &Frame, candidates: &[NearImage<'_>]) {
         let shares = |one: &&NearImage<'_>| one.people.shared > 0 && one.people.missing > 0;
         for one in candidates.iter().filter(shares) {
             if is_clearly_larger(frame, one.image) {
@@ -210,12 +208,27 @@ impl Versions {
     }
 
     /// Adds the candidates `images`, which are replaced.
-    pub(super) fn add_replaced(&mut self, images: Vec<Uuid>, candidates: &[NearImage<'_>]) {
+    fn add_replaced(&mut self, images: Vec<Uuid>, candidates: &[NearImage<'_>]) {
         let replaced = candidates.iter().filter(|one| images.contains(&one.image.id));
         self.faces += replaced.map(|one| one.people.shared).sum::<usize>();
         self.replaced.extend(images);
     }
 }
+
+/// How an analysed image relates to the stored images.
+pub(super) enum Nearness {
+    Related {
+        relation: Relation,
+        /// The smaller versions that the image replaces or is stored beside.
+        versions: Versions,
+    },
+    /// Another transaction stored a near image in the meantime. The [`ShownFaces`] lack embeddings
+    /// that the comparison with it needs.
+    Unknown,
+}
+
+/// Maximum number of stored faces that are compared at a time. An image alone can have more.
+const FACES_AT_A_TIME: i32 = 1_000;
 
 impl Ingest {
     /// Records in the audit log whether `image` replaced its smaller versions.
@@ -243,29 +256,165 @@ impl Ingest {
                 request_id: None,
                 detail,
             };
-            self.inner.store.audit().record(tx.conn(), &entry).await?;
+            self.faces.store.audit().record(tx.conn(), &entry).await?;
         }
         Ok(())
     }
+
+    /// Returns the faces of an analysed image for comparisons with stored images, and whether the
+    /// image is a duplicate. Acquires no locks.
+    ///
+    /// Near hashes only nominate a stored image. If there is one, faces that have no embedding
+    /// because they do not meet the quality profile get one for the comparison.
+    pub(super) async fn find_duplicate(
+        &self,
+        collection: Uuid,
+        analysis: &Analysis,
+        options: &AnalyzeOptions,
+    ) -> Result<(ShownFaces, bool), IngestError> {
+        let store = &self.faces.store;
+        let (p, d) = signed(&analysis.hashes);
+        let candidates = store.images().near_candidates(store.pool(), collection, p, d).await?;
+        let near = near_images(&analysis.hashes, &candidates);
+        let lacks = options.passed_only && analysis.faces.iter().any(|face| face.embedding.is_none());
+        if near.is_empty() {
+            let mut shown = ShownFaces::of(analysis, &[]);
+            shown.lacks_embeddings = lacks;
+            return Ok((shown, false));
+        }
+        let extra = if lacks { self.missing_embeddings(analysis).await? } else { Vec::new() };
+        let shown = ShownFaces::of(analysis, &extra);
+        let mut tx = store.begin().await?;
+        let (relation, _) = self.relation_to(&mut tx, analysis, &shown, &near).await?;
+        Ok((shown, matches!(relation, Relation::Duplicate(_))))
+    }
+
+    /// Returns embeddings of the faces without one, in the order of the faces.
+    async fn missing_embeddings(&self, analysis: &Analysis) -> Result<Vec<Option<Embedding>>, IngestError> {
+        let lacking = analysis.faces.iter().enumerate().filter(|(_, face)| face.embedding.is_none());
+        let (places, chips): (Vec<usize>, Vec<_>) =
+            lacking.filter_map(|(at, face)| Some((at, face.chip.clone()?))).unzip();
+        let found = self.faces.analyzer.embed_chips(chips, Priority::Background).await?;
+        let mut all = vec![None; analysis.faces.len()];
+        for (at, embedding) in places.into_iter().zip(found) {
+            all[at] = embedding;
+        }
+        Ok(all)
+    }
+
+    /// Returns how an image relates to the stored images, after waiting for all transactions that
+    /// are about to store a near image. Without this wait, two versions of one image that are
+    /// processed at the same time would both be stored.
+    ///
+    /// The images in the result are locked until the end of the transaction.
+    pub(super) async fn find_relation_locked(
+        &self,
+        tx: &mut Tx,
+        collection: Uuid,
+        analysis: &Analysis,
+        shown: &ShownFaces,
+    ) -> Result<Nearness, StoreError> {
+        let store = &self.faces.store;
+        let hashes = &analysis.hashes;
+        let (p, d) = signed(hashes);
+        store.images().lock_near_keys(tx.conn(), &near_lock_keys(collection, hashes)).await?;
+        for _ in 0..super::MAX_ATTEMPTS {
+            let candidates = store.images().near_candidates(tx.conn(), collection, p, d).await?;
+            let near = near_images(hashes, &candidates);
+            if shown.lacks_embeddings && !near.is_empty() {
+                return Ok(Nearness::Unknown);
+            }
+            let (relation, versions) = self.relation_to(tx, analysis, shown, &near).await?;
+            let locked = match &relation {
+                Relation::New => return Ok(Nearness::Related { relation, versions }),
+                Relation::Duplicate(image) => store.images().lock(tx.conn(), *image).await?,
+                Relation::Supersedes(images) => store.images().lock_to_replace(tx.conn(), images).await?,
+            };
+            // Faces can be deleted or get other embeddings until their image is locked.
+            if locked && self.relation_to(tx, analysis, shown, &near).await?.0 == relation {
+                return Ok(Nearness::Related { relation, versions });
+            }
+        }
+        Err(StoreError::Conflict("near duplicates of the image are replaced repeatedly; try again".into()))
+    }
+
+    /// Returns how an image relates to the stored images in `near`, whose hashes are near.
+    async fn relation_to(
+        &self,
+        tx: &mut Tx,
+        analysis: &Analysis,
+        shown: &ShownFaces,
+        near: &[&Image],
+    ) -> Result<(Relation, Versions), StoreError> {
+        let candidates = self.compare_people(tx, shown, near).await?;
+        let same = candidates.iter().filter(|one| one.people.is_same());
+        let ids: Vec<Uuid> = same.map(|one| one.image.id).collect();
+        let enrolled = self.faces.store.images().enrolled(tx.conn(), &ids).await?;
+        let relation = relation(&analysis.frame, &candidates, &enrolled);
+        let mut versions = Versions::default();
+        if let Relation::Supersedes(images) = &relation {
+            versions.add_replaced(images.clone(), &candidates);
+        }
+        versions.add_kept(&analysis.frame, &candidates);
+        Ok((relation, versions))
+    }
+
+    /// Compares the faces of an image with those of each image in `near`.
+    async fn compare_people<'a>(
+        &self,
+        tx: &mut Tx,
+        shown: &ShownFaces,
+        near: &[&'a Image],
+    ) -> Result<Vec<NearImage<'a>>, StoreError> {
+        let FaceStore { store, model_id, analyzer, .. } = &self.faces;
+        let threshold = analyzer.engine().embedder().match_threshold;
+        let mut candidates = Vec::with_capacity(near.len());
+        let mut left = near;
+        while !left.is_empty() {
+            let mut faces_so_far = 0;
+            let fits = |image: &&&Image| {
+                let is_first = faces_so_far == 0;
+                faces_so_far += image.face_count;
+                is_first || faces_so_far <= FACES_AT_A_TIME
+            };
+            let (group, rest) = left.split_at(left.iter().take_while(fits).count().max(1));
+            let ids: Vec<Uuid> =
+                group.iter().filter(|image| image.face_count > 0).map(|image| image.id).collect();
+            let faces = match ids.is_empty() {
+                true => Vec::new(),
+                false => store.images().faces_of_images(tx.conn(), &ids).await?,
+            };
+            for image in group {
+                let own = faces.iter().filter(|face: &&StoredFace| face.image_id == image.id);
+                let people: Comparison = shown.compare(own, *model_id, threshold);
+                candidates.push(NearImage { image, people });
+            }
+            left = rest;
+        }
+        Ok(candidates)
+    }
 }
 
-/// How an analysed image relates to the stored images.
-pub(super) enum Nearness {
-    Related {
-        relation: Relation,
-        /// The smaller versions that the image replaces or is stored beside.
-        versions: Versions,
-    },
-    /// Another transaction stored a near image in the meantime. The [`ShownFaces`] lack embeddings
-    /// that the comparison with it needs.
-    Unknown,
+/// Returns the DCT and gradient hashes as Postgres stores them.
+fn signed(hashes: &PerceptualHashes) -> (i64, i64) {
+    (hashes.p.cast_signed(), hashes.d.cast_signed())
+}
+
+/// Returns lock keys such that two near images share at least one: the eight bytes of the DCT hash,
+/// each with its position. Hashes that differ in fewer than eight bits have an equal byte.
+/// Unrelated images sometimes share a lock, which causes only a short wait.
+fn near_lock_keys(collection: Uuid, hashes: &PerceptualHashes) -> Vec<i64> {
+    let (high, low) = collection.as_u64_pair();
+    let base = (high ^ low.rotate_left(32)) & !0xFFFF;
+    let byte = |index: u64| (hashes.p >> (index * 8)) & 0xFF;
+    (0..8_u64).map(|index| (base | (index << 8) | byte(index)).cast_signed()).collect()
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use uuid::Uuid;
+    use std::collections::HashSet;
 
     fn stored(id: u128, width: i32, height: i32) -> Image {
         Image {
@@ -391,5 +540,19 @@ mod tests {
             assert!(faces.compare(&stored, MODEL, THRESHOLD).is_same());
         }
         assert!(!faces.compare(&[stored_face(0.1, 1.0), stored_face(0.6, 0.1)], MODEL, THRESHOLD).is_same());
+    }
+
+    #[test]
+    fn near_hashes_share_lock_key_within_collection() {
+        let hashes = |p| PerceptualHashes { p, d: 0, a: 0 };
+        let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
+        let a: HashSet<i64> = near_lock_keys(one, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
+        // Seven bytes have one flipped bit each.
+        let near: HashSet<i64> =
+            near_lock_keys(one, &hashes(0x0123_4567_89AB_CDEF ^ 0x0001_0101_0101_0101)).into_iter().collect();
+        assert_eq!(a.intersection(&near).count(), 1);
+        let elsewhere: HashSet<i64> =
+            near_lock_keys(other, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
+        assert_eq!(a.intersection(&elsewhere).count(), 0);
     }
 }

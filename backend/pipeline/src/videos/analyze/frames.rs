@@ -5,6 +5,7 @@ use futures::{Stream, StreamExt, ready};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -30,7 +31,6 @@ pub(super) async fn index(decoder: Decoder, file: File) -> Result<(Index, File),
     tokio::task::spawn_blocking(read).await.unwrap_or(Err(READER_FAILED))
 }
 
-/// A video that is read.
 #[derive(Clone)]
 pub(super) struct Source {
     pub(super) decoder: Decoder,
@@ -55,7 +55,6 @@ pub(super) struct ReadFrame {
 
 type Read = Result<ReadFrame, VideoError>;
 
-/// Returns the memory of frames to the decoder.
 #[derive(Clone)]
 pub(super) struct Recycler(SyncSender<Frame>);
 
@@ -75,13 +74,6 @@ pub(super) struct ReadState {
     pub(super) damage: Option<Damage>,
     /// Whether damage prevents the reader from reading more frames.
     pub(super) ended: bool,
-}
-
-impl ReadState {
-    /// Returns the state of a reader before its first frame. `any` is whether frames are stored.
-    pub(super) fn new(any: bool, damage: Option<Damage>) -> Self {
-        Self { any, damage, ended: false }
-    }
 }
 
 /// Reads the frames of steps. Dropping it ends the decoder.
@@ -115,7 +107,6 @@ impl Reader {
         Self::spawn(Recycler(recycler), Some(cancel), move |sender| task.run(steps, sender))
     }
 
-    /// Calls `read` on a thread of its own.
     fn spawn(
         recycler: Recycler,
         cancel: Option<CancelOnDrop>,
@@ -149,7 +140,6 @@ impl Reader {
         })
     }
 
-    /// Returns the state after the last frame, with which another reader continues.
     pub(super) fn end(self) -> ReadState {
         self.outcome.get().cloned().unwrap_or_default()
     }
@@ -162,15 +152,10 @@ struct ReadTask {
     state: ReadState,
 }
 
-/// Whether a reader continues after a frame or a segment.
-enum Next {
-    Continue,
-    /// It has ended: the last frame was sent, or nobody receives frames.
-    End,
-}
+/// A break means that the last frame was sent, or that nobody receives frames.
+type Next = ControlFlow<()>;
 
 impl ReadTask {
-    /// Sends the frames of all steps, and returns the state after them.
     fn run(mut self, steps: Vec<Step>, sender: &async_mpsc::Sender<Read>) -> Result<ReadState, VideoError> {
         for step in steps {
             let next = match step {
@@ -182,12 +167,12 @@ impl ReadTask {
                     Err(error) if self.state.any && is_damage(&error) => {
                         self.state.damage.get_or_insert(ended_by(&error));
                         self.state.ended = true;
-                        Next::End
+                        Next::Break(())
                     }
                     next => next?,
                 },
             };
-            if matches!(next, Next::End) {
+            if next.is_break() {
                 break;
             }
         }
@@ -205,21 +190,21 @@ impl ReadTask {
             let reduced = ReducedFrame::of(&read.frame);
             let read = ReadFrame { at_us: read.at_us, content: Content::Pixels(read.frame), reduced };
             let next = self.send(read, sender);
-            if matches!(next, Next::End) {
+            if next.is_break() {
                 let damage = frames.stop();
                 self.state.damage = self.state.damage.take().or(damage);
                 return Ok(next);
             }
         }
         self.state.damage = self.state.damage.take().or_else(|| frames.damage().cloned());
-        Ok(Next::Continue)
+        Ok(Next::Continue(()))
     }
 
     fn send(&mut self, read: ReadFrame, sender: &async_mpsc::Sender<Read>) -> Next {
         self.state.any = true;
         let at_us = read.at_us;
         let sent = sender.blocking_send(Ok(read));
-        if sent.is_err() || at_us >= self.until_us { Next::End } else { Next::Continue }
+        if sent.is_err() || at_us >= self.until_us { Next::Break(()) } else { Next::Continue(()) }
     }
 }
 
@@ -229,7 +214,6 @@ fn is_damage(error: &VideoError) -> bool {
     matches!(error, Undecodable(_) | Output(_) | Stalled(_) | CpuLimit(_))
 }
 
-/// Describes an error after which no more frames are read.
 fn ended_by(error: &VideoError) -> Damage {
     Damage { truncated: false, message: error.to_string() }
 }
@@ -242,7 +226,6 @@ pub(super) enum Step {
     Known(KnownFrame),
 }
 
-/// A frame without a face.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KnownFrame {
     pub(super) at_us: i64,

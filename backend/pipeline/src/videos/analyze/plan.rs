@@ -7,12 +7,11 @@
 //! interrupted.
 use super::frames::{Content, ReadFrame, ReadState, Reader, Source};
 use super::tracks::TrackCollector;
-use super::{DENSE_GAP_US, MAX_FRAME_FACES, MAX_FRAMES, VideoAnalyzeError, VideoOptions, VideoParts};
-use crate::images::analyze::{AnalyzeOptions, Analyzer};
+use super::{DENSE_GAP_US, FrameFaces, MAX_FRAME_FACES, MAX_FRAMES, VideoTrack};
+use super::{VideoAnalyzeError, VideoAnalyzer, VideoOptions, VideoParts};
+use crate::images::analyze::AnalyzeOptions;
 use crate::videos::analyze::frames::{Ahead, AnalyzedFrame, KnownFrame, Step, remaining};
-use crate::videos::analyze::{FrameFaces, VideoTrack};
 use futures::StreamExt;
-use inference::Priority;
 use std::sync::Arc;
 use std::time::Duration;
 use video::refine::{Block, Blocks, FirstLook, MAX_FIRST_LOOKS, Refined};
@@ -73,7 +72,6 @@ impl Plan {
         Ok(Self { is_dense, after_us, rest })
     }
 
-    /// Returns what is read next, or `None` at the end of the video.
     pub(super) fn next(&mut self) -> Option<Planned<'_>> {
         match &mut self.rest {
             Rest::Steps(segments) => {
@@ -110,43 +108,44 @@ fn rest_after(steps: Vec<Step>, after_us: Option<i64>) -> Vec<Step> {
     }
 }
 
-/// A first look at a block.
-pub(super) struct FirstLooks<'a> {
-    pub(super) analyzer: &'a Analyzer,
-    pub(super) source: &'a Source,
-    pub(super) min_score: f32,
-    pub(super) options: &'a VideoOptions,
-    pub(super) priority: Priority,
+pub(super) struct Run<'a> {
+    pub(super) video: &'a VideoAnalyzer<'a>,
+    pub(super) frame_options: AnalyzeOptions,
     /// Number of frames that are analysed at the same time.
     pub(super) concurrency: usize,
-    /// Number of frames that were analysed before.
-    pub(super) frames: u64,
+    pub(super) tracks: TrackCollector<'a>,
+    pub(super) boundaries: Boundaries,
+    /// Number of frames that were analysed.
+    pub(super) count: u64,
+    pub(super) last_us: Option<i64>,
 }
 
-impl FirstLooks<'_> {
+impl Run<'_> {
     /// Looks at the sparse frames of a block, and returns its steps. Damage is recorded in `state`.
     ///
     /// # Errors
     /// Fails if a frame cannot be analysed, or if there are too many.
-    pub(super) async fn steps(
+    pub(super) async fn first_look(
         &self,
+        source: &Source,
         blocks: &Blocks,
         block: &Block,
         after_us: Option<i64>,
         state: &mut ReadState,
     ) -> Result<Vec<Step>, VideoAnalyzeError> {
         let steps = blocks.first_looks(block).into_iter().map(Step::Decode).collect();
-        let before = ReadState::new(state.any, state.damage.clone());
-        let mut reader = Reader::start(self.source, steps, block.to_us, before)
+        let before = ReadState { ended: false, ..state.clone() };
+        let mut reader = Reader::start(source, steps, block.to_us, before)
             .map_err(|error| VideoAnalyzeError::from(VideoError::Io(error)))?;
-        let (mut looks, mut frames, mut count) = (Vec::new(), Vec::new(), self.frames);
+        let (mut looks, mut frames, mut count) = (Vec::new(), Vec::new(), self.count);
+        let VideoAnalyzer { analyzer, options, priority, .. } = *self.video;
         let options = AnalyzeOptions {
-            min_score: Some(self.min_score),
+            min_score: Some(self.video.low_score()),
             max_faces: Some(MAX_FRAME_FACES),
             embeddings: false,
             quality: false,
-            rotate: self.options.rotate,
-            passes: Some(self.options.passes),
+            rotate: options.rotate,
+            passes: Some(options.passes),
             ..AnalyzeOptions::default()
         };
         {
@@ -158,7 +157,7 @@ impl FirstLooks<'_> {
                 };
                 let size = (frame.width(), frame.height());
                 let frame = Arc::new(frame);
-                let (faces, _) = self.analyzer.find_faces_of_frame(&frame, &options, self.priority).await?;
+                let (faces, _) = analyzer.find_faces_of_frame(&frame, &options, priority).await?;
                 if let Ok(frame) = Arc::try_unwrap(frame) {
                     recycle.give(frame);
                 }
@@ -180,31 +179,13 @@ impl FirstLooks<'_> {
         // Frames of a first look are not analysed yet, so `any` remains as it is.
         let ReadState { damage, ended, .. } = reader.end();
         (state.damage, state.ended) = (damage, ended);
-        let steps =
-            blocks.steps(&self.source.index, block, &looks).into_iter().filter_map(|step| match step {
-                refine::Step::Seen(at) => frames.get_mut(at)?.take().map(Step::Known),
-                refine::Step::Closer(segment) => Some(Step::Decode(segment)),
-            });
+        let steps = blocks.steps(&source.index, block, &looks).into_iter().filter_map(|step| match step {
+            refine::Step::Seen(at) => frames.get_mut(at)?.take().map(Step::Known),
+            refine::Step::Closer(segment) => Some(Step::Decode(segment)),
+        });
         Ok(rest_after(steps.collect(), after_us))
     }
-}
 
-pub(super) struct Run<'a> {
-    pub(super) analyzer: &'a Analyzer,
-    pub(super) options: &'a VideoOptions,
-    pub(super) frame_options: AnalyzeOptions,
-    pub(super) high_score: f32,
-    pub(super) priority: Priority,
-    /// Number of frames that are analysed at the same time.
-    pub(super) concurrency: usize,
-    pub(super) tracks: TrackCollector<'a>,
-    pub(super) boundaries: Boundaries,
-    /// Number of frames that were analysed.
-    pub(super) count: u64,
-    pub(super) last_us: Option<i64>,
-}
-
-impl Run<'_> {
     /// Analyses the frames of the steps. Returns the state with which the next reader continues.
     pub(super) async fn analyze<P: VideoParts>(
         &mut self,
@@ -216,8 +197,7 @@ impl Run<'_> {
         let mut reader = Reader::start(source, steps, i64::MAX, state)
             .map_err(|error| VideoAnalyzeError::from(video::VideoError::Io(error)))?;
         let recycle = reader.recycler();
-        let Self { analyzer, options, priority, high_score, .. } = *self;
-        let frame_options = self.frame_options.clone();
+        let (video, frame_options) = (self.video, self.frame_options.clone());
         {
             let found = reader.frames().map(|read| async {
                 let ReadFrame { at_us, content, reduced } = read?;
@@ -228,8 +208,9 @@ impl Run<'_> {
                     }
                 };
                 let size = (frame.width(), frame.height());
-                let found = analyzer.find_faces_of_frame(&frame, &frame_options, priority).await?;
-                let faces = analyzer.cut_chips(&frame, found, options.images, high_score).await?;
+                let found =
+                    video.analyzer.find_faces_of_frame(&frame, &frame_options, video.priority).await?;
+                let faces = video.cut_chips(&frame, found).await?;
                 // Nothing else holds the pixels now, so the decoder can use the memory again.
                 if let Ok(frame) = Arc::try_unwrap(frame) {
                     recycle.give(frame);
@@ -258,7 +239,6 @@ impl Run<'_> {
         Ok(reader.end())
     }
 
-    /// Ends the last part, if there is one.
     pub(super) async fn end<P: VideoParts>(&mut self, parts: &mut P) -> Result<(), P::Error> {
         match self.take_part().await? {
             Some(part) => parts.part(part).await,
@@ -282,7 +262,6 @@ const PART_MIN_FRAMES: u32 = 300;
 const PART_MAX_US: i64 = 60_000_000;
 const PART_MAX_FRAMES: u32 = 600;
 
-/// Decides which frames begin a part.
 #[derive(Debug, Default)]
 struct PartClock {
     /// Time of the first frame of the part.
@@ -306,14 +285,12 @@ impl PartClock {
     }
 }
 
-/// Finds the shots and the parts of a video.
 #[derive(Debug, Default)]
 pub(super) struct Boundaries {
     cuts: CutDetector,
     parts: PartClock,
 }
 
-/// What begins with a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Boundary {
     pub(super) shot: bool,

@@ -1,12 +1,11 @@
 //! Joins the faces of frames into tracks, and embeds their best shots.
 
-use super::{VideoAnalyzeError, VideoOptions, low_score};
-use crate::images::analyze::{AnalyzedFace, Analyzer};
-use crate::videos::analyze::Cut;
-use crate::videos::analyze::{FrameFace, TrackFace, VideoTrack};
-use inference::{Embedding, Priority};
+use super::{Cut, FrameFace, TrackFace, VideoAnalyzeError, VideoAnalyzer, VideoTrack};
+use crate::admission::budget::HeldBytes;
+use crate::images::analyze::AnalyzedFace;
+use inference::Embedding;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tracking::people::MAX_TRACKS;
 use tracking::{Config, Observation, Shot, Track, Tracker, split};
 use vision::{Detection, Frame, QualityReport};
@@ -24,30 +23,8 @@ struct Kept {
     _held: HeldBytes,
 }
 
-/// Counts the bytes of an image until it is dropped.
-#[derive(Debug)]
-struct HeldBytes {
-    all: Arc<AtomicU64>,
-    bytes: u64,
-}
-
-impl HeldBytes {
-    fn new(all: &Arc<AtomicU64>, bytes: u64) -> Self {
-        all.fetch_add(bytes, Ordering::Relaxed);
-        Self { all: all.clone(), bytes }
-    }
-}
-
-impl Drop for HeldBytes {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// Collects the tracks of one video, part by part.
 pub(super) struct TrackCollector<'a> {
-    analyzer: &'a Analyzer,
-    priority: Priority,
+    video: &'a VideoAnalyzer<'a>,
     tracker: Tracker<Kept>,
     high_score: f32,
     match_threshold: f32,
@@ -55,37 +32,29 @@ pub(super) struct TrackCollector<'a> {
     /// Highest number of a track of earlier parts.
     numbers: u32,
     /// Bytes of the images of all faces that may become best shots.
-    held: Arc<AtomicU64>,
-    max_held: u64,
+    held: Arc<AtomicUsize>,
 }
 
 impl<'a> TrackCollector<'a> {
-    pub(super) fn new(
-        analyzer: &'a Analyzer,
-        options: &VideoOptions,
-        high_score: f32,
-        priority: Priority,
-        numbers: u32,
-    ) -> Self {
-        let match_threshold = options.match_threshold.unwrap_or(analyzer.engine().embedder().match_threshold);
-        let config =
-            Config { high_score, low_score: low_score(high_score), ..Config::for_threshold(match_threshold) };
+    pub(super) fn new(video: &'a VideoAnalyzer<'a>, numbers: u32) -> Self {
+        let default = video.analyzer.engine().embedder().match_threshold;
+        let match_threshold = video.options.match_threshold.unwrap_or(default);
+        let (high_score, low_score) = (video.high_score(), video.low_score());
+        let config = Config { high_score, low_score, ..Config::for_threshold(match_threshold) };
         Self {
-            analyzer,
-            priority,
+            video,
             tracker: Tracker::new(config),
             high_score,
             match_threshold,
             ended: Vec::new(),
             numbers,
             held: Arc::default(),
-            max_held: options.max_image_bytes,
         }
     }
 
     /// Returns whether the part must end, because its images take too much memory.
     pub(super) fn is_full(&self) -> bool {
-        self.held.load(Ordering::Relaxed) > self.max_held
+        self.held.load(Ordering::Relaxed) as u64 > self.video.options.max_image_bytes
     }
 
     /// Adds the faces of a frame. `cut` is whether it begins a new shot.
@@ -113,7 +82,7 @@ impl<'a> TrackCollector<'a> {
         self.numbers += u32::try_from(tracks.len()).map_err(|_| VideoAnalyzeError::TooManyTracks)?;
         // Covering other faces takes time, so it runs on the thread pool.
         let work = move || (first..).zip(tracks).map(|(number, track)| video_track(track, number)).collect();
-        Ok(self.analyzer.cpu().run(work).await?.output)
+        Ok(self.video.analyzer.cpu().run(work).await?.output)
     }
 
     /// Embeds the best shots of tracks that ended, and splits those that contain two people.
@@ -139,7 +108,7 @@ impl<'a> TrackCollector<'a> {
             }
         }
         let chips = wanted.iter().map(|(_, chip)| chip.clone()).collect();
-        let embeddings = self.analyzer.embed_chips(chips, self.priority).await?;
+        let embeddings = self.video.analyzer.embed_chips(chips, self.video.priority).await?;
         for ((shot, _), embedding) in wanted.into_iter().zip(embeddings) {
             shot.embedding = embedding.map(|embedding| Arc::from(embedding.as_slice()));
         }
@@ -150,7 +119,7 @@ impl<'a> TrackCollector<'a> {
 fn observation(
     FrameFace { face, cut }: FrameFace,
     high_score: f32,
-    held: &Arc<AtomicU64>,
+    held: &Arc<AtomicUsize>,
 ) -> Observation<Kept> {
     let score = face.detection.det_score;
     let usable = face.quality.filter(|_| score >= high_score);
@@ -167,7 +136,7 @@ fn observation(
             chip,
             cut,
             quality: usable,
-            _held: HeldBytes::new(held, bytes as u64),
+            _held: HeldBytes::new(held, bytes),
         },
     }
 }

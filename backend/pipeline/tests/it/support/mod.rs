@@ -4,12 +4,12 @@ mod site;
 
 pub(crate) use site::{Answer, Site};
 
-use domain::JobKind;
-use inference::{Engine, Manifest, ResolvedPack};
+use domain::{CrawlState, JobKind};
+use inference::{Engine, Manifest, Priority, ResolvedPack};
 use pipeline::worker::VideoTools;
 use pipeline::{
-    Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Crawls, Dedupe, Ingest, Scan, VideoLimits, crawls,
-    worker,
+    Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Crawls, Dedupe, FaceStore, Rotate, Scan, VideoLimits,
+    crawls, worker,
 };
 use queue::{ClaimedJob, Handler, Queue, RunEnd, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -45,7 +45,15 @@ pub(crate) async fn analyzer() -> Analyzer {
     Analyzer::new(engine().await, pipeline::Config::default())
 }
 
-/// Returns the decoded image.
+pub(crate) async fn analyze(analyzer: &Analyzer, bytes: Vec<u8>, options: &AnalyzeOptions) -> Analysis {
+    analyzer.analyze(bytes.into(), options, Priority::Interactive).await.unwrap()
+}
+
+/// Returns the options for images with faces that are not upright.
+pub(crate) fn rotating() -> AnalyzeOptions {
+    AnalyzeOptions { rotate: Rotate::Auto, ..AnalyzeOptions::default() }
+}
+
 pub(crate) fn pixels(file: &[u8]) -> Frame {
     vision::decode(file, &Limits::default()).unwrap().frame
 }
@@ -79,7 +87,7 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) queue: Queue,
     pub(crate) crawls: Crawls,
-    pub(crate) ingest: Ingest,
+    pub(crate) face_store: FaceStore,
     pub(crate) blobs: Blobs,
     fetcher: crawler::Fetcher,
     folder: tempfile::TempDir,
@@ -105,13 +113,13 @@ impl World {
         let queue = Queue::new(store.pool().clone(), times);
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
-        let ingest = Ingest::new(analyzer, store.clone(), blobs.clone(), queue.clone()).await.unwrap();
+        let face_store = FaceStore::new(analyzer, store.clone(), blobs.clone(), queue.clone()).await.unwrap();
         let fetcher = crawler::Fetcher::new(&crawler::Config {
             allow_private: vec!["127.0.0.0/8".parse().unwrap()],
             ..crawler::Config::default()
         });
         let crawls = Crawls::new(store.clone(), queue.clone()).with_config(politeness);
-        Self { store, queue, crawls, ingest, blobs, fetcher, folder, database }
+        Self { store, queue, crawls, face_store, blobs, fetcher, folder, database }
     }
 
     pub(crate) fn handlers(&self) -> HashMap<String, Arc<dyn Handler>> {
@@ -123,7 +131,7 @@ impl World {
             self.store.clone(),
             self.queue.clone(),
             self.crawls.clone(),
-            self.ingest.clone(),
+            self.face_store.clone(),
             self.fetcher.clone(),
             videos,
         )
@@ -179,7 +187,7 @@ impl World {
     /// Starts a scan of a folder that does not exist.
     pub(crate) async fn scan(&self, dedupe: Dedupe, options: AnalyzeOptions) -> Scan {
         let seeds = ["/nowhere".to_owned()];
-        Scan::begin(self.ingest.clone(), "default", &seeds, dedupe, options).await.unwrap()
+        Scan::begin(self.face_store.clone(), "default", &seeds, dedupe, options).await.unwrap()
     }
 
     /// Runs a job that this process claimed.
@@ -212,6 +220,13 @@ impl World {
         (crawl, progress)
     }
 
+    /// Works like [`Self::crawl`] for a crawl that completes.
+    pub(crate) async fn completed(&self, seeds: &[String], options: CrawlOptions) -> CrawlProgress {
+        let (crawl, progress) = self.crawl(seeds, options).await;
+        assert_eq!(crawl.state, CrawlState::Completed, "{progress:?}");
+        progress
+    }
+
     pub(crate) async fn ended(&self, id: Uuid) -> Crawl {
         let found = wait_for(async || {
             let crawl = self.store.crawls().get(id).await.unwrap();
@@ -239,11 +254,11 @@ impl World {
 
     /// Lets the workers that start from now on find a full disk. Returns what they need to find
     /// space again.
-    pub(crate) async fn fill_disk(&mut self) -> Ingest {
+    pub(crate) async fn fill_disk(&mut self) -> FaceStore {
         let blobs = self.blobs.clone().with_exact_reserve(u64::MAX);
         let (store, queue) = (self.store.clone(), self.queue.clone());
-        let full = Ingest::new(self.ingest.analyzer().clone(), store, blobs, queue).await.unwrap();
-        std::mem::replace(&mut self.ingest, full)
+        let full = FaceStore::new(self.face_store.analyzer().clone(), store, blobs, queue).await.unwrap();
+        std::mem::replace(&mut self.face_store, full)
     }
 
     /// Waits until the jobs of a kind are postponed.

@@ -7,8 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use domain::ClusteringState;
-use pipeline::Clusters;
-use pipeline::people::clusters::default_threshold;
+use pipeline::{Clusters, default_threshold};
 use serde::{Deserialize, Serialize};
 use store::collections::Collection;
 use store::people::clusters::ClusterScope;
@@ -125,7 +124,7 @@ pub(super) async fn cluster_collection(
     let threshold = body.threshold.map_or_else(collection_default, Cosine::get);
     let scope = ClusterScope {
         collection_id: collection.id,
-        model_id: state.services.ingest.model_id(),
+        model_id: state.services.face_store.model_id(),
         any_quality: body.any_quality.unwrap_or(false),
     };
     let clusters = Clusters::new(caller.store().clone(), state.services.queue.clone());

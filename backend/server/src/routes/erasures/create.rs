@@ -156,7 +156,7 @@ impl Erasure<'_> {
         }
         let ids = (collection.id, record.id);
         let suppressed = if suppress {
-            state.services.ingest.suppressor().suppress_planned(&mut tx, ids, &plan, suppressions).await?
+            state.services.face_store.suppressor().suppress_planned(&mut tx, ids, &plan, suppressions).await?
         } else {
             store.suppressions().suppress(tx.conn(), collection.id, record.id, &suppressions).await?
         };
@@ -192,7 +192,7 @@ async fn sketches(
     plan: &Plan,
 ) -> Result<Vec<Suppression>, ApiError> {
     let sketch = |model: i32, embedding: &[f32]| {
-        let sketch = state.services.ingest.suppressor().sketch(model, embedding).map(Suppression::Person);
+        let sketch = state.services.face_store.suppressor().sketch(model, embedding).map(Suppression::Person);
         sketch.ok_or_else(|| {
             ApiError::new(
                 Code::Conflict,

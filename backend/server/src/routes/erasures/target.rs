@@ -269,7 +269,7 @@ async fn likeness(
     let seen = Likeness::of_one_face(state, bytes, params.face_index, params.min_score, "image").await?;
     let target = Target::Likeness {
         embedding: seen.embedding.as_slice().to_vec(),
-        model_id: state.services.ingest.model_id(),
+        model_id: state.services.face_store.model_id(),
         threshold,
     };
     let face = params.face_index.map_or(0, Bounded::index);

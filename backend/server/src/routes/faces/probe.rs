@@ -280,7 +280,7 @@ impl Probe {
             return Err(ApiError::not_found("face", id).field("face_id"));
         }
         let (model, embedding) = store.faces().embedding(id).await?;
-        if model != state.services.ingest.model_id() {
+        if model != state.services.face_store.model_id() {
             let current = &state.services.analyzer.engine().embedder().name;
             return Err(ApiError::new(
                 Code::ModelMismatch,

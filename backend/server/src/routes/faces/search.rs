@@ -184,7 +184,7 @@ pub(super) async fn search_faces(
     let query = SearchQuery {
         collection_id: collection.id,
         embedding: probe.embedding,
-        model_id: state.services.ingest.model_id(),
+        model_id: state.services.face_store.model_id(),
         threshold,
         limit: params.limit.map_or(20, Bounded::get),
         exact: params.exact.unwrap_or(false) || !caught_up,

@@ -244,7 +244,7 @@ async fn enrol_image(
         moved: params.r#move.unwrap_or(false),
     };
     let permit = state.analyses.admit(1)?;
-    let enrolled = state.services.ingest.enrol(&state.analyzer(), enrolment).await;
+    let enrolled = enrolment.enrol(&state.services.face_store, &state.analyzer()).await;
     drop(permit);
     let enrolled = enrolled.map_err(|error| match error {
         EnrolError::Quality(unmet) => low_quality("image", demands(params), unmet),

@@ -15,7 +15,9 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use inference::{Engine, Priority};
-use pipeline::{FrameFaces, Rotate, VideoAnalysis, VideoOptions, VideoProgress, VideoTrack, profile_of};
+use pipeline::{
+    FrameFaces, Rotate, VideoAnalysis, VideoAnalyzer, VideoOptions, VideoProgress, VideoTrack, profile_of,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -193,7 +195,8 @@ async fn analyze_clip<H: Send + 'static>(
         let ClipOptions { options, with_embeddings } = clip;
         // A clip has many frames. At the priority of calls for one image it would delay them.
         let priority = Priority::Background;
-        let analysis = analyzer.analyze_video(&decoder, file, &options, priority, &mut progress).await?;
+        let video = VideoAnalyzer { analyzer: &analyzer, decoder: &decoder, options: &options, priority };
+        let analysis = video.analyze(file, &mut progress).await?;
         Ok(line(&VideoAnswer::of(&analysis, analyzer.engine(), with_embeddings)))
     };
     let task = async move {

@@ -12,7 +12,7 @@ use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
 use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, Crawls, Ingest, Passes, Secret, VideoLimits, Videos, crawls};
+use pipeline::{Analyzer, Crawls, FaceStore, Passes, Secret, VideoLimits, Videos, crawls};
 use queue::{Queue, Runner, RunnerConfig};
 use reqwest::Client;
 use server::{AppState, Auth, Config, Services};
@@ -158,10 +158,10 @@ impl App {
             analysis.passes = Passes::Single;
         }
         let analyzer = measured(own.as_ref(), || Analyzer::new(engine, analysis));
-        let ingest =
-            Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
+        let face_store =
+            FaceStore::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
         let secret = Secret::new("a secret that only the tests know");
-        let ingest = ingest.with_sketcher(pipeline::Sketcher::new(secret));
+        let face_store = face_store.with_sketcher(pipeline::Sketcher::new(secret));
         let politeness = crawls::Config {
             webhook_secret: options.webhook_secret.map(Secret::new),
             webhook_retry: Duration::from_millis(10),
@@ -179,7 +179,7 @@ impl App {
                 store.clone(),
                 queue.clone(),
                 crawls.clone(),
-                ingest.clone(),
+                face_store.clone(),
                 fetcher.clone(),
                 video_tools.clone(),
             );
@@ -213,7 +213,7 @@ impl App {
             videos,
             video_tools: video_tools.ok_or_else(|| "this test has no ffmpeg".into()),
             video_decoding,
-            ingest,
+            face_store,
             fetcher,
         };
         let config = options.config.clone();

@@ -129,7 +129,7 @@ async fn long_video(app: &App, tracks: usize) -> (Uuid, Vec<Uuid>) {
             quality_overall: None,
             quality_passed: None,
             embedding: (0..128).map(|at| if at == 0 { 1.0 } else { 0.0 }).collect(),
-            model_id: app.state.services.ingest.model_id(),
+            model_id: app.state.services.face_store.model_id(),
             chip_key: None,
             crop_key: None,
         };

@@ -11,7 +11,7 @@
 //! whether the image is searched. The faces of an image always come from the detector of faces.
 
 use super::{AnalyzeError, MAX_SIDE_WITHOUT_SMALL, MIN_SMALL_VIEW_FACE, SMALL_VIEW};
-use super::{Search, Timings, ViewDetections, longer_side, small_view};
+use super::{Search, ViewDetections, longer_side, small_view};
 use crate::domain::Rotate;
 use crate::images::analyze::Passes;
 use inference::Detector;
@@ -59,17 +59,17 @@ pub(super) enum Seen {
     Turned(u32),
 }
 
-impl Search<'_> {
+impl Search<'_, '_> {
     /// Returns whether the detector of looks accepts the small canvases of looks and close-ups.
     pub(super) fn can_look(&self) -> bool {
-        let (width, height) = self.settings.canvas;
+        let (width, height) = self.run.settings.canvas;
         let fixed = self.looks_with().info().fixed_size.is_some();
-        let small = small_view(self.settings.passes, width.max(height));
-        self.settings.passes == Passes::Auto && !fixed && small.is_some()
+        let small = small_view(self.run.settings.passes, width.max(height));
+        self.run.settings.passes == Passes::Auto && !fixed && small.is_some()
     }
 
     pub(super) fn looks_with(&self) -> Detector<'_> {
-        self.analyzer.engine().first_look()
+        self.run.analyzer.engine().first_look()
     }
 
     /// Returns the views of the first look, or `None` for a search without one. On a device, where
@@ -78,7 +78,7 @@ impl Search<'_> {
         if !self.can_look() {
             return None;
         }
-        let (canvas, image) = (self.settings.canvas, self.image());
+        let (canvas, image) = (self.run.settings.canvas, self.image());
         let side = f64::from(canvas.0.max(canvas.1));
         let scale = MIN_SCALE * (side / USUAL_CANVAS).max(1.0);
         let needed = (f64::from(image.0.max(image.1)) * scale).ceil() as u32;
@@ -94,16 +94,9 @@ impl Search<'_> {
     }
 
     /// Processes the views of the first look until one of them shows a face.
-    pub(super) async fn look(
-        &self,
-        looks: Looks,
-        rotation: u32,
-        timings: &mut Timings,
-        views: &mut usize,
-    ) -> Result<Seen, AnalyzeError> {
+    pub(super) async fn look(&mut self, looks: Looks, rotation: u32) -> Result<Seen, AnalyzeError> {
         let frame = self.search_view(self.looks_with(), looks.frame, rotation).await?;
-        frame.account(timings);
-        *views += 1;
+        self.account(&frame, 1);
         let clear = self.is_any_clear(self.looks_with(), &frame.signs);
         // The first look at the image as it is has already decided that rotations are searched.
         let mut seen = (!looks.decides || rotation != 0 || clear).then_some(rotation);
@@ -111,25 +104,24 @@ impl Search<'_> {
             && let Some(view) = looks.usable
         {
             let usable = self.search_view(self.looks_with(), view, rotation).await?;
-            usable.account(timings);
-            *views += 1;
-            seen = self.shows_face(&usable, rotation, timings, views).await?;
+            self.account(&usable, 1);
+            seen = self.shows_face(&usable, rotation).await?;
         }
         if seen.is_none() {
-            seen = self.shows_face(&frame, rotation, timings, views).await?;
+            seen = self.shows_face(&frame, rotation).await?;
         }
         match seen {
             None => return Ok(Seen::Nothing),
             Some(turn) if turn != rotation => return Ok(Seen::Turned(turn)),
             Some(_) => {}
         }
-        if !self.analyzer.engine().has_first_look() {
+        if !self.run.analyzer.engine().has_first_look() {
             return Ok(Seen::Faces(Some((looks.frame, frame.detections))));
         }
         let min_side = MIN_SMALL_VIEW_FACE / looks.frame.letterbox.scale;
         let is_large = |sign: &Detection| longer_side(sign) >= min_side;
         Ok(Seen::Faces(if frame.signs.iter().any(is_large) {
-            Some(self.search_small(rotation, timings, views).await?)
+            Some(self.search_small(rotation).await?)
         } else {
             None
         }))
@@ -139,39 +131,34 @@ impl Search<'_> {
     /// faint one that enlarging makes clear. With [`Rotate::Auto`], the enlargement compares all
     /// rotations.
     async fn shows_face(
-        &self,
+        &mut self,
         found: &ViewDetections,
         rotation: u32,
-        timings: &mut Timings,
-        views: &mut usize,
     ) -> Result<Option<u32>, AnalyzeError> {
         if self.is_any_clear(self.looks_with(), &found.signs) {
             return Ok(Some(rotation));
         }
-        if self.rotate == Rotate::Auto {
+        if self.run.options.rotate == Rotate::Auto {
             let mut signs = found.signs.clone();
             keep_best(&mut signs, MAX_CLOSE_UPS);
-            return self.turn_of(&signs, true, timings, views).await;
+            return self.turn_of(&signs, true).await;
         }
-        let enlarged = self.enlarges_to_face(found.signs.clone(), rotation, timings, views).await?;
+        let enlarged = self.enlarges_to_face(found.signs.clone(), rotation).await?;
         Ok(enlarged.then_some(rotation))
     }
 
     /// Enlarges boxes one by one, best first, until one of them becomes clear.
     pub(super) async fn enlarges_to_face(
-        &self,
+        &mut self,
         mut signs: Vec<Detection>,
         rotation: u32,
-        timings: &mut Timings,
-        views: &mut usize,
     ) -> Result<bool, AnalyzeError> {
         signs.sort_by(|a, b| b.det_score.total_cmp(&a.det_score));
         for sign in signs.iter().take(MAX_CLOSE_UPS) {
             let scale = CLOSE_UP_FACE / f64::from(longer_side(sign).max(1.0));
             let view = View::around(self.image(), &sign.bbox, (CLOSE_UP, CLOSE_UP), scale);
             let close_up = self.search_view(self.looks_with(), view, rotation).await?;
-            close_up.account(timings);
-            *views += 1;
+            self.account(&close_up, 1);
             if self.is_any_clear(self.looks_with(), &close_up.signs) {
                 return Ok(true);
             }
@@ -186,6 +173,6 @@ impl Search<'_> {
     /// Returns whether a box of a detector is clear: a face, or almost one.
     pub(super) fn is_clear(&self, detector: Detector<'_>, sign: &Detection) -> bool {
         let clear = detector.info().min_score * super::CLEAR_SHARE;
-        sign.det_score >= clear.min(self.settings.min_score)
+        sign.det_score >= clear.min(self.run.settings.min_score)
     }
 }

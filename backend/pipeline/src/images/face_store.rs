@@ -1,0 +1,251 @@
+//! What everything that stores faces shares: the analyzer, the store, the queue, the suppressions,
+//! and the blobs of faces. Images are stored in `ingest`, parts of videos in `videos::store`, and
+//! enrolled faces in `people::enrol`.
+//!
+//! Blobs are named by their content. If the transaction is rolled back (stale claim, database
+//! failure) or another transaction stores the image first, the blobs are not deleted. The next
+//! attempt with the same image uses the same names. A sweep of the blob store removes blobs that no
+//! row refers to.
+use crate::domain::{ChangeError, discard_blobs, drop_blobs};
+use crate::erasures::sketch::Sketcher;
+use crate::erasures::suppression::Suppressor;
+use crate::{Analysis, AnalyzeError, AnalyzedFace, Analyzer, Thumbnails};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use queue::{Queue, QueueError};
+use std::sync::Arc;
+use store::faces::{CROP_MARGIN, NewFace};
+use store::{Blobs, Store, StoreError, Tx};
+use uuid::Uuid;
+use vision::{Frame, crop, encode};
+
+#[derive(Debug, thiserror::Error)]
+pub enum IngestError {
+    #[error(transparent)]
+    Analyze(#[from] AnalyzeError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The queue failed, or the claim is stale. Everything was rolled back.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+crate::domain::transient!(IngestError);
+
+impl From<ChangeError> for IngestError {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Store(error) => error.into(),
+            ChangeError::Queue(error) => error.into(),
+        }
+    }
+}
+
+/// Stores faces of the registered embedding model. Cloning it is cheap.
+#[derive(Clone)]
+pub struct FaceStore {
+    pub(crate) analyzer: Analyzer,
+    pub(crate) store: Store,
+    pub(crate) blobs: Blobs,
+    pub(crate) queue: Queue,
+    pub(crate) model_id: i32,
+    pub(crate) suppressor: Suppressor,
+}
+
+impl FaceStore {
+    /// Registers the engine's embedding model in the store.
+    pub async fn new(
+        analyzer: Analyzer,
+        store: Store,
+        blobs: Blobs,
+        queue: Queue,
+    ) -> Result<Self, StoreError> {
+        let embedder = analyzer.engine().embedder();
+        let dimensions = i32::try_from(embedder.dimensions).unwrap_or(i32::MAX);
+        let model = store.models().register(&embedder.identity, &embedder.name, dimensions).await?;
+        store.models().record_match_threshold(model.id, embedder.match_threshold, embedder.match_fmr).await?;
+        let suppressor = Suppressor::new(store.clone(), model.id, embedder);
+        Ok(Self { analyzer, store, blobs, queue, model_id: model.id, suppressor })
+    }
+
+    /// Returns one that also suppresses people whose sketches were computed with this secret
+    /// (`SUPPRESSION_SECRET`).
+    #[must_use]
+    pub fn with_sketcher(self, sketcher: Sketcher) -> Self {
+        Self { suppressor: self.suppressor.with_sketcher(sketcher), ..self }
+    }
+
+    /// Returns the id of the registered embedding model in the store.
+    pub fn model_id(&self) -> i32 {
+        self.model_id
+    }
+
+    /// Returns what asks for suppressions.
+    pub fn suppressor(&self) -> &Suppressor {
+        &self.suppressor
+    }
+
+    pub fn analyzer(&self) -> &Analyzer {
+        &self.analyzer
+    }
+}
+
+/// Returns `None` for a face without an embedding, because no search could find it.
+pub(crate) fn new_face(
+    face: &AnalyzedFace,
+    model_id: i32,
+    (crop, chip): (String, String),
+) -> Option<NewFace> {
+    let embedding = face.embedding.as_ref()?.as_slice().to_vec();
+    let bbox = face.detection.bbox;
+    let points = &face.detection.landmarks;
+    Some(NewFace {
+        id: Uuid::now_v7(),
+        bbox: [bbox.x, bbox.y, bbox.width, bbox.height],
+        det_score: face.detection.det_score,
+        landmarks: std::array::from_fn(|i| if i % 2 == 0 { points[i / 2].x } else { points[i / 2].y }),
+        quality: face.quality.as_ref().map(|q| serde_json::to_value(q).expect("a report is plain data")),
+        quality_overall: face.quality.as_ref().map(|q| q.overall),
+        quality_passed: face.quality.as_ref().map(|q| q.passed),
+        embedding,
+        model_id,
+        chip_key: Some(chip),
+        crop_key: Some(crop),
+    })
+}
+
+/// Longer side of a thumbnail in pixels.
+const THUMBNAIL_SIDE: u32 = 320;
+const THUMBNAIL_QUALITY: u8 = 80;
+const CROP_QUALITY: u8 = 90;
+/// Number of blobs of one image that are written concurrently.
+const WRITES_IN_FLIGHT: usize = 8;
+
+pub(crate) struct StoredBlobs {
+    /// `None` if the configuration wants no thumbnail of this image.
+    pub(crate) thumbnail: Option<String>,
+    /// Crop and chip of each face, in the order of the analysis. `None` for a face without an
+    /// embedding, because it is not stored.
+    pub(crate) faces: Vec<Option<(String, String)>>,
+    /// All blobs with their keys, kept until the rows are written.
+    written: Vec<(String, Encoded)>,
+}
+
+impl StoredBlobs {
+    pub(crate) fn keys(&self) -> Vec<String> {
+        self.written.iter().map(|(key, _)| key.clone()).collect()
+    }
+}
+
+#[derive(Clone)]
+struct Encoded {
+    kind: &'static str,
+    extension: &'static str,
+    bytes: Bytes,
+}
+
+impl Encoded {
+    fn crop(crop: &Frame) -> Self {
+        Self { kind: "crops", extension: "jpg", bytes: encode::jpeg(crop, CROP_QUALITY).into() }
+    }
+
+    fn chip(chip: &Frame) -> Self {
+        Self { kind: "chips", extension: "png", bytes: encode::png(chip).into() }
+    }
+}
+
+impl FaceStore {
+    /// Encodes and writes the blobs of an analysis with [`chips`](crate::AnalyzeOptions::chips).
+    /// The thumbnail has the orientation that a browser shows; crops and chips are upright.
+    /// [`Thumbnails`](crate::Thumbnails) selects the images that have one.
+    pub(crate) async fn write_blobs(&self, analysis: &Analysis) -> Result<StoredBlobs, IngestError> {
+        let frame = analysis.frame.clone();
+        let rotation = analysis.rotation;
+        let chip = |face: &AnalyzedFace| face.chip.clone().expect("stored images are analysed with chips");
+        let stored = |face: &&AnalyzedFace| face.embedding.is_some();
+        let faces = analysis.faces.iter().filter(stored).map(|face| (face.detection.bbox, chip(face)));
+        let faces: Vec<_> = faces.collect();
+        let wants_thumbnail = match self.analyzer.config().thumbnails {
+            Thumbnails::All => true,
+            Thumbnails::Faces => !faces.is_empty(),
+            Thumbnails::None => false,
+        };
+        if !wants_thumbnail && faces.is_empty() {
+            let faces = vec![None; analysis.faces.len()];
+            return Ok(StoredBlobs { thumbnail: None, faces, written: Vec::new() });
+        }
+        let encoded = self
+            .analyzer
+            .cpu()
+            .run(move || {
+                let mut all = Vec::new();
+                if wants_thumbnail {
+                    let bytes = encode::jpeg(&crop::thumbnail(&frame, THUMBNAIL_SIDE), THUMBNAIL_QUALITY);
+                    all.push(Encoded { kind: "thumbnails", extension: "jpg", bytes: bytes.into() });
+                }
+                for (bbox, chip) in faces {
+                    let mut face = crop::face_crop(&frame, &bbox, CROP_MARGIN);
+                    if rotation != 0 {
+                        face = crop::rotate(&face, rotation);
+                    }
+                    all.extend([Encoded::crop(&face), Encoded::chip(&chip)]);
+                }
+                all
+            })
+            .await?
+            .output;
+        let written = self.write_encoded(encoded).await?;
+        let mut keys = written.iter().map(|(key, _)| key.clone());
+        let thumbnail = if wants_thumbnail { keys.next() } else { None };
+        let next = |face| Some(face).filter(stored).and_then(|_| keys.next().zip(keys.next()));
+        let faces = analysis.faces.iter().map(next).collect();
+        Ok(StoredBlobs { thumbnail, faces, written })
+    }
+
+    /// Encodes and writes pairs of crop and chip. Returns the keys in [`StoredBlobs::faces`].
+    pub(crate) async fn write_faces(
+        &self,
+        faces: Vec<(Arc<Frame>, Arc<Frame>)>,
+    ) -> Result<StoredBlobs, IngestError> {
+        let encode = move || {
+            faces.iter().flat_map(|(crop, chip)| [Encoded::crop(crop), Encoded::chip(chip)]).collect()
+        };
+        let encoded: Vec<Encoded> = self.analyzer.cpu().run(encode).await?.output;
+        let written = self.write_encoded(encoded).await?;
+        let pairs = written.as_chunks::<2>().0.iter();
+        let faces = pairs.map(|[(crop, _), (chip, _)]| Some((crop.clone(), chip.clone()))).collect();
+        Ok(StoredBlobs { thumbnail: None, faces, written })
+    }
+
+    /// Writes the blobs, and returns them with their keys in the same order.
+    async fn write_encoded(&self, encoded: Vec<Encoded>) -> Result<Vec<(String, Encoded)>, IngestError> {
+        let keys = futures::stream::iter(encoded.clone())
+            .map(|blob| self.blobs.put(blob.kind, blob.extension, blob.bytes))
+            .buffered(WRITES_IN_FLIGHT)
+            .try_collect::<Vec<String>>()
+            .await?;
+        Ok(keys.into_iter().zip(encoded).collect())
+    }
+
+    /// Protects the blobs from deletion, in the transaction that writes their rows. Rewrites blobs
+    /// that an erasure deleted in the meantime.
+    pub(crate) async fn keep_blobs(&self, tx: &mut Tx, stored: &StoredBlobs) -> Result<(), IngestError> {
+        let keys = stored.keys();
+        let lost = self.store.blobs().keep(tx.conn(), &keys).await?;
+        for (key, blob) in &stored.written {
+            if lost.contains(key) {
+                self.blobs.put(blob.kind, blob.extension, blob.bytes.clone()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes blobs that were written for rows that are not stored after all.
+    pub(crate) async fn discard_blobs(&self, blobs: &StoredBlobs) {
+        discard_blobs(&self.store, &self.blobs, blobs.keys()).await;
+    }
+
+    pub(crate) async fn drop_blobs(&self, keys: &[String]) {
+        drop_blobs(&self.store, &self.blobs, keys).await;
+    }
+}
