@@ -3,7 +3,9 @@ use super::view::{CollectionView, find};
 use crate::auth::{Caller, insufficient};
 use crate::extract::{Bounded, Cosine, Json as JsonBody, NameOrId, Query, double_option};
 use crate::routes::shared::analysis::ProfileParam;
-use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, preview};
+use crate::routes::shared::deletion::{
+    DeletionParams, DeletionPreview, RequestedDeletion, carry_out, preview,
+};
 use crate::routes::shared::values::{check_name, located};
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
@@ -180,8 +182,7 @@ pub(super) async fn update_collection(
         None => Extent::default(),
     };
     let target = format!("update_collection.{}.{shorter:?}", old.id);
-    let (dry_run, confirm) = (params.dry_run, params.confirm.as_deref());
-    if let Some(preview) = DeletionPreview::of(&state, target, extent, dry_run, confirm).await? {
+    if let Some(preview) = preview(&state, target, extent, &params).await? {
         return Ok(Json(UpdateAnswer::Preview(preview)).into_response());
     }
     let name = body.name.as_deref().unwrap_or(&old.name);
@@ -224,23 +225,20 @@ pub(super) async fn delete_collection(
     Query(params): Query<DeletionParams>,
 ) -> Result<Response, ApiError> {
     let collection = find(&caller, which).await?;
-    let store = caller.store();
-    let extent = store.extents().of_collection(collection.id).await?;
-    let target = format!("delete_collection.{}", collection.id);
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    retried("delete_collection", || async {
-        let mut tx = store.begin().await?;
-        state.services.queue.enqueue(tx.conn(), &[erase_collection(collection.id)]).await?;
+    let (store, queue) = (caller.store(), &state.services.queue);
+    let deletion = RequestedDeletion {
+        operation: "delete_collection",
+        target: collection.id.to_string(),
+        extent: store.extents().of_collection(collection.id).await?,
+        params,
+        audit: (Action::DeleteCollection, collection.id, json!({"name": collection.name})),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::ACCEPTED, |mut tx| async move {
+        queue.enqueue(tx.conn(), &[erase_collection(collection.id)]).await?;
         store.collections().mark_deleted(tx.conn(), collection.id).await?;
-        let detail = json!({"name": collection.name});
-        caller.audit(&mut tx, Action::DeleteCollection, collection.id, detail).await?;
-        Ok::<_, ApiError>(tx.commit().await?)
+        Ok((Vec::new(), tx))
     })
-    .await?;
-    Ok(StatusCode::ACCEPTED.into_response())
+    .await
 }
 
 /// Default number of hours during which messages are also signed with the previous secret.

@@ -1,7 +1,7 @@
 //! Lists erasures and lifts their suppressions. Erasures are described by counts only.
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query};
-use crate::routes::shared::deletion::{DeletionParams, DeletionPreview};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, preview};
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
@@ -260,8 +260,7 @@ pub(super) async fn lift_suppressions(
     let store = caller.store();
     let extent = store.extents().of_suppressions(id).await?;
     let target = format!("lift_suppressions.{id}");
-    let (dry_run, confirm) = (params.dry_run, params.confirm.as_deref());
-    if let Some(preview) = DeletionPreview::of(&state, target, extent, dry_run, confirm).await? {
+    if let Some(preview) = preview(&state, target, extent, &params).await? {
         return Ok(Json(LiftOutcome::Preview(preview)));
     }
     let (record, lifted, collection) = retried("lift_suppressions", || async {

@@ -1,20 +1,19 @@
 //! Gets, lists and deletes stored faces, and returns their images.
 use crate::auth::Caller;
 use crate::extract::{Bounded, Fraction, Id, List, Query, site, time, uuid};
-use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, deleted, preview};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{StoredFace, blob_answer, with_sources};
 use crate::routes::shared::values::Binary;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::faces::FaceListQuery;
 use store::index::scope::{FaceFilter, Site};
 use store::keys::audit::Action;
-use store::retried;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::{IntoParams, ToSchema};
@@ -212,18 +211,15 @@ pub(super) async fn delete_face(
 ) -> Result<Response, ApiError> {
     let store = caller.store();
     let face = store.faces().get(id).await?;
-    let (target, extent) = (format!("delete_face.{id}"), store.extents().of_face(id).await?);
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    let blobs = retried("delete_face", || async {
-        let mut tx = store.begin().await?;
-        let blobs = store.faces().delete(tx.conn(), id).await?;
-        caller.audit(&mut tx, Action::DeleteFace, face.collection_id, json!({"face_id": id})).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(blobs)
+    let deletion = RequestedDeletion {
+        operation: "delete_face",
+        target: id.to_string(),
+        extent: store.extents().of_face(id).await?,
+        params,
+        audit: (Action::DeleteFace, face.collection_id, json!({"face_id": id})),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
+        Ok((store.faces().delete(tx.conn(), id).await?, tx))
     })
-    .await?;
-    Ok(deleted(&state, blobs).await)
+    .await
 }

@@ -1,20 +1,19 @@
 //! Gets, lists and deletes stored images, with the places where they were found.
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query, uuid};
-use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, deleted, preview};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{FirstSources, Source, StoredFace, blob_answer, sources_by_image};
 use crate::routes::shared::values::{Binary, hash_hex};
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::faces::FaceListQuery;
 use store::images::{Image, ImageFilter};
 use store::keys::audit::Action;
-use store::retried;
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -273,19 +272,16 @@ pub(super) async fn delete_image(
 ) -> Result<Response, ApiError> {
     let store = caller.store();
     let image = store.images().get(id).await?;
-    let (target, extent) = (format!("delete_image.{id}"), store.extents().of_image(id).await?);
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    let blobs = retried("delete_image", || async {
-        let mut tx = store.begin().await?;
-        let blobs = store.images().delete(tx.conn(), id).await?;
-        let detail = json!({"image_id": id, "faces": image.face_count});
-        caller.audit(&mut tx, Action::DeleteImage, image.collection_id, detail).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(blobs)
+    let detail = json!({"image_id": id, "faces": image.face_count});
+    let deletion = RequestedDeletion {
+        operation: "delete_image",
+        target: id.to_string(),
+        extent: store.extents().of_image(id).await?,
+        params,
+        audit: (Action::DeleteImage, image.collection_id, detail),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
+        Ok((store.images().delete(tx.conn(), id).await?, tx))
     })
-    .await?;
-    Ok(deleted(&state, blobs).await)
+    .await
 }

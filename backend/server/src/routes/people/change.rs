@@ -3,7 +3,7 @@ use super::faces::{Enrolled, EnrolledImagesParams};
 use super::view::{SubjectView, check_metadata, check_text};
 use crate::auth::Caller;
 use crate::extract::{Id, Json as JsonBody, Query, double_option};
-use crate::routes::shared::deletion::{DeletionPreview, deleted, preview};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::values::{ShortText, located};
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
@@ -216,13 +216,15 @@ pub(super) async fn delete_subject(
         Enrolled::Delete => store.extents().of_enrolled(Some(id), None).await?,
         Enrolled::Keep => Extent::default(),
     };
-    let (target, extent) = (format!("delete_subject.{id}.{enrolled:?}"), Extent { subjects: 1, ..images });
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    let blobs = retried("delete_subject", || async {
-        let mut tx = store.begin().await?;
+    let detail = json!({"subject_id": id, "faces": subject.face_count});
+    let deletion = RequestedDeletion {
+        operation: "delete_subject",
+        target: format!("{id}.{enrolled:?}"),
+        extent: Extent { subjects: 1, ..images },
+        params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
+        audit: (Action::DeleteSubject, subject.collection_id, detail),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
         store.people().lock(tx.conn(), subject.collection_id, &[id]).await?;
         let images = store.people().lock_images(tx.conn(), id).await?;
         store.people().delete(tx.conn(), id).await?;
@@ -230,11 +232,7 @@ pub(super) async fn delete_subject(
             Enrolled::Delete => store.people().drop_enrolled(tx.conn(), &images).await?,
             Enrolled::Keep => Vec::new(),
         };
-        let detail = json!({"subject_id": id, "faces": subject.face_count});
-        caller.audit(&mut tx, Action::DeleteSubject, subject.collection_id, detail).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(blobs)
+        Ok((blobs, tx))
     })
-    .await?;
-    Ok(deleted(&state, blobs).await)
+    .await
 }

@@ -7,12 +7,13 @@ use crate::extract::image::{
 use crate::extract::{Bounded, Id, List, Query, Score, SubjectFace};
 use crate::routes::people::view::SubjectView;
 use crate::routes::shared::analysis::{ProfileParam, RotateParam};
-use crate::routes::shared::deletion::{DeletionPreview, deleted, preview};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{StoredFace, with_sources};
 use crate::routes::shared::values::Binary;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
 use pipeline::Rotate;
@@ -133,22 +134,19 @@ pub(super) async fn remove_subject_face(
     let subject = store.people().get(id).await?;
     let extent =
         if drop { store.extents().of_enrolled(Some(id), Some(face_id)).await? } else { Extent::default() };
-    let target = format!("remove_subject_face.{id}.{face_id}.{drop}");
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    let blobs = retried("remove_subject_face", || async {
-        let mut tx = store.begin().await?;
+    let detail = json!({"subject_id": id, "face_id": face_id});
+    let deletion = RequestedDeletion {
+        operation: "remove_subject_face",
+        target: format!("{id}.{face_id}.{drop}"),
+        extent,
+        params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
+        audit: (Action::RemoveSubjectFace, subject.collection_id, detail),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
         store.people().lock(tx.conn(), subject.collection_id, &[id]).await?;
-        let blobs = store.people().unlink_face(tx.conn(), id, face_id, drop).await?;
-        let detail = json!({"subject_id": id, "face_id": face_id});
-        caller.audit(&mut tx, Action::RemoveSubjectFace, subject.collection_id, detail).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(blobs)
+        Ok((store.people().unlink_face(tx.conn(), id, face_id, drop).await?, tx))
     })
-    .await?;
-    Ok(deleted(&state, blobs).await)
+    .await
 }
 
 /// A face that was assigned to the subject.

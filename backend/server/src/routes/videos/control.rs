@@ -4,15 +4,15 @@ use super::view::VideoView;
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::openapi::example_of;
-use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, deleted, preview};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::events::events;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use store::keys::audit::Action;
-use store::retried;
 use store::videos::Video;
 
 pub(super) const CONTROL: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
@@ -129,19 +129,16 @@ pub(super) async fn delete_video(
     Query(params): Query<DeletionParams>,
 ) -> Result<Response, ApiError> {
     let store = caller.store();
-    let video = store.videos().get(id).await?;
-    let (target, extent) = (format!("delete_video.{id}"), store.extents().of_video(id).await?);
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    let blobs = retried("delete_video", || async {
-        let mut tx = store.begin().await?;
-        let blobs = state.services.videos.delete(&mut tx, store, id).await?;
-        caller.audit(&mut tx, Action::DeleteVideo, video.collection_id, json!({"video_id": id})).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(blobs)
+    let (video, videos) = (store.videos().get(id).await?, &state.services.videos);
+    let deletion = RequestedDeletion {
+        operation: "delete_video",
+        target: id.to_string(),
+        extent: store.extents().of_video(id).await?,
+        params,
+        audit: (Action::DeleteVideo, video.collection_id, json!({"video_id": id})),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
+        Ok((videos.delete(&mut tx, store, id).await?, tx))
     })
-    .await?;
-    Ok(deleted(&state, blobs).await)
+    .await
 }
