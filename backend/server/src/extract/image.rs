@@ -10,15 +10,16 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use crawler::fetch::{AnyHop, Kind};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 /// Content types that can contain an image. `image/*` matches any image type.
 const TYPES: &[&str] = &["multipart/form-data", "application/json", "image/*", "application/octet-stream"];
 
 /// An image, given either by URL or as base64.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-#[serde(untagged, try_from = "SourceFields")]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(untagged)]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
 pub(crate) enum ImageSource {
     /// An image that the service fetches.
@@ -28,7 +29,7 @@ pub(crate) enum ImageSource {
 }
 
 /// An image that the service fetches, under the same guard as the crawler.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ImageByUrl {
     /// An http or https URL.
@@ -37,36 +38,52 @@ pub(crate) struct ImageByUrl {
 }
 
 /// An image in the request.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ImageAsBase64 {
     /// Standard or URL-safe alphabet, with or without padding; a `data:` prefix is accepted.
     pub(super) image_base64: String,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SourceFields {
-    pub(crate) url: Option<String>,
-    pub(crate) image_base64: Option<String>,
+impl ImageSource {
+    pub(crate) fn by_url(url: String) -> Self {
+        Self::Url(ImageByUrl { url })
+    }
+
+    pub(crate) fn in_base64(image_base64: String) -> Self {
+        Self::Base64(ImageAsBase64 { image_base64 })
+    }
 }
 
-impl TryFrom<SourceFields> for ImageSource {
-    type Error = &'static str;
-
-    fn try_from(fields: SourceFields) -> Result<Self, Self::Error> {
-        match (fields.url, fields.image_base64) {
-            (Some(url), None) => Ok(Self::Url(ImageByUrl { url })),
-            (None, Some(image_base64)) => Ok(Self::Base64(ImageAsBase64 { image_base64 })),
-            _ => Err("expected exactly one of `url` and `image_base64`"),
+impl<'de> Deserialize<'de> for ImageSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Fields {
+            url: Option<String>,
+            image_base64: Option<String>,
+        }
+        match Fields::deserialize(deserializer)? {
+            Fields { url: Some(url), image_base64: None } => Ok(Self::by_url(url)),
+            Fields { url: None, image_base64: Some(text) } => Ok(Self::in_base64(text)),
+            _ => Err(D::Error::invalid_value(Unexpected::Map, &"exactly one of `url` and `image_base64`")),
         }
     }
 }
 
-/// Returns the problem for a body that does not have exactly one of `fields`.
-pub(crate) fn exactly_one_of(fields: &[&str]) -> ApiError {
-    ApiError::new(Code::InvalidField, format!("exactly one of {} is required", fields.join(", ")))
-        .allowed(fields.iter().copied())
+/// Returns the value of the only field of a body that has one.
+///
+/// # Errors
+/// Fails with 422 if not exactly one of `fields` has a value.
+pub(crate) fn exactly_one<T, const N: usize>(fields: &[&str], values: [Option<T>; N]) -> Result<T, ApiError> {
+    let mut values = values.into_iter().flatten();
+    match (values.next(), values.next()) {
+        (Some(value), None) => Ok(value),
+        _ => {
+            let sentence = format!("exactly one of {} is required", fields.join(", "));
+            Err(ApiError::new(Code::InvalidField, sentence).allowed(fields.iter().copied()))
+        }
+    }
 }
 
 /// A multipart body with one image.
@@ -288,19 +305,20 @@ fn missing(name: &str, allowed: &[&str]) -> ApiError {
 }
 
 pub(crate) async fn resolve(state: &AppState, source: ImageSource) -> Result<Bytes, ApiError> {
-    resolve_with_url(state, source).await.map(|(bytes, _)| bytes)
+    resolve_with_urls(state, source).await.map(|(bytes, _)| bytes)
 }
 
-/// Returns the image bytes of a source. If the image was fetched, it also returns the URL after
-/// redirects.
-pub(crate) async fn resolve_with_url(
+/// Returns the image bytes of a source. If the image was fetched, it also returns the URL of the
+/// source and the URL after redirects.
+pub(crate) async fn resolve_with_urls(
     state: &AppState,
     source: ImageSource,
-) -> Result<(Bytes, Option<String>), ApiError> {
+) -> Result<(Bytes, Option<(String, String)>), ApiError> {
     match source {
         ImageSource::Url(ImageByUrl { url }) => {
             let reservation = state.fetch_memory.take(1).await?;
-            fetch(state, &url, reservation).await.map(|(bytes, fetched_from)| (bytes, Some(fetched_from)))
+            let (bytes, fetched_from) = fetch(state, &url, reservation).await?;
+            Ok((bytes, Some((url, fetched_from))))
         }
         ImageSource::Base64(ImageAsBase64 { image_base64: text }) => {
             let limit = state.config.image_limit;

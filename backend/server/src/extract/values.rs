@@ -1,11 +1,13 @@
 //! Contains the value types of query strings and JSON bodies: numbers with a range, times and
 //! UUIDs.
+use pipeline::Interval;
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use std::fmt;
 use store::index::scope::Site;
 use time::format_description::well_known;
 use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;
+
 /// Message for a NUL character, which Postgres cannot store. Extractors reject it, so that no
 /// operation has to check for it.
 pub(super) const NUL: &str = "it contains a NUL character";
@@ -163,6 +165,13 @@ pub(crate) fn site<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     const EXPECTED: &str =
         "a host name such as example.org, or an IP address, without a scheme, a port or a path";
     optional_text(deserializer, EXPECTED, |text| Site::parse(text).ok())
+}
+
+/// Deserializes the optional time between two runs of a crawl.
+pub(crate) fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Interval>, D::Error> {
+    const EXPECTED: &str =
+        "a whole number followed by m, h, d or w (minutes, hours, days, weeks), from 5m to 366d";
+    optional_text(deserializer, EXPECTED, |text| text.parse().ok())
 }
 
 pub(crate) fn uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {

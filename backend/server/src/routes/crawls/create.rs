@@ -1,7 +1,7 @@
 //! Starts crawls. The rules for their options are in the crate `pipeline`.
 use super::view::CrawlView;
 use crate::auth::Caller;
-use crate::extract::{Bounded, Json as JsonBody};
+use crate::extract::{Bounded, Json as JsonBody, interval};
 use crate::routes::shared::analysis::RotateParam;
 use crate::routes::shared::values::{check_name, located};
 use crate::{ApiError, AppState, Code, Spec};
@@ -114,6 +114,7 @@ pub(crate) struct CreateCrawl {
     /// `5m` to `366d` (`m`, `h`, `d`, `w`). Every run is a separate crawl of the same series with
     /// the same options. A run begins only after the previous run has ended.
     #[schema(value_type = Option<String>, pattern = "^[0-9]+[mhdw]$", example = "24h")]
+    #[serde(default, deserialize_with = "interval")]
     every: Option<Interval>,
     /// An http or https URL that receives a signed `POST` when a run has ended. The `POST` is
     /// repeated until the response status is 2xx. The URL must pass the same guard as the pages of

@@ -1,7 +1,7 @@
 //! Reads the request of an erasure. Its target is a likeness in an image, a face, an image, a
 //! video, a person, or the images and videos found at an address.
 use crate::auth::Caller;
-use crate::extract::image::{ImageSource, SourceFields, exactly_one_of, resolve};
+use crate::extract::image::{ImageSource, exactly_one, resolve};
 use crate::extract::{Bounded, Score, uuid};
 use crate::routes::shared::analysis::Likeness;
 use crate::{ApiError, AppState, Code};
@@ -141,21 +141,15 @@ impl ErasureBody {
             dry_run: self.dry_run.or(query.dry_run),
             confirm: self.confirm.or(query.confirm),
         };
-        let source = self.image_base64.map(|text| SourceFields { url: None, image_base64: Some(text) });
-        let source = source.and_then(|fields| ImageSource::try_from(fields).ok());
         let targets = [
-            source.map(TargetInput::Source),
+            self.image_base64.map(ImageSource::in_base64).map(TargetInput::Source),
             self.face_id.map(TargetInput::Face),
             self.image_id.map(TargetInput::Image),
             self.video_id.map(TargetInput::Video),
             self.subject_id.map(TargetInput::Subject),
             self.url.map(TargetInput::Url),
         ];
-        let mut targets = targets.into_iter().flatten();
-        match (targets.next(), targets.next()) {
-            (Some(target), None) => Ok((target, params)),
-            _ => Err(exactly_one_of(TARGETS)),
-        }
+        Ok((exactly_one(TARGETS, targets)?, params))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads the request of a search. Its probe is the best face of an image, a stored face, or an
 //! embedding.
 use crate::auth::Caller;
-use crate::extract::image::{ImageSource, SourceFields, exactly_one_of, resolve};
+use crate::extract::image::{ImageSource, exactly_one, resolve};
 use crate::extract::{Bounded, Cosine, Fraction, Score, site, time, uuid};
 use crate::routes::shared::analysis::{DetectedFace, ImageInfo, Likeness};
 use crate::{ApiError, AppState, Code};
@@ -175,15 +175,13 @@ impl SearchBody {
             min_score: self.min_score.or(query.min_score),
             group_by: self.group_by.or(query.group_by),
         };
-        let fields = SourceFields { url: self.url, image_base64: self.image_base64 };
-        let input =
-            match (fields.url.is_some() || fields.image_base64.is_some(), self.face_id, self.embedding) {
-                (true, None, None) => ImageSource::try_from(fields).ok().map(ProbeInput::Source),
-                (false, Some(id), None) => Some(ProbeInput::Face(id)),
-                (false, None, Some(values)) => Some(ProbeInput::Embedding(values)),
-                _ => None,
-            };
-        Ok((input.ok_or_else(|| exactly_one_of(PROBES))?, params))
+        let inputs = [
+            self.url.map(ImageSource::by_url).map(ProbeInput::Source),
+            self.image_base64.map(ImageSource::in_base64).map(ProbeInput::Source),
+            self.face_id.map(ProbeInput::Face),
+            self.embedding.map(ProbeInput::Embedding),
+        ];
+        Ok((exactly_one(PROBES, inputs)?, params))
     }
 }
 

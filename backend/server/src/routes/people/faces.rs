@@ -1,8 +1,7 @@
 //! Enrols, lists and removes the faces of a subject.
 use crate::auth::{Caller, insufficient};
 use crate::extract::image::{
-    BodyFormat, ImageForm, ImageSource, SourceFields, exactly_one_of, one_part, raw, read_json,
-    resolve_with_url,
+    BodyFormat, ImageForm, ImageSource, exactly_one, one_part, raw, read_json, resolve_with_urls,
 };
 use crate::extract::{Bounded, Id, List, Query, Score, SubjectFace};
 use crate::routes::people::view::SubjectView;
@@ -205,15 +204,17 @@ pub(super) async fn enrol_faces(
     // not exist.
     let subject = caller.store().people().get(id).await?;
     let (input, params) = match BodyFormat::of(request.headers())? {
-        BodyFormat::Multipart => (Input::Image(one_part(request, &state).await?, None), params),
-        BodyFormat::Raw => (Input::Image(raw(request, &state).await?, None), params),
-        BodyFormat::Json => read_json::<EnrolBody>(request, &state).await?.split(&state, params).await?,
+        BodyFormat::Multipart => (Input::Image(one_part(request, &state).await?), params),
+        BodyFormat::Raw => (Input::Image(raw(request, &state).await?), params),
+        BodyFormat::Json => read_json::<EnrolBody>(request, &state).await?.split(params)?,
     };
     let faces = match input {
-        Input::Image(bytes, address) => {
-            vec![enrol_image(&state, &caller, &subject, (bytes, address), &params).await?]
+        Input::Image(bytes) => vec![enrol_image(&state, &caller, &subject, (bytes, None), &params).await?],
+        Input::Source(source) => {
+            let image = resolve_with_urls(&state, source).await?;
+            vec![enrol_image(&state, &caller, &subject, image, &params).await?]
         }
-        Input::Faces(faces) => enrol_stored(&caller, &subject, &faces, &params).await?,
+        Input::Faces(faces) => enrol_stored(&caller, &subject, &checked_faces(faces)?, &params).await?,
     };
     Ok(Json(EnrolAnswer { faces, subject: caller.store().people().get(id).await?.into() }))
 }
@@ -222,12 +223,12 @@ async fn enrol_image(
     state: &AppState,
     caller: &Caller,
     subject: &Subject,
-    (bytes, address): (bytes::Bytes, Option<ImageAddress>),
+    (bytes, urls): (Bytes, Option<(String, String)>),
     params: &EnrolParams,
 ) -> Result<EnrolledFace, ApiError> {
     let collection = caller.store().collections().by_id(subject.collection_id).await?;
     let collection_profile = pipeline::profile_of(&collection);
-    let (url, answered) = address.map(|address| (address.requested, address.fetched_from)).unzip();
+    let (url, answered) = urls.unzip();
     let enrolment = Enrolment {
         bytes,
         url,
@@ -376,23 +377,16 @@ pub(crate) struct EnrolBody {
     r#move: Option<bool>,
 }
 
-pub(super) struct ImageAddress {
-    /// The URL that the caller sent.
-    pub(super) requested: String,
-    /// The URL that returned the image, after redirects.
-    pub(super) fetched_from: String,
-}
-
 pub(super) enum Input {
-    /// An image file and, if it was fetched, its addresses.
-    Image(Bytes, Option<ImageAddress>),
-    /// Stored faces.
+    Image(Bytes),
+    Source(ImageSource),
+    /// Ids of stored faces.
     Faces(Vec<Uuid>),
 }
 
 impl EnrolBody {
     /// Returns the input, and the options merged from the body and the query.
-    async fn split(self, state: &AppState, query: EnrolParams) -> Result<(Input, EnrolParams), ApiError> {
+    fn split(self, query: EnrolParams) -> Result<(Input, EnrolParams), ApiError> {
         let params = EnrolParams {
             face_index: self.face_index.or(query.face_index),
             min_score: self.min_score.or(query.min_score),
@@ -402,23 +396,12 @@ impl EnrolBody {
             force: self.force.or(query.force),
             r#move: self.r#move.or(query.r#move),
         };
-        let url = self.url.clone();
-        let fields = SourceFields { url: self.url, image_base64: self.image_base64 };
-        let input = match (fields.url.is_some() || fields.image_base64.is_some(), self.face_ids) {
-            (true, None) => match ImageSource::try_from(fields) {
-                Ok(source) => {
-                    let (bytes, fetched_from) = resolve_with_url(state, source).await?;
-                    let address = url
-                        .zip(fetched_from)
-                        .map(|(requested, fetched_from)| ImageAddress { requested, fetched_from });
-                    Some(Input::Image(bytes, address))
-                }
-                Err(_) => None,
-            },
-            (false, Some(faces)) => Some(Input::Faces(checked_faces(faces)?)),
-            _ => None,
-        };
-        Ok((input.ok_or_else(|| exactly_one_of(INPUTS))?, params))
+        let inputs = [
+            self.url.map(ImageSource::by_url).map(Input::Source),
+            self.image_base64.map(ImageSource::in_base64).map(Input::Source),
+            self.face_ids.map(Input::Faces),
+        ];
+        Ok((exactly_one(INPUTS, inputs)?, params))
     }
 }
 
