@@ -3,7 +3,7 @@
 //! A token is signed and not stored, so every process of the service accepts it. It is bound to the
 //! operation and its target. It contains the number of rows that the dry run counted, and the call
 //! may delete up to `confirm_above` rows more.
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
@@ -40,11 +40,7 @@ impl Secret {
     ///
     /// # Errors
     /// Fails with 503 if the database is unavailable.
-    pub(crate) async fn signer(
-        &self,
-        store: &Store,
-        max_unconfirmed: u64,
-    ) -> Result<Confirmations, ApiError> {
+    pub(crate) async fn signer(&self, store: &Store, max_unconfirmed: u64) -> Result<Confirmations> {
         let secret = self.0.get_or_try_init(|| store.extents().confirmation_secret()).await?;
         let mac = Hmac::<Sha256>::new_from_slice(secret).map_err(ApiError::internal)?;
         Ok(Confirmations { mac, max_unconfirmed })
@@ -64,7 +60,7 @@ impl Confirmations {
     ///
     /// # Errors
     /// Fails with 428 `confirmation_needed`. Its `reason` states what is wrong with the token.
-    pub(crate) fn check(&self, deletion: &Deletion, token: Option<&str>) -> Result<(), ApiError> {
+    pub(crate) fn check(&self, deletion: &Deletion, token: Option<&str>) -> Result<()> {
         if deletion.count <= self.max_unconfirmed {
             return Ok(());
         }

@@ -7,7 +7,6 @@ use crate::operation::{Operations, Routes};
 use crate::routes::system::{no_method, no_route, no_status_route};
 use crate::{AppState, Spec, routes};
 use axum::Router;
-use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
@@ -142,7 +141,7 @@ const SPEC: Spec = Spec::open();
     responses((status = 200, description = "The document", body = Object, content_type = "application/json",
         example = json!({"openapi": "3.1.0", "info": {"title": "facecrawl", "version": "0.1.0"}, "paths": {}}))),
 )]
-async fn get_openapi(State(state): State<AppState>) -> impl IntoResponse {
+async fn get_openapi(state: AppState) -> impl IntoResponse {
     let document = match state.config.auth {
         Auth::None => &DOCUMENT,
         Auth::Keys => &WITH_KEYS,

@@ -1,7 +1,7 @@
 //! Reserves the memory of request bodies, fetched images and responses. Each reservation uses a
 //! budget of all callers and the share of its own caller.
 use super::callers::{CallerShare, Shares};
-use crate::{ApiError, request};
+use crate::{ApiError, Result, request};
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use inference::Priority;
@@ -231,7 +231,7 @@ impl FetchMemory {
     ///
     /// # Errors
     /// Fails with 429 if no memory becomes available until shortly before the request's deadline.
-    pub(crate) async fn take(&self, images: u64) -> Result<FetchReservation, ApiError> {
+    pub(crate) async fn take(&self, images: u64) -> Result<FetchReservation> {
         let image_limit = self.image_limit;
         let (held, share) = take(&self.budget, &self.shares, images * image_limit).await?;
         Ok(FetchReservation { held, share: Arc::new(share), image_limit })
@@ -289,7 +289,7 @@ impl ResponseMemory {
     ///
     /// # Errors
     /// Fails with 429 if the budget or the caller's share has too little free memory.
-    pub(crate) fn try_take(&self, bytes: u64) -> Result<ResponseReservation, ApiError> {
+    pub(crate) fn try_take(&self, bytes: u64) -> Result<ResponseReservation> {
         let mut share = self.shares.open();
         let held = if share.grow(bytes) { self.budget.try_take(bytes) } else { None };
         let held = held.ok_or_else(|| self.exhausted())?;
@@ -300,7 +300,7 @@ impl ResponseMemory {
     ///
     /// # Errors
     /// Fails with 429 at the deadline.
-    pub(crate) async fn take(&self, bytes: u64) -> Result<ResponseReservation, ApiError> {
+    pub(crate) async fn take(&self, bytes: u64) -> Result<ResponseReservation> {
         let (held, share) = take(&self.budget, &self.shares, bytes).await?;
         Ok(ResponseReservation { held, share })
     }

@@ -19,7 +19,7 @@ pub(crate) use memory::{
 };
 
 use crate::request::{CallerId, Peer};
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use callers::CallerShare;
 use metrics::{Gauge, describe_gauge, gauge};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Analyses {
     ///
     /// # Errors
     /// Fails with 429 if the limit of all analyses or the caller's share is reached.
-    pub(crate) fn admit(&self, images: usize) -> Result<AnalysisPermit, ApiError> {
+    pub(crate) fn admit(&self, images: usize) -> Result<AnalysisPermit> {
         let refused = |what: &str| ApiError::overloaded(what, Duration::from_secs(1));
         let wanted = images.clamp(1, self.max);
         let mut share = self.shares.open();
@@ -106,7 +106,7 @@ impl Uploads {
     ///
     /// # Errors
     /// Fails with 429 if the caller or the service has too many.
-    pub(crate) fn admit(&self) -> Result<UploadPermit, ApiError> {
+    pub(crate) fn admit(&self) -> Result<UploadPermit> {
         let refused = |what: &str| ApiError::overloaded(what, RETRY_AFTER);
         let caller = self.callers.try_acquire(CallerId::current());
         let caller = caller.ok_or_else(|| refused("the caller has too many uploads in progress"))?;
@@ -141,7 +141,7 @@ impl EventStreams {
     ///
     /// # Errors
     /// Fails with 429 if the caller has the maximum number of streams.
-    pub(crate) fn admit(&self) -> Result<EventStream, ApiError> {
+    pub(crate) fn admit(&self) -> Result<EventStream> {
         let permit = self.callers.try_acquire(CallerId::current()).ok_or_else(|| {
             let max = self.max;
             let sentence = format!(
@@ -195,7 +195,7 @@ impl KeyLookups {
     /// # Errors
     /// Fails with 429 if the queue is full, if the address reached its maximum, or if the wait
     /// takes too long.
-    pub(crate) async fn admit(&self, peer: Peer) -> Result<LookupPermit<'_>, ApiError> {
+    pub(crate) async fn admit(&self, peer: Peer) -> Result<LookupPermit<'_>> {
         let full = || {
             let sentence = "too many look-ups of unknown keys are in progress; try again later";
             ApiError::new(Code::RateLimited, sentence).retry_after(MAX_LOOKUP_WAIT)

@@ -81,6 +81,8 @@ pub struct Problem {
     cause: Option<Cause>,
 }
 
+pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
+
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}: {}", .0.code.as_str(), .0.detail)]
 pub struct ApiError(Box<Problem>);

@@ -2,7 +2,7 @@
 //! crate `crawler` has the rules for addresses, and the crate `vision` decodes the pixels.
 use super::{body, json};
 use crate::admission::FetchReservation;
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, AppState, Code, Result};
 use axum::extract::{FromRequest, Request};
 use axum::http::HeaderMap;
 use base64::Engine as _;
@@ -75,7 +75,7 @@ impl<'de> Deserialize<'de> for ImageSource {
 ///
 /// # Errors
 /// Fails with 422 if not exactly one of `fields` has a value.
-pub(crate) fn exactly_one<T, const N: usize>(fields: &[&str], values: [Option<T>; N]) -> Result<T, ApiError> {
+pub(crate) fn exactly_one<T, const N: usize>(fields: &[&str], values: [Option<T>; N]) -> Result<T> {
     let mut values = values.into_iter().flatten();
     match (values.next(), values.next()) {
         (Some(value), None) => Ok(value),
@@ -110,7 +110,7 @@ impl BodyFormat {
     /// Fails with 415 for any other content type, or if there is none. A page of another site can
     /// send a body without a type, or with one of the three form types, and the browser does not
     /// make a CORS preflight.
-    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self> {
         let media = json::media_type(headers);
         match media.as_str() {
             "multipart/form-data" => Ok(Self::Multipart),
@@ -128,7 +128,7 @@ pub(crate) struct ImageBody(pub(crate) Bytes);
 impl FromRequest<AppState> for ImageBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &AppState) -> Result<Self> {
         match BodyFormat::of(request.headers())? {
             BodyFormat::Json => {
                 let source: ImageSource = read_json(request, state).await?;
@@ -141,7 +141,7 @@ impl FromRequest<AppState> for ImageBody {
 }
 
 /// Reads the part `image`.
-pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
+pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes> {
     let mut parts = image_parts(request, state, &["image"], 1).await?;
     match parts.pop() {
         Some(part) => part.bytes,
@@ -149,7 +149,7 @@ pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes
     }
 }
 
-pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
+pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes> {
     let (parts, body) = request.into_parts();
     let bytes = body::read(&parts.headers, body, state.config.image_limit, "the image").await?;
     if bytes.is_empty() {
@@ -168,13 +168,13 @@ pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes, Api
 pub(crate) async fn read_json<T: serde::de::DeserializeOwned + Send + 'static>(
     request: Request,
     state: &AppState,
-) -> Result<T, ApiError> {
+) -> Result<T> {
     let (parts, body) = request.into_parts();
     json::parse(body::read(&parts.headers, body, state.config.single_body_limit(), "the body").await?).await
 }
 
 /// Reads two images from a multipart body: `image_a` and `image_b`, or two parts `image`.
-pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<[Bytes; 2], ApiError> {
+pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<[Bytes; 2]> {
     const NAMES: &[&str] = &["image", "image_a", "image_b"];
     let refuse = |name: &str, what: &str| {
         Err(ApiError::new(Code::UnknownPart, format!("the part `{name}` {what}"))
@@ -205,11 +205,7 @@ pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<
     }
 }
 
-pub(crate) async fn pair_of_sources(
-    state: &AppState,
-    a: ImageSource,
-    b: ImageSource,
-) -> Result<[Bytes; 2], ApiError> {
+pub(crate) async fn pair_of_sources(state: &AppState, a: ImageSource, b: ImageSource) -> Result<[Bytes; 2]> {
     let (a, b) = match (a, b) {
         (ImageSource::Url(a), ImageSource::Url(b)) => {
             let mut reservation = state.fetch_memory.take(2).await?;
@@ -225,12 +221,12 @@ pub(crate) async fn pair_of_sources(
 
 /// One image of a batch: its bytes, its problem, or its source.
 pub(crate) enum BatchInput {
-    Part(Result<Bytes, ApiError>),
+    Part(Result<Bytes>),
     Source(ImageSource),
 }
 
 impl BatchInput {
-    pub(crate) async fn bytes(self, state: &AppState) -> Result<Bytes, ApiError> {
+    pub(crate) async fn bytes(self, state: &AppState) -> Result<Bytes> {
         match self {
             Self::Part(bytes) => bytes,
             Self::Source(source) => resolve(state, source).await,
@@ -256,7 +252,7 @@ pub(crate) struct BatchForm {
     image: Vec<Vec<u8>>,
 }
 
-pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<BatchInput>, ApiError> {
+pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<BatchInput>> {
     let limit = state.config.batch_images;
     match BodyFormat::of(request.headers())? {
         BodyFormat::Multipart => {
@@ -292,7 +288,7 @@ async fn image_parts(
     state: &AppState,
     names: &'static [&'static str],
     count: usize,
-) -> Result<Vec<body::Part>, ApiError> {
+) -> Result<Vec<body::Part>> {
     let body_bytes = state.config.parts_limit(count);
     let limits = body::PartLimits { parts: names, count, part_bytes: state.config.image_limit, body_bytes };
     body::read_parts(request, limits).await
@@ -304,7 +300,7 @@ fn missing(name: &str, allowed: &[&str]) -> ApiError {
         .allowed(allowed.iter().copied())
 }
 
-pub(crate) async fn resolve(state: &AppState, source: ImageSource) -> Result<Bytes, ApiError> {
+pub(crate) async fn resolve(state: &AppState, source: ImageSource) -> Result<Bytes> {
     resolve_with_urls(state, source).await.map(|(bytes, _)| bytes)
 }
 
@@ -313,7 +309,7 @@ pub(crate) async fn resolve(state: &AppState, source: ImageSource) -> Result<Byt
 pub(crate) async fn resolve_with_urls(
     state: &AppState,
     source: ImageSource,
-) -> Result<(Bytes, Option<(String, String)>), ApiError> {
+) -> Result<(Bytes, Option<(String, String)>)> {
     match source {
         ImageSource::Url(ImageByUrl { url }) => {
             let reservation = state.fetch_memory.take(1).await?;
@@ -339,11 +335,7 @@ pub(crate) async fn resolve_with_urls(
 /// # Errors
 /// Fails with 422 for a URL that is invalid, forbidden or unreachable, and with 413 for an image
 /// that is too large.
-async fn fetch(
-    state: &AppState,
-    text: &str,
-    reservation: FetchReservation,
-) -> Result<(Bytes, String), ApiError> {
+async fn fetch(state: &AppState, text: &str, reservation: FetchReservation) -> Result<(Bytes, String)> {
     let bad = |reason: String| {
         ApiError::new(Code::BadUrl, format!("url: {reason}"))
             .field("url")
@@ -371,7 +363,7 @@ const LENIENT: GeneralPurposeConfig =
 const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
 const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
 
-pub(super) fn decode_base64(text: &str, limit: usize) -> Result<Bytes, ApiError> {
+pub(super) fn decode_base64(text: &str, limit: usize) -> Result<Bytes> {
     let refuse = |detail: String| {
         ApiError::new(Code::BadBase64, format!("image_base64: {detail}"))
             .field("image_base64")

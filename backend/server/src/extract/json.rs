@@ -6,7 +6,7 @@
 //! an error type that names the field and what is allowed.
 use super::values::{NO_NUL, NUL};
 use super::{body, typed};
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, AppState, Code, Result};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
@@ -25,7 +25,7 @@ pub(crate) struct Json<T>(pub(crate) T);
 impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Json<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &AppState) -> Result<Self> {
         let (parts, body) = request.into_parts();
         if !is_json(&parts.headers) {
             return Err(unsupported(&parts.headers, &["application/json"]));
@@ -67,7 +67,7 @@ pub(crate) async fn read_small_json<T: DeserializeOwned + Send + 'static>(
     request: Request,
     limit: usize,
     time: Duration,
-) -> Result<T, ApiError> {
+) -> Result<T> {
     let (parts, body) = request.into_parts();
     let read = tokio::time::timeout(time, body::read(&parts.headers, body, limit, "the body")).await;
     let too_slow = |_| ApiError::new(Code::Timeout, format!("the JSON body did not arrive within {time:?}"));
@@ -75,7 +75,7 @@ pub(crate) async fn read_small_json<T: DeserializeOwned + Send + 'static>(
 }
 
 /// Parses a JSON text. A long text is parsed on a thread for blocking work.
-pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, ApiError> {
+pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T> {
     if bytes.len() <= MAX_INLINE_BYTES {
         return parse_here(&bytes);
     }
@@ -84,7 +84,7 @@ pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) ->
     parsed.map_err(ApiError::internal)?.map_err(ApiError::of_this_request)
 }
 
-pub(super) fn parse_here<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+pub(super) fn parse_here<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
     typed::read::<T>(read(text)?).map_err(|error| {
         ApiError::new(Code::InvalidField, error.to_string()).field(error.place).allowed(error.allowed)
     })
@@ -103,7 +103,7 @@ pub(super) const MAX_DEPTH: usize = 32;
 /// # Errors
 /// Fails with 422 for a NUL character, for a name that occurs twice in an object, and for too many
 /// values or levels. `field` is set to the position. Fails with 400 for a text that is not JSON.
-pub(super) fn read(text: &[u8]) -> Result<Value, ApiError> {
+pub(super) fn read(text: &[u8]) -> Result<Value> {
     let mut walk = Walk { place: Vec::new(), values: 0, fault: None };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = AnyValue(&mut walk).deserialize(&mut deserializer);

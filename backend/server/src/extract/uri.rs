@@ -2,7 +2,7 @@
 //! parameter is an error that names the parameter, its value and what is allowed.
 use super::typed;
 use super::values::{NO_NUL, NUL};
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
@@ -15,12 +15,12 @@ pub(crate) struct Query<T>(pub(crate) T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
         parse(parts.uri.query().unwrap_or_default()).map(Self)
     }
 }
 
-pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
+pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T> {
     let pairs: Vec<_> = url::form_urlencoded::parse(query.as_bytes()).collect();
     if let Some((key, _)) = pairs.iter().find(|(key, text)| key.contains('\0') || text.contains('\0')) {
         return Err(ApiError::new(Code::BadQuery, format!("{key}: {NUL}"))
@@ -51,7 +51,7 @@ pub(crate) enum NameOrId {
 impl<S: Send + Sync> FromRequestParts<S> for NameOrId {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let text = match Path::<String>::from_request_parts(parts, state).await {
             Ok(Path(text)) if !text.contains('\0') => text,
             // Invalid UTF-8 and NUL cannot be part of a name. The empty name matches nothing.
@@ -67,7 +67,7 @@ pub(crate) struct Id(pub(crate) Uuid);
 impl<S: Send + Sync> FromRequestParts<S> for Id {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         match Path::<String>::from_request_parts(parts, state).await {
             Ok(Path(text)) => Uuid::parse_str(&text).map(Self).map_err(|_| not_a_uuid("id", &text)),
             Err(_) => Err(not_a_uuid("id", last_part(parts))),
@@ -85,7 +85,7 @@ pub(crate) struct SubjectFace {
 impl<S: Send + Sync> FromRequestParts<S> for SubjectFace {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let Ok(Path((id, face_id))) = Path::<(String, String)>::from_request_parts(parts, state).await else {
             return Err(not_a_uuid("face_id", last_part(parts)));
         };

@@ -7,9 +7,8 @@ use crate::routes::shared::deletion::{
     DeletionParams, DeletionPreview, RequestedDeletion, carry_out, preview,
 };
 use crate::routes::shared::values::{check_name, located};
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use pipeline::jobs::erase_collection;
@@ -74,7 +73,7 @@ pub(super) const CREATE: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Con
 pub(super) async fn create_collection(
     caller: Caller,
     JsonBody(body): JsonBody<CreateCollection>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     if caller.bound_to().is_some() {
         // The request is rejected even if the name is free, so that a tenant cannot find out which
         // names others use.
@@ -153,12 +152,12 @@ pub(super) const UPDATE: Spec =
     ),
 )]
 pub(super) async fn update_collection(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     which: NameOrId,
     Query(params): Query<DeletionParams>,
     JsonBody(body): JsonBody<UpdateCollection>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     if let Some(name) = &body.name {
         check_name("name", name)?;
     }
@@ -219,11 +218,11 @@ pub(super) const DELETE: Spec =
     ),
 )]
 pub(super) async fn delete_collection(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     which: NameOrId,
     Query(params): Query<DeletionParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let collection = find(&caller, which).await?;
     let (store, queue) = (caller.store(), &state.services.queue);
     let deletion = RequestedDeletion {
@@ -285,11 +284,11 @@ pub(super) const ROTATE_WEBHOOK_SECRET: Spec = Spec::needs(Scope::Admin).problem
     ),
 )]
 pub(super) async fn rotate_webhook_secret(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     which: NameOrId,
     JsonBody(body): JsonBody<RotateWebhookSecret>,
-) -> Result<(StatusCode, Json<WebhookSecretView>), ApiError> {
+) -> Result<(StatusCode, Json<WebhookSecretView>)> {
     let collection = find(&caller, which).await?;
     let hours = body.overlap_hours.map_or(OVERLAP_HOURS, |hours| hours.get().unsigned_abs());
     let overlap = Duration::from_secs(hours * 3600);

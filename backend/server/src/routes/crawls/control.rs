@@ -6,9 +6,8 @@ use crate::follow::Snapshot;
 use crate::openapi::example_of;
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::events::events;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -26,11 +25,7 @@ pub(super) const CONTROL: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Co
     params(("id" = Uuid, Path, description = "Id of the crawl")),
     responses((status = 200, description = "The crawl in its new state", body = CrawlView)),
 )]
-pub(super) async fn pause_crawl(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<CrawlView>, ApiError> {
+pub(super) async fn pause_crawl(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
     caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.pause(id).await?;
     CrawlView::of(&caller, crawl).await.map(Json)
@@ -42,11 +37,7 @@ pub(super) async fn pause_crawl(
     params(("id" = Uuid, Path, description = "Id of the crawl")),
     responses((status = 200, description = "The crawl in its new state", body = CrawlView)),
 )]
-pub(super) async fn resume_crawl(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<CrawlView>, ApiError> {
+pub(super) async fn resume_crawl(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
     caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.resume(id).await?;
     CrawlView::of(&caller, crawl).await.map(Json)
@@ -63,11 +54,7 @@ pub(super) async fn resume_crawl(
     params(("id" = Uuid, Path, description = "Id of the crawl")),
     responses((status = 200, description = "The crawl in its new state", body = CrawlView)),
 )]
-pub(super) async fn cancel_crawl(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<CrawlView>, ApiError> {
+pub(super) async fn cancel_crawl(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
     caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.cancel(id).await?;
     CrawlView::of(&caller, crawl).await.map(Json)
@@ -90,11 +77,7 @@ pub(super) const EVENTS: Spec = Spec::needs(Scope::Read).limited_elsewhere();
         (status = 429, description = "The caller has the maximum number of open streams"),
     ),
 )]
-pub(super) async fn follow_crawl(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<impl IntoResponse, ApiError> {
+pub(super) async fn follow_crawl(state: AppState, caller: Caller, Id(id): Id) -> Result<impl IntoResponse> {
     let view = |caller: &Caller, crawl: &Snapshot| CrawlView::new(caller, crawl.clone());
     events(state.clone(), caller, &state.crawl_followers, id, view).await
 }
@@ -131,11 +114,11 @@ pub(super) const DELETE: Spec =
     ),
 )]
 pub(super) async fn delete_crawl(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<DeleteParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let (store, queue) = (caller.store(), &state.services.queue);
     let crawl = store.crawls().get(id).await?;
     if crawl.state.is_live() {

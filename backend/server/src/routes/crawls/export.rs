@@ -7,8 +7,7 @@ use crate::routes::shared::export::{
 };
 use crate::routes::shared::export::{Export, Format, Piece};
 use crate::routes::shared::values::{hash_hex, to_ms};
-use crate::{ApiError, AppState, Scope, Spec};
-use axum::extract::State;
+use crate::{AppState, Result, Scope, Spec};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -60,11 +59,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
     ), headers(("content-disposition")))),
 )]
 pub(super) async fn export_crawl(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(crawl): Id,
     Query(params): Query<ExportParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     caller.store().crawls().get(crawl).await?;
     let (format, embeddings) = (params.format.unwrap_or_default(), params.embeddings.unwrap_or(false));
     let export = Export { format, name: format!("crawl-{crawl}"), head: csv_head(embeddings) };
@@ -90,7 +89,7 @@ struct Reader {
 }
 
 impl Reader {
-    async fn read(self, caller: Caller, at: Cursor) -> Result<Piece<Cursor>, ApiError> {
+    async fn read(self, caller: Caller, at: Cursor) -> Result<Piece<Cursor>> {
         match at {
             Cursor::Images(after) => self.images(&caller, after).await,
             Cursor::Videos { after, ids } => self.video(&caller, after, ids).await,
@@ -98,7 +97,7 @@ impl Reader {
         }
     }
 
-    async fn images(self, caller: &Caller, after: Option<Uuid>) -> Result<Piece<Cursor>, ApiError> {
+    async fn images(self, caller: &Caller, after: Option<Uuid>) -> Result<Piece<Cursor>> {
         let Self { crawl, format, embeddings } = self;
         let page = caller.store().images().export(crawl, after, IMAGES, embeddings).await?;
         let line = |image| match format {
@@ -113,12 +112,7 @@ impl Reader {
     }
 
     /// Reads the next video, without its tracks.
-    async fn video(
-        self,
-        caller: &Caller,
-        after: Uuid,
-        mut ids: VecDeque<Uuid>,
-    ) -> Result<Piece<Cursor>, ApiError> {
+    async fn video(self, caller: &Caller, after: Uuid, mut ids: VecDeque<Uuid>) -> Result<Piece<Cursor>> {
         let store = caller.store();
         if ids.is_empty() {
             ids = store.crawled_videos().list_for_export(self.crawl, after, VIDEOS).await?.into();
@@ -138,7 +132,7 @@ impl Reader {
         id: Uuid,
         after: Option<(i64, Uuid)>,
         ids: VecDeque<Uuid>,
-    ) -> Result<Piece<Cursor>, ApiError> {
+    ) -> Result<Piece<Cursor>> {
         let page = caller.store().crawled_videos().export_tracks(id, after, TRACKS, self.embeddings).await?;
         // The video or its addresses may have been erased since the last piece.
         let Some(video) = caller.store().crawled_videos().export_of_crawl(self.crawl, id).await? else {

@@ -8,9 +8,9 @@ use crate::extract::image::{BodyFormat, ImageForm, one_part, raw, read_json};
 use crate::routes::erasures::target::check_range;
 use crate::routes::shared::deletion::drop_blobs;
 use crate::routes::shared::values::Binary;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::db::deletions::CarriedOut;
@@ -54,11 +54,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
     ),
 )]
 pub(super) async fn create_erasure(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<ErasureParams>,
     request: Request,
-) -> Result<(StatusCode, Json<ErasureAnswer>), ApiError> {
+) -> Result<(StatusCode, Json<ErasureAnswer>)> {
     let (input, params) = match BodyFormat::of(request.headers())? {
         BodyFormat::Multipart => (TargetInput::ImageBytes(one_part(request, &state).await?), params),
         BodyFormat::Raw => (TargetInput::ImageBytes(raw(request, &state).await?), params),
@@ -107,7 +107,7 @@ enum ErasureOutcome {
 
 impl Erasure<'_> {
     /// Plans the erasure and, unless this is a dry run, carries it out, in one transaction.
-    async fn run(&self) -> Result<ErasureOutcome, ApiError> {
+    async fn run(&self) -> Result<ErasureOutcome> {
         let Self { state, caller, params, confirmations, .. } = self;
         let ResolvedTarget { target, collection, digest } = self.target;
         let threshold = match target {
@@ -185,12 +185,7 @@ fn suppressed_addresses(spellings: &[String]) -> impl Iterator<Item = Suppressio
 
 /// Returns the sketches that suppress a person. For a likeness, this is only the sketch of the
 /// likeness. A face that was erased by mistake must not suppress the person whom it shows.
-async fn sketches(
-    state: &AppState,
-    tx: &mut Tx,
-    target: &Target,
-    plan: &Plan,
-) -> Result<Vec<Suppression>, ApiError> {
+async fn sketches(state: &AppState, tx: &mut Tx, target: &Target, plan: &Plan) -> Result<Vec<Suppression>> {
     let sketch = |model: i32, embedding: &[f32]| {
         let sketch = state.services.ingest.suppressor().sketch(model, embedding).map(Suppression::Person);
         sketch.ok_or_else(|| {

@@ -4,7 +4,7 @@ use crate::auth::Caller;
 use crate::extract::image::{ImageSource, exactly_one, resolve};
 use crate::extract::{Bounded, Score, uuid};
 use crate::routes::shared::analysis::Likeness;
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, AppState, Code, Result};
 use bytes::Bytes;
 use pipeline::{MatchThreshold, ThresholdSource};
 use serde::Deserialize;
@@ -129,7 +129,7 @@ pub(super) enum TargetInput {
 
 impl ErasureBody {
     /// Returns the target and the merged options of body and query.
-    pub(super) fn split(self, query: ErasureParams) -> Result<(TargetInput, ErasureParams), ApiError> {
+    pub(super) fn split(self, query: ErasureParams) -> Result<(TargetInput, ErasureParams)> {
         let params = ErasureParams {
             collection: self.collection.or(query.collection),
             suppress: self.suppress.or(query.suppress),
@@ -160,7 +160,7 @@ impl TargetInput {
         state: &AppState,
         caller: &Caller,
         params: &ErasureParams,
-    ) -> Result<ResolvedTarget, ApiError> {
+    ) -> Result<ResolvedTarget> {
         let store = caller.store();
         let resolved = |target, collection, digest| ResolvedTarget { target, collection, digest };
         let check_collection = |name: &str, what: &str, id: Uuid| {
@@ -207,7 +207,7 @@ impl TargetInput {
 ///
 /// # Errors
 /// Fails with 422 if `text` is not an absolute http, https or file URL.
-pub(super) fn address(text: &str) -> Result<Url, ApiError> {
+pub(super) fn address(text: &str) -> Result<Url> {
     crawler::urls::parse_address(text).map_err(|reason| {
         ApiError::new(Code::InvalidField, format!("url: {reason}"))
             .field("url")
@@ -219,12 +219,7 @@ pub(super) fn address(text: &str) -> Result<Url, ApiError> {
 /// Returns the normal form of an address and other spellings under which it can be stored. Links to
 /// pages are stored in the spelling that the operator's rules produce. Earlier versions stored the
 /// addresses of enrolled images as the callers sent them.
-async fn spellings(
-    state: &AppState,
-    caller: &Caller,
-    text: &str,
-    collection: Uuid,
-) -> Result<Vec<String>, ApiError> {
+async fn spellings(state: &AppState, caller: &Caller, text: &str, collection: Uuid) -> Result<Vec<String>> {
     let address = address(text)?;
     let mut spellings = vec![address.to_string()];
     if matches!(address.scheme(), "http" | "https") {
@@ -253,7 +248,7 @@ async fn likeness(
     caller: &Caller,
     bytes: Bytes,
     params: &ErasureParams,
-) -> Result<ResolvedTarget, ApiError> {
+) -> Result<ResolvedTarget> {
     let collection = caller.collection(params.collection.as_deref()).await?;
     // This check runs before any expensive work.
     let request = params.threshold.map(|threshold| threshold as f32);
@@ -278,7 +273,7 @@ async fn likeness(
 /// # Errors
 /// Fails with 422 for a threshold below that of the model, from any source, unless `force` is set.
 /// At that similarity strangers match, and an erasure cannot be undone.
-pub(super) fn erasure_threshold(threshold: MatchThreshold, model: f32, force: bool) -> Result<f32, ApiError> {
+pub(super) fn erasure_threshold(threshold: MatchThreshold, model: f32, force: bool) -> Result<f32> {
     let MatchThreshold { value, source } = threshold;
     if value >= model || force {
         return Ok(value.max(0.0));
@@ -302,7 +297,7 @@ pub(super) fn erasure_threshold(threshold: MatchThreshold, model: f32, force: bo
 ///
 /// # Errors
 /// Fails with 422. The message contains the allowed range.
-pub(super) fn check_range(threshold: Option<f64>) -> Result<(), ApiError> {
+pub(super) fn check_range(threshold: Option<f64>) -> Result<()> {
     const ALLOWED: &str = "a number from 0 to 1";
     match threshold.filter(|value| !(0.0..=1.0).contains(value)) {
         None => Ok(()),

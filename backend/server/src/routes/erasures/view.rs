@@ -2,9 +2,8 @@
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, preview};
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::erasures::{ErasureRecord, Plan};
@@ -201,7 +200,7 @@ pub(super) const LIST: Spec = Spec::needs(Scope::Erase);
 pub(super) async fn list_erasures(
     caller: Caller,
     Query(params): Query<ListParams>,
-) -> Result<Json<ErasureList>, ApiError> {
+) -> Result<Json<ErasureList>> {
     let collection = caller.collection(params.collection.as_deref()).await?;
     let list = List::of("erasures", collection.id);
     let before = list.after(params.cursor.as_deref())?;
@@ -252,11 +251,11 @@ pub(super) const LIFT: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Confi
     ),
 )]
 pub(super) async fn lift_suppressions(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<DeletionParams>,
-) -> Result<Json<LiftOutcome>, ApiError> {
+) -> Result<Json<LiftOutcome>> {
     let store = caller.store();
     let extent = store.extents().of_suppressions(id).await?;
     let target = format!("lift_suppressions.{id}");

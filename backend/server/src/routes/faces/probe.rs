@@ -4,7 +4,7 @@ use crate::auth::Caller;
 use crate::extract::image::{ImageSource, exactly_one, resolve};
 use crate::extract::{Bounded, Cosine, Fraction, Score, site, time, uuid};
 use crate::routes::shared::analysis::{DetectedFace, ImageInfo, Likeness};
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, AppState, Code, Result};
 use bytes::Bytes;
 use inference::Embedding;
 use serde::{Deserialize, Serialize};
@@ -159,7 +159,7 @@ pub(super) enum ProbeInput {
 
 impl SearchBody {
     /// Returns the probe and the merged options of body and query.
-    pub(super) fn split(self, query: SearchParams) -> Result<(ProbeInput, SearchParams), ApiError> {
+    pub(super) fn split(self, query: SearchParams) -> Result<(ProbeInput, SearchParams)> {
         let params = SearchParams {
             collection: self.collection.or(query.collection),
             limit: self.limit.or(query.limit),
@@ -236,7 +236,7 @@ impl Probe {
         caller: &Caller,
         input: ProbeInput,
         params: &SearchParams,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self> {
         match input {
             ProbeInput::Image(bytes) => Self::of_image(state, caller, bytes, params).await,
             ProbeInput::Source(source) => {
@@ -252,7 +252,7 @@ impl Probe {
         caller: &Caller,
         bytes: Bytes,
         params: &SearchParams,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self> {
         let collection = caller.collection(params.collection.as_deref()).await?;
         let Likeness { embedding, image, face } =
             Likeness::of(state, bytes, params.face_index, params.min_score, "image").await?;
@@ -266,12 +266,7 @@ impl Probe {
 
     /// A face of another collection gives the same error as a face that does not exist, because a
     /// search is limited to one collection.
-    async fn of_face(
-        state: &AppState,
-        caller: &Caller,
-        id: Uuid,
-        params: &SearchParams,
-    ) -> Result<Self, ApiError> {
+    async fn of_face(state: &AppState, caller: &Caller, id: Uuid, params: &SearchParams) -> Result<Self> {
         let store = caller.store();
         let face = store.faces().get(id).await?;
         if params.collection.as_ref().is_some_and(|name| *name != face.collection) {
@@ -302,7 +297,7 @@ impl Probe {
         caller: &Caller,
         values: Vec<f32>,
         params: &SearchParams,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self> {
         let dimensions = state.services.analyzer.engine().embedder().dimensions;
         let allowed = format!("{dimensions} numbers, not all zero");
         let refuse = |detail: String| {

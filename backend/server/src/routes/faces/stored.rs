@@ -4,9 +4,8 @@ use crate::extract::{Bounded, Fraction, Id, List, Query, site, time, uuid};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{StoredFace, blob_answer, with_sources};
 use crate::routes::shared::values::Binary;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -27,11 +26,7 @@ pub(super) const READ: Spec = Spec::needs(Scope::Read);
     params(("id" = Uuid, Path, description = "Id of the face")),
     responses((status = 200, description = "The face", body = StoredFace)),
 )]
-pub(super) async fn get_face(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<StoredFace>, ApiError> {
+pub(super) async fn get_face(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<StoredFace>> {
     let face = caller.store().faces().get(id).await?;
     let face = with_sources(&state, vec![face]).await?.pop();
     face.map(Json).ok_or_else(|| ApiError::not_found("face", id))
@@ -92,10 +87,10 @@ pub(super) struct FaceList {
     responses((status = 200, description = "A page of faces, newest first", body = FaceList)),
 )]
 pub(super) async fn list_faces(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<ListParams>,
-) -> Result<Json<FaceList>, ApiError> {
+) -> Result<Json<FaceList>> {
     let store = caller.store();
     let collection = caller.collection(params.collection.as_deref()).await?;
     let filter = checked_filter(
@@ -126,7 +121,7 @@ pub(super) async fn list_faces(
 ///
 /// # Errors
 /// Fails with `code` if the period is empty.
-pub(super) fn checked_filter(filter: FaceFilter, code: Code) -> Result<FaceFilter, ApiError> {
+pub(super) fn checked_filter(filter: FaceFilter, code: Code) -> Result<FaceFilter> {
     match (filter.since, filter.until) {
         (Some(since), Some(until)) if since >= until => Err(ApiError::new(
             code,
@@ -174,12 +169,12 @@ pub(super) struct CropParams {
     ),
 )]
 pub(super) async fn get_face_crop(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<CropParams>,
     headers: HeaderMap,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let face = caller.store().faces().get(id).await?;
     let (key, what) = match params.kind.unwrap_or_default() {
         CropKind::Crop => (face.crop_key, "crop of face"),
@@ -204,11 +199,11 @@ pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::Con
     ),
 )]
 pub(super) async fn delete_face(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<DeletionParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let store = caller.store();
     let face = store.faces().get(id).await?;
     let deletion = RequestedDeletion {

@@ -4,9 +4,8 @@ use crate::extract::{Bounded, Id, List, Query, uuid};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{FirstSources, Source, StoredFace, blob_answer, sources_by_image};
 use crate::routes::shared::values::{Binary, hash_hex};
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -107,11 +106,7 @@ pub(super) struct ImageAnswer {
     params(("id" = Uuid, Path, description = "Id of the image")),
     responses((status = 200, description = "The image", body = ImageAnswer)),
 )]
-pub(super) async fn get_image(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<ImageAnswer>, ApiError> {
+pub(super) async fn get_image(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<ImageAnswer>> {
     let store = caller.store();
     let image = store.images().get(id).await?;
     let list = FaceListQuery {
@@ -162,10 +157,10 @@ pub(super) struct ImageList {
     responses((status = 200, description = "A page of images, newest first", body = ImageList)),
 )]
 pub(super) async fn list_images(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<ListParams>,
-) -> Result<Json<ImageList>, ApiError> {
+) -> Result<Json<ImageList>> {
     let store = caller.store();
     let collection = caller.collection(params.collection.as_deref()).await?;
     let filter =
@@ -218,7 +213,7 @@ pub(super) async fn list_image_sources(
     caller: Caller,
     Id(id): Id,
     Query(params): Query<SourceListParams>,
-) -> Result<Json<SourcePage>, ApiError> {
+) -> Result<Json<SourcePage>> {
     let store = caller.store();
     let image = store.images().get(id).await?;
     let list = List::of("image_sources", id);
@@ -243,11 +238,11 @@ pub(super) async fn list_image_sources(
     ),
 )]
 pub(super) async fn get_image_thumbnail(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     headers: HeaderMap,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let gone = || ApiError::not_found("thumbnail of image", id);
     let key = caller.store().images().get(id).await?.thumbnail_key.ok_or_else(gone)?;
     blob_answer(&state, &key, &headers).await?.ok_or_else(gone)
@@ -265,11 +260,11 @@ pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::Con
     ),
 )]
 pub(super) async fn delete_image(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<DeletionParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let store = caller.store();
     let image = store.images().get(id).await?;
     let detail = json!({"image_id": id, "faces": image.face_count});

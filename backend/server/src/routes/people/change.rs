@@ -5,9 +5,8 @@ use crate::auth::Caller;
 use crate::extract::{Id, Json as JsonBody, Query, double_option};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::values::{ShortText, located};
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
@@ -53,7 +52,7 @@ pub(super) const CREATE: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Con
 pub(super) async fn create_subject(
     caller: Caller,
     JsonBody(body): JsonBody<CreateSubject>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let new = NewSubject {
         name: check_text("name", body.name)?,
         external_id: check_text("external_id", body.external_id)?,
@@ -106,7 +105,7 @@ pub(super) async fn update_subject(
     caller: Caller,
     Id(id): Id,
     JsonBody(body): JsonBody<UpdateSubject>,
-) -> Result<Json<SubjectView>, ApiError> {
+) -> Result<Json<SubjectView>> {
     let patch = SubjectPatch {
         name: body.name.map(|name| check_text("name", name)).transpose()?,
         external_id: body.external_id.map(|text| check_text("external_id", text)).transpose()?,
@@ -157,7 +156,7 @@ pub(super) async fn merge_subject(
     caller: Caller,
     Id(id): Id,
     JsonBody(body): JsonBody<MergeSubjects>,
-) -> Result<Json<SubjectView>, ApiError> {
+) -> Result<Json<SubjectView>> {
     let mut others = body.subjects;
     others.sort_unstable();
     others.dedup();
@@ -204,11 +203,11 @@ pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::Con
     ),
 )]
 pub(super) async fn delete_subject(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<EnrolledImagesParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let store = caller.store();
     let subject = store.people().get(id).await?;
     let enrolled = params.enrolled_images.unwrap_or_default();

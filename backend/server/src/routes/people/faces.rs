@@ -9,9 +9,9 @@ use crate::routes::shared::analysis::{ProfileParam, RotateParam};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{StoredFace, with_sources};
 use crate::routes::shared::values::Binary;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
@@ -86,11 +86,11 @@ pub(super) const LIST_FACES: Spec = Spec::needs(Scope::Read);
     responses((status = 200, description = "A page of faces, newest first", body = SubjectFaceList)),
 )]
 pub(super) async fn list_subject_faces(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<FaceListParams>,
-) -> Result<Json<SubjectFaceList>, ApiError> {
+) -> Result<Json<SubjectFaceList>> {
     let store = caller.store();
     let subject = store.people().get(id).await?;
     let list = List::of("subject_faces", id);
@@ -118,11 +118,11 @@ pub(super) const REMOVE_FACE: Spec = Spec::needs(Scope::Write).problems(&[&[Code
     ),
 )]
 pub(super) async fn remove_subject_face(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     SubjectFace { id, face_id }: SubjectFace,
     Query(params): Query<EnrolledImagesParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let drop = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
     if drop && caller.key().is_some_and(|key| !key.allows(Scope::Erase)) {
         let detail = "this deletes images that were sent for enrolment, which requires the scope erase; \
@@ -194,12 +194,12 @@ pub(super) const ENROL: Spec = Spec::needs(Scope::Write)
     ),
 )]
 pub(super) async fn enrol_faces(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<EnrolParams>,
     request: Request,
-) -> Result<Json<EnrolAnswer>, ApiError> {
+) -> Result<Json<EnrolAnswer>> {
     // This check runs before the body is read, so that no image is analysed for a subject that does
     // not exist.
     let subject = caller.store().people().get(id).await?;
@@ -225,7 +225,7 @@ async fn enrol_image(
     subject: &Subject,
     (bytes, urls): (Bytes, Option<(String, String)>),
     params: &EnrolParams,
-) -> Result<EnrolledFace, ApiError> {
+) -> Result<EnrolledFace> {
     let collection = caller.store().collections().by_id(subject.collection_id).await?;
     let collection_profile = pipeline::profile_of(&collection);
     let (url, answered) = urls.unzip();
@@ -257,7 +257,7 @@ async fn enrol_stored(
     subject: &Subject,
     faces: &[Uuid],
     params: &EnrolParams,
-) -> Result<Vec<EnrolledFace>, ApiError> {
+) -> Result<Vec<EnrolledFace>> {
     let store = caller.store();
     let mut enrolled = Vec::with_capacity(faces.len());
     for &face_id in faces {
@@ -386,7 +386,7 @@ pub(super) enum Input {
 
 impl EnrolBody {
     /// Returns the input, and the options merged from the body and the query.
-    fn split(self, query: EnrolParams) -> Result<(Input, EnrolParams), ApiError> {
+    fn split(self, query: EnrolParams) -> Result<(Input, EnrolParams)> {
         let params = EnrolParams {
             face_index: self.face_index.or(query.face_index),
             min_score: self.min_score.or(query.min_score),
@@ -405,7 +405,7 @@ impl EnrolBody {
     }
 }
 
-fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
+fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>> {
     faces.sort_unstable();
     faces.dedup();
     if (1..=MAX_FACES).contains(&faces.len()) {

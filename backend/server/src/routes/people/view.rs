@@ -1,7 +1,7 @@
 //! Gets and lists subjects, and checks the values that callers set.
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query};
-use crate::{ApiError, Code, Scope, Spec};
+use crate::{ApiError, Code, Result, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -71,7 +71,7 @@ fn normal_text(text: &str) -> &str {
 }
 
 /// Validates a name or an external id and returns its [normal form](normal_text).
-pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
+pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<String>> {
     let Some(text) = text else { return Ok(None) };
     let normal = normal_text(&text);
     let length = normal.chars().count();
@@ -86,7 +86,7 @@ pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<Str
 }
 
 /// A JSON object that the caller sets.
-pub(super) fn check_metadata(metadata: Value) -> Result<Value, ApiError> {
+pub(super) fn check_metadata(metadata: Value) -> Result<Value> {
     let refuse = |detail: String| {
         let allowed = format!("a JSON object of at most {MAX_METADATA_BYTES} bytes");
         ApiError::new(Code::InvalidField, format!("metadata: {detail}")).field("metadata").allowed([allowed])
@@ -107,7 +107,7 @@ pub(super) fn check_metadata(metadata: Value) -> Result<Value, ApiError> {
     params(("id" = Uuid, Path, description = "Id of the subject")),
     responses((status = 200, description = "The subject", body = SubjectView)),
 )]
-pub(super) async fn get_subject(caller: Caller, Id(id): Id) -> Result<Json<SubjectView>, ApiError> {
+pub(super) async fn get_subject(caller: Caller, Id(id): Id) -> Result<Json<SubjectView>> {
     Ok(Json(caller.store().people().get(id).await?.into()))
 }
 
@@ -161,7 +161,7 @@ pub(super) struct SubjectList {
 pub(super) async fn list_subjects(
     caller: Caller,
     Query(params): Query<ListParams>,
-) -> Result<Json<SubjectList>, ApiError> {
+) -> Result<Json<SubjectList>> {
     let filter = SubjectFilter {
         collection_id: caller.collection(params.collection.as_deref()).await?.id,
         name: params.name.as_deref().map(normal_text).map(str::to_owned),

@@ -1,7 +1,7 @@
 //! Analyses an image for an operation, and describes the image and its faces in responses.
 use crate::extract::{Bounded, Score};
 use crate::routes::shared::values::{BoundingBox, Quality, hash_hex, milliseconds};
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, AppState, Code, Result};
 use bytes::Bytes;
 use inference::{Embedding, Engine, Priority};
 use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace};
@@ -161,11 +161,7 @@ impl From<pipeline::Timings> for Timings {
 }
 
 /// Analyses one image for a caller, if the limit on analyses allows it.
-pub(crate) async fn analyze(
-    state: &AppState,
-    bytes: Bytes,
-    options: &AnalyzeOptions,
-) -> Result<Analysis, ApiError> {
+pub(crate) async fn analyze(state: &AppState, bytes: Bytes, options: &AnalyzeOptions) -> Result<Analysis> {
     let permit = state.analyses.admit(1)?;
     let analysis = state.analyzer().analyze(bytes, options, Priority::Interactive).await?;
     drop(permit);
@@ -188,7 +184,7 @@ impl Likeness {
         index: Option<Bounded<0, 999>>,
         min_score: Option<Score>,
         field: &str,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self> {
         let index = index.map_or(0, Bounded::index);
         let analysis = Self::analysis(state, bytes, index + 1, min_score, field).await?;
         Self::at(&analysis, index, field)
@@ -201,7 +197,7 @@ impl Likeness {
         index: Option<Bounded<0, 999>>,
         min_score: Option<Score>,
         field: &str,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self> {
         let at = index.map_or(0, Bounded::index);
         let analysis = Self::analysis(state, bytes, (at + 1).max(2), min_score, field).await?;
         if index.is_none() && analysis.faces.len() > 1 {
@@ -217,7 +213,7 @@ impl Likeness {
         max_faces: usize,
         min_score: Option<Score>,
         field: &str,
-    ) -> Result<Analysis, ApiError> {
+    ) -> Result<Analysis> {
         let options = AnalyzeOptions {
             min_score: min_score.map(Score::get),
             max_faces: Some(max_faces),
@@ -226,7 +222,7 @@ impl Likeness {
         analyze(state, bytes, &options).await.map_err(|error| error.within(field))
     }
 
-    fn at(analysis: &Analysis, index: usize, field: &str) -> Result<Self, ApiError> {
+    fn at(analysis: &Analysis, index: usize, field: &str) -> Result<Self> {
         let face = pick(analysis, index, field)?;
         let embedding =
             face.embedding.clone().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
@@ -234,7 +230,7 @@ impl Likeness {
     }
 }
 
-fn pick<'a>(analysis: &'a Analysis, index: usize, field: &str) -> Result<&'a AnalyzedFace, ApiError> {
+fn pick<'a>(analysis: &'a Analysis, index: usize, field: &str) -> Result<&'a AnalyzedFace> {
     let found = analysis.faces.len();
     analysis.faces.get(index).ok_or_else(|| {
         if found == 0 {

@@ -2,7 +2,7 @@
 //! deletion of blobs afterwards.
 use crate::auth::Caller;
 use crate::confirmation::Deletion;
-use crate::{ApiError, AppState};
+use crate::{ApiError, AppState, Result};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -62,7 +62,7 @@ pub(crate) async fn preview(
     target: String,
     extent: Extent,
     params: &DeletionParams,
-) -> Result<Option<DeletionPreview>, ApiError> {
+) -> Result<Option<DeletionPreview>> {
     let deletion = Deletion { target, count: extent.rows() };
     let confirmations = state.confirmations().await?;
     if params.dry_run.unwrap_or(false) {
@@ -100,9 +100,9 @@ pub(crate) async fn carry_out<F>(
     deletion: RequestedDeletion,
     done: StatusCode,
     delete: impl Fn(Tx) -> F,
-) -> Result<Response, ApiError>
+) -> Result<Response>
 where
-    F: Future<Output = Result<(Vec<String>, Tx), ApiError>>,
+    F: Future<Output = Result<(Vec<String>, Tx)>>,
 {
     let RequestedDeletion { operation, target, extent, params, audit } = deletion;
     if let Some(preview) = preview(state, format!("{operation}.{target}"), extent, &params).await? {

@@ -7,7 +7,7 @@
 use crate::auth::Caller;
 use crate::request::CallerId;
 use crate::routes::shared::values::{BoundingBox, Quality, TrackBox, boxes, points, to_ms};
-use crate::{ApiError, AppState};
+use crate::{ApiError, AppState, Result};
 use axum::body::Body;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -64,11 +64,11 @@ impl Export {
         caller: Caller,
         start: C,
         read: R,
-    ) -> Result<Response, ApiError>
+    ) -> Result<Response>
     where
         C: Send + 'static,
         R: Fn(Caller, C) -> F + Clone + Send + 'static,
-        F: Future<Output = Result<Piece<C>, ApiError>> + Send,
+        F: Future<Output = Result<Piece<C>>> + Send,
     {
         let Self { format, name, head } = self;
         let (content_type, extension, head) = match format {
@@ -292,7 +292,7 @@ fn source_line(source: &VideoSource) -> VideoSourceLine<'_> {
 ///
 /// # Errors
 /// Fails if the stored boxes cannot be decoded.
-pub(crate) fn track_line(video: Uuid, exported: &ExportedTrack) -> Result<String, ApiError> {
+pub(crate) fn track_line(video: Uuid, exported: &ExportedTrack) -> Result<String> {
     let ExportedTrack { track, faces } = exported;
     let faces = faces.iter().map(|(at_us, face)| TrackFaceLine {
         at_ms: to_ms(*at_us),

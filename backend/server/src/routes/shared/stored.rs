@@ -1,6 +1,6 @@
 //! Describes stored faces, the places where images were found, and stored files in responses.
 use crate::routes::shared::values::{BoundingBox, Quality, points, to_ms};
-use crate::{ApiError, AppState};
+use crate::{ApiError, AppState, Result};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -165,7 +165,7 @@ impl StoredFace {
 }
 
 /// Adds the sources of all images in one query.
-pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<Vec<StoredFace>, ApiError> {
+pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<Vec<StoredFace>> {
     let images: Vec<Uuid> = faces.iter().map(|face| face.image_id).collect();
     let sources = sources_by_image(state, images).await?;
     let lists = faces.len();
@@ -184,7 +184,7 @@ pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<V
 pub(crate) async fn sources_by_image(
     state: &AppState,
     mut images: Vec<Uuid>,
-) -> Result<HashMap<Uuid, ImageSources>, ApiError> {
+) -> Result<HashMap<Uuid, ImageSources>> {
     images.sort_unstable();
     images.dedup();
     let lists = state.services.store.images().source_lists(&images).await?;
@@ -234,7 +234,7 @@ pub(crate) async fn blob_answer(
     state: &AppState,
     key: &str,
     request: &HeaderMap,
-) -> Result<Option<Response>, ApiError> {
+) -> Result<Option<Response>> {
     let name = key.rsplit('/').next().unwrap_or(key);
     let content_type = match name.rsplit_once('.').map(|(_, extension)| extension) {
         Some("jpg" | "jpeg") => "image/jpeg",

@@ -1,5 +1,5 @@
 //! Values that responses and requests of several nouns contain.
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -155,7 +155,7 @@ impl Quality {
 ///
 /// # Errors
 /// Fails if `path` is not a value of a header.
-pub(crate) fn located(status: StatusCode, path: &str, view: impl Serialize) -> Result<Response, ApiError> {
+pub(crate) fn located(status: StatusCode, path: &str, view: impl Serialize) -> Result<Response> {
     let location = HeaderValue::from_str(path).map_err(ApiError::internal)?;
     Ok((status, [(header::LOCATION, location)], Json(view)).into_response())
 }
@@ -174,7 +174,7 @@ pub(crate) fn hash_hex(bits: u64) -> String {
 pub(crate) type TrackBox = (i64, f32, f32, f32, f32);
 
 /// Decodes the stored boxes of a track.
-pub(crate) fn boxes(encoded: &[u8]) -> Result<Vec<TrackBox>, ApiError> {
+pub(crate) fn boxes(encoded: &[u8]) -> Result<Vec<TrackBox>> {
     let boxed = |at_us, Rect { x, y, width, height }| (to_ms(at_us), x, y, width, height);
     let boxes = pipeline::decode_boxes(encoded).map_err(ApiError::internal)?;
     Ok(boxes.iter().map(|timed| boxed(timed.at_us, timed.bbox)).collect())
@@ -192,7 +192,7 @@ pub(crate) fn milliseconds(duration: std::time::Duration) -> f64 {
 
 /// Rejects invalid names of collections. In a path, a name that has the form of an id could refer
 /// to a different collection.
-pub(crate) fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
+pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
     let good = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))
         && Uuid::parse_str(name).is_err();

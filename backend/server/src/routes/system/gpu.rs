@@ -1,7 +1,6 @@
 //! Reports the devices and the device of each operation.
 use crate::{AppState, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -162,7 +161,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::System);
     get, path = "/gpu", operation_id = "get_gpu", tag = "system",
     responses((status = 200, description = "The report", body = GpuAnswer)),
 )]
-pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
+pub(super) async fn get_gpu(state: AppState) -> Json<GpuAnswer> {
     let mut report = state.services.analyzer.engine().report();
     if let Some(operation) = &state.services.video_decoding {
         report.add_operation(operation.clone());

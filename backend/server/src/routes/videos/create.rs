@@ -6,8 +6,8 @@ use crate::extract::{Query, is_json, read_small_json};
 use crate::routes::shared::analysis::RotateParam;
 use crate::routes::shared::values::{Binary, located};
 use crate::routes::videos::upload::{MaxGap, check_type, file_address, video_request};
-use crate::{ApiError, AppState, Code, Scope, Spec};
-use axum::extract::{Request, State};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
+use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use pipeline::{Added, Rotate, Upload, VideoLimits};
@@ -86,11 +86,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write)
     ),
 )]
 pub(super) async fn create_video(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<CreateParams>,
     request: Request,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let headers = request.headers();
     if is_json(headers) {
         let VideoByUrl { url } = read_small_json(request, MAX_JSON, JSON_TIME).await?;
@@ -148,7 +148,7 @@ pub(super) fn too_many(limits: VideoLimits) -> ApiError {
     ApiError::overloaded(sentence, RETRY_AFTER)
 }
 
-async fn answer(caller: &Caller, added: Added, limits: VideoLimits) -> Result<Response, ApiError> {
+async fn answer(caller: &Caller, added: Added, limits: VideoLimits) -> Result<Response> {
     let (status, id) = match added {
         Added::New(id) => (StatusCode::ACCEPTED, id),
         Added::Existing(id) => (StatusCode::OK, id),

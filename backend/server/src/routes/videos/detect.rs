@@ -7,9 +7,9 @@ use crate::request::CallerId;
 use crate::routes::shared::analysis::{DetectedFace, ModelNames, RotateParam};
 use crate::routes::shared::values::{Binary, milliseconds, to_ms};
 use crate::routes::videos::upload::{MaxGap, check_type, video_request};
-use crate::{ApiError, AppState, Code, Scope, Spec, request};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec, request};
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -90,11 +90,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Analyze)
     ))),
 )]
 pub(super) async fn detect_video(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<DetectVideoParams>,
     request: Request,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let typed = check_type(request.headers(), &[]);
     let prepared = async {
         // Before the first statement of the database: the permit limits the connections of uploads.
@@ -174,7 +174,7 @@ async fn analyze_clip<H: Send + 'static>(
     file: File,
     clip: ClipOptions,
     held: H,
-) -> Result<impl Stream<Item = Result<Bytes, ApiError>> + use<H>, ApiError> {
+) -> Result<impl Stream<Item = Result<Bytes>> + use<H>> {
     let memory = state.response_memory.try_take(MAX_WAITING as u64)?;
     let (sender, lines) = unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -233,7 +233,7 @@ fn too_long() -> ApiError {
 /// The lines of a result that have not been read. Dropping it ends the analysis and its decoder.
 struct Clip {
     /// The lines, and then the last line or the error.
-    lines: UnboundedReceiver<Result<Bytes, ApiError>>,
+    lines: UnboundedReceiver<Result<Bytes>>,
     /// Number of bytes in `lines`.
     waiting: Arc<AtomicUsize>,
     _task: AbortOnDropHandle<()>,
@@ -241,7 +241,7 @@ struct Clip {
 }
 
 impl Clip {
-    async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
+    async fn next(&mut self) -> Option<Result<Bytes>> {
         let line = self.lines.recv().await?;
         self.waiting.fetch_sub(line.as_ref().map_or(0, Bytes::len), Ordering::Relaxed);
         Some(line)
@@ -250,7 +250,7 @@ impl Clip {
 
 /// Sends a line for each frame.
 struct Lines {
-    sender: UnboundedSender<Result<Bytes, ApiError>>,
+    sender: UnboundedSender<Result<Bytes>>,
     waiting: Arc<AtomicUsize>,
     /// Fires when too many bytes wait.
     too_slow: CancellationToken,

@@ -7,8 +7,7 @@ use crate::routes::shared::export::{
     field, track_line, video_line,
 };
 use crate::routes::shared::values::to_ms;
-use crate::{ApiError, AppState, Scope, Spec};
-use axum::extract::State;
+use crate::{AppState, Result, Scope, Spec};
 use axum::response::Response;
 use serde::Deserialize;
 use store::images::sources::ExportedTrack;
@@ -48,11 +47,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
     ), headers(("content-disposition")))),
 )]
 pub(super) async fn export_video(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(video): Id,
     Query(params): Query<ExportParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let (format, embeddings) = (params.format.unwrap_or_default(), params.embeddings.unwrap_or(false));
     let export = Export { format, name: format!("video-{video}"), head: csv_head(embeddings) };
     let reader = Reader { video, format, embeddings };
@@ -71,7 +70,7 @@ type Cursor = (i64, Uuid);
 
 impl Reader {
     /// Reads the tracks after a track. The first piece begins with the video.
-    async fn read(self, caller: Caller, after: Option<Cursor>) -> Result<Piece<Option<Cursor>>, ApiError> {
+    async fn read(self, caller: Caller, after: Option<Cursor>) -> Result<Piece<Option<Cursor>>> {
         let Self { video, format, embeddings } = self;
         let mut text = String::new();
         if after.is_none() {

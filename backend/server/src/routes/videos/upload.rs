@@ -1,7 +1,7 @@
 //! Reads the options of an analysis, and copies an uploaded video to a file without holding it in
 //! memory.
 use crate::extract::{Bounded, drop_unread, limited_upload, media_type, unsupported};
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, AppState, Code, Result};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use crawler::FetchError;
@@ -36,7 +36,7 @@ pub(super) struct Spooled {
 /// # Errors
 /// Fails with 413 for too many bytes, 415 if the content is not a video, 400 if the body cannot be
 /// read, 503 if it arrives too slowly, and 507 if the disk is full.
-pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> Result<Spooled, ApiError> {
+pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> Result<Spooled> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     if let Err(full) = spool.check_space(0) {
         return refuse(request, full.into()).await;
@@ -69,12 +69,12 @@ pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> 
 }
 
 /// Fails with `error` after it has read what the caller still sends.
-pub(super) async fn refuse<T>(request: Request, error: ApiError) -> Result<T, ApiError> {
+pub(super) async fn refuse<T>(request: Request, error: ApiError) -> Result<T> {
     drop_unread(request).await;
     Err(error)
 }
 
-fn check_head(head: &[u8]) -> Result<(), ApiError> {
+fn check_head(head: &[u8]) -> Result<()> {
     if vision::Format::sniff(head).is_none() && video::is_video(head) {
         return Ok(());
     }
@@ -101,7 +101,7 @@ pub(super) fn video_request(
     max_gap_ms: Option<MaxGap>,
     refine: Option<bool>,
     rotate: Option<Rotate>,
-) -> Result<VideoRequest, ApiError> {
+) -> Result<VideoRequest> {
     let defaults = VideoRequest::default();
     let sampling = match sampling {
         None => defaults.sampling,
@@ -126,7 +126,7 @@ pub(super) fn video_request(
 
 /// Rejects a body that is declared to be something else than a video. `others` are the other types
 /// that the operation takes.
-pub(super) fn check_type(headers: &HeaderMap, others: &[&'static str]) -> Result<(), ApiError> {
+pub(super) fn check_type(headers: &HeaderMap, others: &[&'static str]) -> Result<()> {
     let media = media_type(headers);
     if media.starts_with("video/") || media == "application/octet-stream" {
         return Ok(());
@@ -139,7 +139,7 @@ pub(super) fn check_type(headers: &HeaderMap, others: &[&'static str]) -> Result
 ///
 /// # Errors
 /// Fails with 422 if it is not an http or https URL, or if the guard rejects it.
-pub(super) fn file_address(state: &AppState, text: &str) -> Result<Url, ApiError> {
+pub(super) fn file_address(state: &AppState, text: &str) -> Result<Url> {
     let bad = |reason: &str| {
         ApiError::new(Code::BadUrl, format!("url: {reason}"))
             .field("url")
