@@ -1,9 +1,9 @@
 //! Contains functions for the fuzz targets in `fuzz/`. They read bodies and parameters as the
 //! handlers do, but need no `AppState`, and therefore neither a database nor a model.
+use crate::Result;
 use crate::extract::fuzzing::body;
 use crate::extract::image::{BatchBody, ImageSource};
 use crate::routes::{collections, crawls, erasures, faces, keys, people};
-use crate::Result;
 use serde::de::DeserializeOwned;
 
 pub use crate::extract::fuzzing::{

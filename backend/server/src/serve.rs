@@ -107,11 +107,9 @@ struct Connections {
     open: TaskTracker,
 }
 
-/// The return type of `Connections::accept`, which never returns.
-enum Never {}
-
 impl Connections {
-    async fn accept(&self, listener: &TcpListener) -> Never {
+    /// Never returns.
+    async fn accept(&self, listener: &TcpListener) -> Infallible {
         loop {
             // The permit is acquired before the accept. Connections above the limit stay in the
             // kernel's queue, where they use no resources of this process.

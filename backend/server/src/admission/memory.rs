@@ -257,18 +257,19 @@ impl FetchReservation {
         let Self { mut held, share, .. } = self;
         drop(share);
         held.shrink(image.len() as u64);
-        Bytes::from_owner(FetchedImage { image, _memory: held })
+        Bytes::from_owner(HeldBytes { bytes: image, _memory: held })
     }
 }
 
-struct FetchedImage {
-    image: Bytes,
-    _memory: Share,
+/// Bytes with their memory, which is released when the last reference is dropped.
+struct HeldBytes<M> {
+    bytes: Bytes,
+    _memory: M,
 }
 
-impl AsRef<[u8]> for FetchedImage {
+impl<M> AsRef<[u8]> for HeldBytes<M> {
     fn as_ref(&self) -> &[u8] {
-        &self.image
+        &self.bytes
     }
 }
 
@@ -323,9 +324,10 @@ impl ResponseReservation {
         self.share.shrink(bytes);
     }
 
-    /// Returns `piece`, which keeps the reservation until it has been sent.
+    /// Returns `piece`, which keeps the reservation until it has been sent. The connection keeps
+    /// pieces after it has dropped the body.
     pub(crate) fn hold_piece(self: Arc<Self>, piece: Bytes) -> Bytes {
-        Bytes::from_owner(HeldPiece { piece, _memory: self })
+        Bytes::from_owner(HeldBytes { bytes: piece, _memory: self })
     }
 
     /// Returns `body`, whose pieces keep the reservation until they have been sent.
@@ -337,18 +339,6 @@ impl ResponseReservation {
 struct HeldBody {
     body: Body,
     memory: Arc<ResponseReservation>,
-}
-
-/// A piece of a response. The connection keeps pieces after it has dropped the body.
-struct HeldPiece {
-    piece: Bytes,
-    _memory: Arc<ResponseReservation>,
-}
-
-impl AsRef<[u8]> for HeldPiece {
-    fn as_ref(&self) -> &[u8] {
-        &self.piece
-    }
 }
 
 impl HttpBody for HeldBody {

@@ -21,6 +21,7 @@ use store::{Store, StoreError, retried};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
+use vision::QualityReport;
 
 /// Maximum time that a search with `fresh` waits for the index.
 const FRESH_WAIT: Duration = Duration::from_secs(5);
@@ -49,7 +50,8 @@ struct Match {
     #[schema(example = 0.93)]
     det_score: f32,
     /// Quality of the face; null if it was not assessed.
-    quality: Option<Quality>,
+    #[schema(value_type = Option<Quality>)]
+    quality: Option<QualityReport>,
     /// When the face was visible, if its image is the frame of a video.
     appearances: Vec<Appearance>,
     /// The first places where its image was found.

@@ -8,7 +8,7 @@ use crate::routes::people::view::SubjectView;
 use crate::routes::shared::analysis::{ProfileParam, RotateParam};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{StoredFace, with_sources};
-use crate::routes::shared::values::Binary;
+use crate::routes::shared::values::{Binary, stored_quality};
 use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
 use axum::extract::Request;
@@ -25,7 +25,7 @@ use store::people::Subject;
 use store::retried;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
-use vision::{Profile, QualityReport};
+use vision::Profile;
 
 /// What happens to images that were sent for enrolment.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
@@ -265,9 +265,7 @@ async fn enrol_stored(
         if face.collection_id != subject.collection_id {
             return Err(ApiError::not_found("face", face_id).field("face_ids"));
         }
-        let quality: Option<QualityReport> =
-            face.quality.and_then(|stored| serde_json::from_value(stored).ok());
-        let unmet = unmet_requirements(quality.as_ref(), demands(params), false);
+        let unmet = unmet_requirements(stored_quality(face.quality).as_ref(), demands(params), false);
         if !unmet.is_empty() && !params.force.unwrap_or(false) {
             return Err(low_quality("face_ids", demands(params), unmet).value(face_id.to_string()));
         }

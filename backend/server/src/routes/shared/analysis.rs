@@ -7,6 +7,7 @@ use inference::{Embedding, Engine, Priority};
 use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace};
 use serde::Serialize;
 use utoipa::ToSchema;
+use vision::QualityReport;
 
 /// Whether to detect rotated faces.
 #[derive(ToSchema)]
@@ -86,7 +87,8 @@ pub(crate) struct DetectedFace {
     pub(crate) landmarks: Vec<[f32; 2]>,
     /// Quality of the face; absent with `quality=false`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) quality: Option<Quality>,
+    #[schema(value_type = Option<Quality>)]
+    pub(crate) quality: Option<QualityReport>,
     /// Embedding of the face, a vector of length 1; absent with `embeddings=false`. Only vectors of
     /// the same model can be compared. They have 128 or 512 components, depending on the model;
     /// examples show the first four.
@@ -101,7 +103,7 @@ impl DetectedFace {
             bbox: face.detection.bbox.into(),
             det_score: face.detection.det_score,
             landmarks: face.detection.landmarks.iter().map(|point| [point.x, point.y]).collect(),
-            quality: face.quality.clone().map(Into::into),
+            quality: face.quality.clone(),
             embedding: face.embedding.as_ref().filter(|_| with_embedding).map(|e| e.as_slice().to_vec()),
         }
     }

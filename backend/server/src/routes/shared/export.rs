@@ -6,7 +6,7 @@
 //! of the caller's database connections.
 use crate::auth::Caller;
 use crate::request::CallerId;
-use crate::routes::shared::values::{BoundingBox, Quality, TrackBox, boxes, points, to_ms};
+use crate::routes::shared::values::{BoundingBox, Quality, TrackBox, boxes, points, stored_quality, to_ms};
 use crate::{ApiError, AppState, Result};
 use axum::body::Body;
 use axum::http::header;
@@ -25,6 +25,7 @@ use time::OffsetDateTime;
 use time::macros::datetime;
 use utoipa::{PartialSchema, ToSchema};
 use uuid::{Uuid, uuid};
+use vision::QualityReport;
 
 /// The format of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -120,7 +121,7 @@ pub(crate) struct FaceLine<'a> {
     bbox: BoundingBox,
     det_score: f32,
     landmarks: Vec<[f32; 2]>,
-    quality: Option<Quality>,
+    quality: Option<QualityReport>,
     embedding_model: &'a str,
     /// Present only if the request includes embeddings.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,7 +135,7 @@ impl<'a> From<&'a ExportedFace> for FaceLine<'a> {
             bbox: BoundingBox::from_slice(&face.bbox),
             det_score: face.det_score,
             landmarks: points(&face.landmarks),
-            quality: Quality::from_stored(face.quality.clone()),
+            quality: stored_quality(face.quality.clone()),
             embedding_model: &face.embedding_model,
             embedding: embedding.as_deref(),
         }

@@ -1,5 +1,5 @@
 //! Describes stored faces, the places where images were found, and stored files in responses.
-use crate::routes::shared::values::{BoundingBox, Quality, points, to_ms};
+use crate::routes::shared::values::{BoundingBox, Quality, points, stored_quality, to_ms};
 use crate::{ApiError, AppState, Result};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -13,6 +13,7 @@ use store::videos::tracks::StoredAppearance;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
+use vision::QualityReport;
 
 /// Where an image was found.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -127,7 +128,8 @@ pub(crate) struct StoredFace {
     #[schema(example = json!([[188.1, 202.1], [270.7, 198.8], [233.4, 248.9], [200.3, 290.9], [267.4, 286.9]]))]
     pub(crate) landmarks: Vec<[f32; 2]>,
     /// Quality of the face; null if it was not assessed.
-    pub(crate) quality: Option<Quality>,
+    #[schema(value_type = Option<Quality>)]
+    pub(crate) quality: Option<QualityReport>,
     /// The model of its embedding.
     #[schema(example = "sface")]
     pub(crate) embedding_model: String,
@@ -154,7 +156,7 @@ impl StoredFace {
             bbox: BoundingBox::from_slice(&face.bbox),
             det_score: face.det_score,
             landmarks: points(&face.landmarks),
-            quality: Quality::from_stored(face.quality),
+            quality: stored_quality(face.quality),
             embedding_model: face.embedding_model,
             sources_total: sources.total,
             sources_cut: sources.is_truncated(),
