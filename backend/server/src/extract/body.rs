@@ -31,6 +31,12 @@ pub(super) fn too_many_bytes(what: &str, limit: usize) -> ApiError {
         .allowed([format!("at most {limit} bytes")])
 }
 
+/// Returns the length of the body that the caller announces, or 0.
+pub(crate) fn content_length(headers: &HeaderMap) -> u64 {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    length.and_then(|length| length.parse().ok()).unwrap_or(0)
+}
+
 /// Rejects a body by its `Content-Length` if reading it would be useless: if the caller waits for
 /// permission to send (`Expect: 100-continue`), or if the body is longer than the server would
 /// discard.
@@ -38,11 +44,7 @@ pub(super) fn too_many_bytes(what: &str, limit: usize) -> ApiError {
 /// # Errors
 /// Fails with 413 `too_many_bytes`.
 pub(super) fn check_length(headers: &HeaderMap, limit: usize, what: &str) -> Result<()> {
-    let length = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.parse::<u64>().ok())
-        .unwrap_or(0);
+    let length = content_length(headers);
     let is_useless = length > limit as u64
         && (headers.contains_key(header::EXPECT) || length > (limit + DISCARD_BYTES) as u64);
     if is_useless { Err(too_many_bytes(what, limit)) } else { Ok(()) }

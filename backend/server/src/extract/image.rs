@@ -336,15 +336,9 @@ pub(crate) async fn resolve_with_urls(
 /// Fails with 422 for a URL that is invalid, forbidden or unreachable, and with 413 for an image
 /// that is too large.
 async fn fetch(state: &AppState, text: &str, reservation: FetchReservation) -> Result<(Bytes, String)> {
-    let bad = |reason: String| {
-        ApiError::new(Code::BadUrl, format!("url: {reason}"))
-            .field("url")
-            .value(text)
-            .allowed(["an absolute http or https URL"])
-    };
-    let url = url::Url::parse(text.trim()).map_err(|error| bad(error.to_string()))?;
+    let url = url::Url::parse(text.trim()).map_err(|error| bad_url(text, error))?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(bad(format!("the scheme `{}` is not allowed", url.scheme())));
+        return Err(bad_url(text, format!("the scheme `{}` is not allowed", url.scheme())));
     }
     let fetched = state
         .services
@@ -356,6 +350,14 @@ async fn fetch(state: &AppState, text: &str, reservation: FetchReservation) -> R
         return Err(body::too_many_bytes("the image", state.config.image_limit).field("url"));
     }
     Ok((reservation.hold(fetched.body), fetched.url.to_string()))
+}
+
+/// Returns the problem for a text that is not the URL of a file.
+pub(crate) fn bad_url(text: &str, reason: impl std::fmt::Display) -> ApiError {
+    ApiError::new(Code::BadUrl, format!("url: {reason}"))
+        .field("url")
+        .value(text)
+        .allowed(["an absolute http or https URL"])
 }
 
 const LENIENT: GeneralPurposeConfig =

@@ -181,7 +181,7 @@ pub(super) async fn update_collection(
         None => Extent::default(),
     };
     let target = format!("update_collection.{}.{shorter:?}", old.id);
-    if let Some(preview) = preview(&state, target, extent, &params).await? {
+    if let Some(preview) = preview(&state, &target, extent, &params).await? {
         return Ok(Json(UpdateAnswer::Preview(preview)).into_response());
     }
     let name = body.name.as_deref().unwrap_or(&old.name);

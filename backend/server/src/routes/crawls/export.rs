@@ -299,12 +299,8 @@ fn csv_line(
     times: impl Iterator<Item = String>,
     embeddings: bool,
 ) -> String {
-    let about: Vec<String> = match face {
-        Some(face) => about_face(face).collect(),
-        None => empty_columns(FACE_COLUMNS).collect(),
-    };
     let embedding = embeddings.then(|| embedding_field(face));
-    csv_row(file.iter().cloned().chain(about).chain(times).chain(embedding))
+    csv_row(file.iter().cloned().chain(about_face(face)).chain(times).chain(embedding))
 }
 
 /// Returns the line of one image with one face, and the lines of a video with one track.

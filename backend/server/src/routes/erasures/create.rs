@@ -2,7 +2,7 @@
 use super::target::{ErasureBody, ErasureParams, ResolvedTarget, TARGETS, TargetInput};
 use super::view::{ErasureAnswer, ErasureView};
 use crate::auth::Caller;
-use crate::confirmation::{Confirmations, Deletion};
+use crate::confirmation::Confirmations;
 use crate::extract::Query;
 use crate::extract::image::{BodyFormat, ImageForm, one_part, raw, read_json};
 use crate::routes::erasures::target::check_range;
@@ -122,9 +122,8 @@ impl Erasure<'_> {
             if suppress_person { sketches(state, &mut tx, target, &plan).await? } else { Vec::new() };
         let (faces, images, subjects) = (plan.faces.len(), plan.images.len(), plan.subjects.len());
         let videos = plan.videos.len();
-        let target_text =
-            format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
-        let deletion = Deletion { target: target_text, count: (faces + images + subjects + videos) as u64 };
+        let named = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
+        let count = (faces + images + subjects + videos) as u64;
         if params.dry_run.unwrap_or(false) {
             let detail = json!({
                 "kind": target.kind(), "threshold": threshold, "faces": faces, "images": images,
@@ -132,9 +131,9 @@ impl Erasure<'_> {
             });
             caller.audit(&mut tx, Action::PreviewErasure, collection.id, detail).await?;
             tx.commit().await?;
-            return Ok(ErasureOutcome::Preview { confirm: confirmations.token(&deletion), plan });
+            return Ok(ErasureOutcome::Preview { confirm: confirmations.token(&named, count), plan });
         }
-        confirmations.check(&deletion, params.confirm.as_deref())?;
+        confirmations.check(&named, count, params.confirm.as_deref())?;
         let suppress = params.suppress.unwrap_or(true);
         let mut record = ErasureRecord {
             id: Uuid::now_v7(),

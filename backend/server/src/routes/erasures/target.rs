@@ -3,7 +3,7 @@
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, exactly_one, resolve};
 use crate::extract::{Bounded, Score, uuid};
-use crate::routes::shared::analysis::Likeness;
+use crate::routes::shared::analysis::{Likeness, WantedFace};
 use crate::{ApiError, AppState, Code, Result};
 use bytes::Bytes;
 use pipeline::{MatchThreshold, ThresholdSource};
@@ -162,44 +162,43 @@ impl TargetInput {
         params: &ErasureParams,
     ) -> Result<ResolvedTarget> {
         let store = caller.store();
-        let resolved = |target, collection, digest| ResolvedTarget { target, collection, digest };
-        let check_collection = |name: &str, what: &str, id: Uuid| {
-            let is_other = params.collection.as_ref().is_some_and(|named| named != name);
-            let not_found = || ApiError::not_found(what, id).field(format!("{what}_id"));
-            if is_other { Err(not_found()) } else { Ok(()) }
-        };
-        match self {
-            Self::ImageBytes(bytes) => likeness(state, caller, bytes, params).await,
-            Self::Source(source) => likeness(state, caller, resolve(state, source).await?, params).await,
-            Self::Face(id) => {
-                let face = store.faces().get(id).await?;
-                check_collection(&face.collection, "face", id)?;
-                let collection = store.collections().by_id(face.collection_id).await?;
-                Ok(resolved(Target::Face(id), collection, id.to_string()))
-            }
-            Self::Image(id) => {
-                let image = store.images().get(id).await?;
-                check_collection(&image.collection, "image", id)?;
-                let collection = store.collections().by_id(image.collection_id).await?;
-                Ok(resolved(Target::Image(id), collection, id.to_string()))
-            }
-            Self::Video(id) => {
-                let video = store.videos().get(id).await?;
-                check_collection(&video.collection, "video", id)?;
-                let collection = store.collections().by_id(video.collection_id).await?;
-                Ok(resolved(Target::Video(id), collection, id.to_string()))
+        let (target, what, id, name, collection_id) = match self {
+            Self::ImageBytes(bytes) => return likeness(state, caller, bytes, params).await,
+            Self::Source(source) => {
+                return likeness(state, caller, resolve(state, source).await?, params).await;
             }
             Self::Subject(id) => {
                 let collection = caller.collection(params.collection.as_deref()).await?;
-                Ok(resolved(Target::Subject(id), collection, id.to_string()))
+                return Ok(ResolvedTarget {
+                    target: Target::Subject(id),
+                    collection,
+                    digest: id.to_string(),
+                });
             }
             Self::Url(text) => {
                 let collection = caller.collection(params.collection.as_deref()).await?;
                 let spellings = spellings(state, caller, &text, collection.id).await?;
                 let digest = spellings.first().cloned().unwrap_or(text);
-                Ok(resolved(Target::Url(spellings), collection, digest))
+                return Ok(ResolvedTarget { target: Target::Url(spellings), collection, digest });
             }
+            Self::Face(id) => {
+                let face = store.faces().get(id).await?;
+                (Target::Face(id), "face", id, face.collection, face.collection_id)
+            }
+            Self::Image(id) => {
+                let image = store.images().get(id).await?;
+                (Target::Image(id), "image", id, image.collection, image.collection_id)
+            }
+            Self::Video(id) => {
+                let video = store.videos().get(id).await?;
+                (Target::Video(id), "video", id, video.collection, video.collection_id)
+            }
+        };
+        if params.collection.as_ref().is_some_and(|named| *named != name) {
+            return Err(ApiError::not_found(what, id).field(format!("{what}_id")));
         }
+        let collection = store.collections().by_id(collection_id).await?;
+        Ok(ResolvedTarget { target, collection, digest: id.to_string() })
     }
 }
 
@@ -255,7 +254,9 @@ async fn likeness(
     let threshold = state.match_threshold(request, collection.match_threshold);
     let model = state.services.analyzer.engine().embedder().match_threshold;
     let threshold = erasure_threshold(threshold, model, params.force.unwrap_or(false))?;
-    let seen = Likeness::of_one_face(state, bytes, params.face_index, params.min_score, "image").await?;
+    let wanted =
+        WantedFace { index: params.face_index, min_score: params.min_score, must_be_unambiguous: true };
+    let seen = Likeness::of(state, bytes, wanted, "image").await?;
     let target = Target::Likeness {
         embedding: seen.embedding.as_slice().to_vec(),
         model_id: state.services.ingest.model_id(),

@@ -258,8 +258,7 @@ pub(super) async fn lift_suppressions(
 ) -> Result<Json<LiftOutcome>> {
     let store = caller.store();
     let extent = store.extents().of_suppressions(id).await?;
-    let target = format!("lift_suppressions.{id}");
-    if let Some(preview) = preview(&state, target, extent, &params).await? {
+    if let Some(preview) = preview(&state, &format!("lift_suppressions.{id}"), extent, &params).await? {
         return Ok(Json(LiftOutcome::Preview(preview)));
     }
     let (record, lifted, collection) = retried("lift_suppressions", || async {

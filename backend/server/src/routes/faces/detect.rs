@@ -6,7 +6,7 @@ use crate::extract::image::{
 };
 use crate::extract::{Bounded, Cosine, DetSize, Query, Score};
 use crate::routes::shared::analysis::{
-    DetectedFace, ImageInfo, Likeness, ModelNames, ProfileParam, RotateParam, Timings, analyze,
+    DetectedFace, ImageInfo, Likeness, ModelNames, ProfileParam, RotateParam, Timings, WantedFace, analyze,
 };
 use crate::routes::shared::values::Binary;
 use crate::{ApiError, AppState, Code, Problem, Result, Scope, Spec};
@@ -356,9 +356,10 @@ pub(super) async fn compare_faces(
             .allowed(["multipart/form-data", "application/json"]));
         }
     };
+    let wanted = |index| WantedFace { index, min_score: params.min_score, must_be_unambiguous: false };
     let (a, b) = tokio::try_join!(
-        Likeness::of(&state, a, params.face_a, params.min_score, "a"),
-        Likeness::of(&state, b, params.face_b, params.min_score, "b"),
+        Likeness::of(&state, a, wanted(params.face_a), "a"),
+        Likeness::of(&state, b, wanted(params.face_b), "b"),
     )?;
     let similarity = a
         .embedding

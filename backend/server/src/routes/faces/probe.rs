@@ -3,7 +3,7 @@
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, exactly_one, resolve};
 use crate::extract::{Bounded, Cosine, Fraction, Score, site, time, uuid};
-use crate::routes::shared::analysis::{DetectedFace, ImageInfo, Likeness};
+use crate::routes::shared::analysis::{DetectedFace, ImageInfo, Likeness, WantedFace};
 use crate::{ApiError, AppState, Code, Result};
 use bytes::Bytes;
 use inference::Embedding;
@@ -254,8 +254,9 @@ impl Probe {
         params: &SearchParams,
     ) -> Result<Self> {
         let collection = caller.collection(params.collection.as_deref()).await?;
-        let Likeness { embedding, image, face } =
-            Likeness::of(state, bytes, params.face_index, params.min_score, "image").await?;
+        let wanted =
+            WantedFace { index: params.face_index, min_score: params.min_score, must_be_unambiguous: false };
+        let Likeness { embedding, image, face } = Likeness::of(state, bytes, wanted, "image").await?;
         Ok(Self {
             embedding: embedding.as_slice().to_vec(),
             collection,

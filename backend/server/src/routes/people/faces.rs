@@ -15,8 +15,8 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
-use pipeline::Rotate;
 use pipeline::people::enrol::{EnrolError, Enrolment, unmet_requirements};
+use pipeline::{AnalyzeOptions, Rotate};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::erasures::retention::Extent;
@@ -227,7 +227,12 @@ async fn enrol_image(
     params: &EnrolParams,
 ) -> Result<EnrolledFace> {
     let collection = caller.store().collections().by_id(subject.collection_id).await?;
-    let collection_profile = pipeline::profile_of(&collection);
+    let options = AnalyzeOptions {
+        min_score: params.min_score.map(Score::get),
+        rotate: params.rotate.unwrap_or_default(),
+        quality_profile: pipeline::profile_of(&collection),
+        ..AnalyzeOptions::default()
+    };
     let (url, answered) = urls.unzip();
     let enrolment = Enrolment {
         bytes,
@@ -237,7 +242,7 @@ async fn enrol_image(
         subject: subject.id,
         face_index: params.face_index.map_or(0, Bounded::index),
         aligned: params.aligned.unwrap_or(false),
-        options: analysis(params, collection_profile),
+        options,
         required_profile: demands(params),
         force: params.force.unwrap_or(false),
         moved: params.r#move.unwrap_or(false),
@@ -413,14 +418,4 @@ fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>> {
     Err(ApiError::new(Code::InvalidField, format!("face_ids: the value must contain {allowed}"))
         .field("face_ids")
         .allowed([allowed]))
-}
-
-/// Returns the options for the analysis of the image.
-fn analysis(params: &EnrolParams, stored_by: Option<Profile>) -> pipeline::AnalyzeOptions {
-    pipeline::AnalyzeOptions {
-        min_score: params.min_score.map(Score::get),
-        rotate: params.rotate.unwrap_or_default(),
-        quality_profile: stored_by,
-        ..pipeline::AnalyzeOptions::default()
-    }
 }

@@ -177,58 +177,33 @@ pub(crate) struct Likeness {
     pub(crate) face: DetectedFace,
 }
 
-impl Likeness {
-    /// Analyses the image and returns the face at `index` by descending score, or the face with the
-    /// highest score. Problems refer to the image as `field`.
-    pub(crate) async fn of(
-        state: &AppState,
-        bytes: Bytes,
-        index: Option<Bounded<0, 999>>,
-        min_score: Option<Score>,
-        field: &str,
-    ) -> Result<Self> {
-        let index = index.map_or(0, Bounded::index);
-        let analysis = Self::analysis(state, bytes, index + 1, min_score, field).await?;
-        Self::at(&analysis, index, field)
-    }
+/// Selects a face of an image.
+pub(crate) struct WantedFace {
+    /// Index by descending score; the default is the face with the highest score.
+    pub(crate) index: Option<Bounded<0, 999>>,
+    pub(crate) min_score: Option<Score>,
+    /// Whether an image with several faces needs an index.
+    pub(crate) must_be_unambiguous: bool,
+}
 
-    /// Works like [`Self::of`], but an image with several faces needs an index.
-    pub(crate) async fn of_one_face(
-        state: &AppState,
-        bytes: Bytes,
-        index: Option<Bounded<0, 999>>,
-        min_score: Option<Score>,
-        field: &str,
-    ) -> Result<Self> {
-        let at = index.map_or(0, Bounded::index);
-        let analysis = Self::analysis(state, bytes, (at + 1).max(2), min_score, field).await?;
-        if index.is_none() && analysis.faces.len() > 1 {
+impl Likeness {
+    /// Analyses the image and returns the wanted face. Problems refer to the image as `field`.
+    pub(crate) async fn of(state: &AppState, bytes: Bytes, wanted: WantedFace, field: &str) -> Result<Self> {
+        let index = wanted.index.map_or(0, Bounded::index);
+        let options = AnalyzeOptions {
+            min_score: wanted.min_score.map(Score::get),
+            max_faces: Some((index + 1).max(if wanted.must_be_unambiguous { 2 } else { 1 })),
+            ..AnalyzeOptions::default()
+        };
+        let analysis = analyze(state, bytes, &options).await.map_err(|error| error.within(field))?;
+        if wanted.must_be_unambiguous && wanted.index.is_none() && analysis.faces.len() > 1 {
             let sentence = format!("`{field}` has several faces; `face_index` must name one of them");
             return Err(ApiError::new(Code::NoSuchFace, sentence).field("face_index"));
         }
-        Self::at(&analysis, at, field)
-    }
-
-    async fn analysis(
-        state: &AppState,
-        bytes: Bytes,
-        max_faces: usize,
-        min_score: Option<Score>,
-        field: &str,
-    ) -> Result<Analysis> {
-        let options = AnalyzeOptions {
-            min_score: min_score.map(Score::get),
-            max_faces: Some(max_faces),
-            ..AnalyzeOptions::default()
-        };
-        analyze(state, bytes, &options).await.map_err(|error| error.within(field))
-    }
-
-    fn at(analysis: &Analysis, index: usize, field: &str) -> Result<Self> {
-        let face = pick(analysis, index, field)?;
+        let face = pick(&analysis, index, field)?;
         let embedding =
             face.embedding.clone().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
-        Ok(Self { embedding, image: ImageInfo::of(analysis), face: DetectedFace::of(face, false) })
+        Ok(Self { embedding, image: ImageInfo::of(&analysis), face: DetectedFace::of(face, false) })
     }
 }
 

@@ -1,7 +1,6 @@
 //! What deletions share: the dry run, its confirmation token, the entry in the audit log, and the
 //! deletion of blobs afterwards.
 use crate::auth::Caller;
-use crate::confirmation::Deletion;
 use crate::{ApiError, AppState, Result};
 use axum::Json;
 use axum::http::StatusCode;
@@ -59,20 +58,19 @@ pub(crate) struct DeletionPreview {
 /// Fails with 428 `confirmation_needed` if the deletion needs a token and `confirm` is not one.
 pub(crate) async fn preview(
     state: &AppState,
-    target: String,
+    target: &str,
     extent: Extent,
     params: &DeletionParams,
 ) -> Result<Option<DeletionPreview>> {
-    let deletion = Deletion { target, count: extent.rows() };
-    let confirmations = state.confirmations().await?;
+    let (count, confirmations) = (extent.rows(), state.confirmations().await?);
     if params.dry_run.unwrap_or(false) {
         let Extent { images, faces, videos, subjects, suppressions } = extent;
-        let confirm = confirmations.token(&deletion);
+        let confirm = confirmations.token(target, count);
         let preview =
             DeletionPreview { dry_run: true, images, faces, videos, subjects, suppressions, confirm };
         return Ok(Some(preview));
     }
-    confirmations.check(&deletion, params.confirm.as_deref())?;
+    confirmations.check(target, count, params.confirm.as_deref())?;
     Ok(None)
 }
 
@@ -105,7 +103,7 @@ where
     F: Future<Output = Result<(Vec<String>, Tx)>>,
 {
     let RequestedDeletion { operation, target, extent, params, audit } = deletion;
-    if let Some(preview) = preview(state, format!("{operation}.{target}"), extent, &params).await? {
+    if let Some(preview) = preview(state, &format!("{operation}.{target}"), extent, &params).await? {
         return Ok(Json(preview).into_response());
     }
     let (action, collection, detail) = audit;

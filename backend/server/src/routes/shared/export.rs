@@ -157,8 +157,9 @@ pub(crate) fn csv_header(columns: &str, embeddings: bool) -> String {
     format!("{columns}{}\r\n", if embeddings { ",embedding" } else { "" })
 }
 
-/// Returns the fields of [`FACE_COLUMNS`].
-pub(crate) fn about_face((face, _): &ExportedFace) -> impl Iterator<Item = String> + use<> {
+/// Returns the fields of [`FACE_COLUMNS`], which are empty without a face.
+pub(crate) fn about_face(face: Option<&ExportedFace>) -> Vec<String> {
+    let Some((face, _)) = face else { return empty_columns(FACE_COLUMNS).collect() };
     let judged = |key: &str| {
         let value = face.quality.as_ref().and_then(|quality| quality.get(key));
         value.map(ToString::to_string).unwrap_or_default()
@@ -166,7 +167,7 @@ pub(crate) fn about_face((face, _): &ExportedFace) -> impl Iterator<Item = Strin
     let (quality, passed) = (judged("overall"), judged("passed"));
     let numbers: Vec<String> = face.bbox.iter().chain([&face.det_score]).map(ToString::to_string).collect();
     let model = face.embedding_model.clone();
-    std::iter::once(face.id.to_string()).chain(numbers).chain([quality, passed, model])
+    std::iter::once(face.id.to_string()).chain(numbers).chain([quality, passed, model]).collect()
 }
 
 pub(crate) fn empty_columns(columns: &str) -> impl Iterator<Item = String> + use<> {

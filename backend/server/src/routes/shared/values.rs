@@ -147,11 +147,14 @@ pub(crate) fn hash_hex(bits: u64) -> String {
 /// Time in milliseconds, x, y, width and height in pixels.
 pub(crate) type TrackBox = (i64, f32, f32, f32, f32);
 
+pub(crate) fn track_box(at_us: i64, Rect { x, y, width, height }: Rect) -> TrackBox {
+    (to_ms(at_us), x, y, width, height)
+}
+
 /// Decodes the stored boxes of a track.
 pub(crate) fn boxes(encoded: &[u8]) -> Result<Vec<TrackBox>> {
-    let boxed = |at_us, Rect { x, y, width, height }| (to_ms(at_us), x, y, width, height);
     let boxes = pipeline::decode_boxes(encoded).map_err(ApiError::internal)?;
-    Ok(boxes.iter().map(|timed| boxed(timed.at_us, timed.bbox)).collect())
+    Ok(boxes.iter().map(|timed| track_box(timed.at_us, timed.bbox)).collect())
 }
 
 /// Converts microseconds to milliseconds, rounded down.

@@ -2,13 +2,13 @@
 use super::upload::{refuse, spool};
 use super::view::VideoView;
 use crate::auth::Caller;
-use crate::extract::{Query, is_json, read_small_json};
+use crate::extract::{Query, content_length, is_json, read_small_json};
 use crate::routes::shared::analysis::RotateParam;
 use crate::routes::shared::values::{Binary, located};
 use crate::routes::videos::upload::{MaxGap, check_type, file_address, video_request};
 use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::extract::Request;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::Response;
 use pipeline::{Added, Rotate, Upload, VideoLimits};
 use serde::Deserialize;
@@ -131,12 +131,6 @@ pub(super) async fn create_video(
         videos.discard_upload(upload.key).await;
     }
     answer(&caller, added?, videos.limits()).await
-}
-
-/// Returns the length of the body that the caller announces, or 0.
-fn content_length(headers: &HeaderMap) -> u64 {
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    length.and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
 pub(super) fn too_many(limits: VideoLimits) -> ApiError {

@@ -5,7 +5,7 @@ use crate::auth::Caller;
 use crate::extract::{Query, Score};
 use crate::request::CallerId;
 use crate::routes::shared::analysis::{DetectedFace, ModelNames, RotateParam};
-use crate::routes::shared::values::{Binary, milliseconds, to_ms};
+use crate::routes::shared::values::{Binary, TrackBox, milliseconds, to_ms, track_box};
 use crate::routes::videos::upload::{MaxGap, check_type, video_request};
 use crate::{ApiError, AppState, Code, Result, Scope, Spec, request};
 use axum::body::Body;
@@ -28,7 +28,6 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 use utoipa::IntoParams;
 use video::{Decoder, Index};
-use vision::Rect;
 
 /// Maximum size of a clip in bytes.
 const MAX_BYTES: u64 = 100 << 20;
@@ -123,7 +122,7 @@ pub(super) async fn detect_video(
     let spooled = spool(request, &tools.spool, MAX_BYTES.min(state.config.max_video_bytes)).await?;
     let file = spooled.file.into_std().await;
     let admission = state.analyses.admit(1)?;
-    let options = ClipOptions { options, with_embeddings: params.embeddings.unwrap_or(false) };
+    let options = (options, params.embeddings.unwrap_or(false));
     let lines = analyze_clip(&state, tools.decoder, file, options, (permit, admission)).await?;
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
 }
@@ -140,11 +139,6 @@ const MAX_TIME: Duration = Duration::from_secs(600);
 /// Maximum number of bytes of lines that wait for their reader. 60 s at 25 frames per second have
 /// that many with 40 faces in each frame.
 const MAX_WAITING: usize = 4 << 20;
-
-pub(super) struct ClipOptions {
-    pub(super) options: VideoOptions,
-    pub(super) with_embeddings: bool,
-}
 
 #[derive(Serialize)]
 struct FrameLine {
@@ -172,7 +166,7 @@ async fn analyze_clip<H: Send + 'static>(
     state: &AppState,
     decoder: Decoder,
     file: File,
-    clip: ClipOptions,
+    (options, with_embeddings): (VideoOptions, bool),
     held: H,
 ) -> Result<impl Stream<Item = Result<Bytes>> + use<H>> {
     let memory = state.response_memory.try_take(MAX_WAITING as u64)?;
@@ -184,13 +178,12 @@ async fn analyze_clip<H: Send + 'static>(
         sender: sender.clone(),
         waiting: waiting.clone(),
         too_slow: CancellationToken::new(),
-        min_score: clip.options.min_score.unwrap_or(analyzer.engine().detector().min_score),
+        min_score: options.min_score.unwrap_or(analyzer.engine().detector().min_score),
     };
     let (too_slow, of_last) = (progress.too_slow.clone(), waiting.clone());
     let analysis = async move {
         let _held = held;
         let decoder = decoder.with_max_duration(MAX_DURATION);
-        let ClipOptions { options, with_embeddings } = clip;
         // A clip has many frames. At the priority of calls for one image it would delay them.
         let priority = Priority::Background;
         let analysis = analyzer.analyze_video(&decoder, file, &options, priority, &mut progress).await?;
@@ -332,7 +325,7 @@ pub(super) struct TrackAnswer {
     faces: Vec<TrackFaceAnswer>,
     /// Boxes over time: time in milliseconds, x, y, width and height in pixels. Long tracks omit
     /// boxes that linear interpolation predicts well.
-    boxes: Vec<(i64, f32, f32, f32, f32)>,
+    boxes: Vec<TrackBox>,
 }
 
 /// A best shot of a track.
@@ -417,7 +410,6 @@ impl TrackAnswer {
             at_ms: to_ms(face.at_us),
             face: DetectedFace::of(&face.face, with_embeddings),
         };
-        let boxed = |at_us, Rect { x, y, width, height }| (to_ms(at_us), x, y, width, height);
         Self {
             track: track.number,
             person: track.person,
@@ -426,7 +418,7 @@ impl TrackAnswer {
             to_end: last_us == Some(track.ended_us),
             samples: track.samples,
             faces: track.faces.iter().map(face).collect(),
-            boxes: track.boxes.iter().map(|timed| boxed(timed.at_us, timed.bbox)).collect(),
+            boxes: track.boxes.iter().map(|timed| track_box(timed.at_us, timed.bbox)).collect(),
         }
     }
 }

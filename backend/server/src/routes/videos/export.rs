@@ -3,8 +3,8 @@ use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::shared::export::{Export, Format, Piece};
 use crate::routes::shared::export::{
-    FACE_COLUMNS, TRACKS, about_face, csv_row, embedding_field, empty_columns, example_track, example_video,
-    field, track_line, video_line,
+    FACE_COLUMNS, TRACKS, about_face, csv_row, embedding_field, example_track, example_video, field,
+    track_line, video_line,
 };
 use crate::routes::shared::values::to_ms;
 use crate::{AppState, Result, Scope, Spec};
@@ -113,12 +113,9 @@ fn csv_line(video: Uuid, exported: &ExportedTrack, embeddings: bool) -> String {
         field(best.map(|(_, face)| face.0.image_id)),
         field(best.map(|(at_us, _)| to_ms(*at_us))),
     ];
-    let about_best: Vec<String> = match best {
-        Some((_, face)) => about_face(face).collect(),
-        None => empty_columns(FACE_COLUMNS).collect(),
-    };
-    let embedding = embeddings.then(|| embedding_field(best.map(|(_, face)| face)));
-    csv_row(about_track.into_iter().chain(about_best).chain(embedding))
+    let best = best.map(|(_, face)| face);
+    let embedding = embeddings.then(|| embedding_field(best));
+    csv_row(about_track.into_iter().chain(about_face(best)).chain(embedding))
 }
 
 /// Returns the line of a video and that of one track.

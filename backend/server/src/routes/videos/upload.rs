@@ -1,5 +1,6 @@
 //! Reads the options of an analysis, and copies an uploaded video to a file without holding it in
 //! memory.
+use crate::extract::image::bad_url;
 use crate::extract::{Bounded, drop_unread, limited_upload, media_type, unsupported};
 use crate::{ApiError, AppState, Code, Result};
 use axum::extract::Request;
@@ -140,15 +141,9 @@ pub(super) fn check_type(headers: &HeaderMap, others: &[&'static str]) -> Result
 /// # Errors
 /// Fails with 422 if it is not an http or https URL, or if the guard rejects it.
 pub(super) fn file_address(state: &AppState, text: &str) -> Result<Url> {
-    let bad = |reason: &str| {
-        ApiError::new(Code::BadUrl, format!("url: {reason}"))
-            .field("url")
-            .value(text)
-            .allowed(["an absolute http or https URL"])
-    };
-    let address = crawler::urls::parse_address(text).map_err(|reason| bad(&reason.to_string()))?;
+    let address = crawler::urls::parse_address(text).map_err(|reason| bad_url(text, reason))?;
     if !matches!(address.scheme(), "http" | "https") {
-        return Err(bad(&format!("the scheme `{}` is not allowed", address.scheme())));
+        return Err(bad_url(text, format!("the scheme `{}` is not allowed", address.scheme())));
     }
     let refused = state.services.fetcher.guard().check_url(&address);
     refused.map_err(|error| ApiError::from(FetchError::from(error)).field("url").value(text))?;
