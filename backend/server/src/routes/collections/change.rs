@@ -2,7 +2,7 @@
 use super::view::{CollectionView, find};
 use crate::auth::{Caller, insufficient};
 use crate::extract::{Bounded, Cosine, Json as JsonBody, NameOrId, Query, double_option};
-use crate::routes::shared::analysis::ProfileParam;
+use crate::routes::shared::analysis::{ProfileParam, profile_name};
 use crate::routes::shared::deletion::{
     DeletionParams, DeletionPreview, RequestedDeletion, carry_out, preview,
 };
@@ -42,16 +42,6 @@ pub(crate) struct CreateCollection {
     retention_days: Option<Bounded<1, 36500>>,
 }
 
-/// Returns the name of a profile in the database.
-fn profile_name(profile: vision::Profile) -> String {
-    match profile {
-        vision::Profile::Off => "off",
-        vision::Profile::Standard => "standard",
-        vision::Profile::Strict => "strict",
-    }
-    .to_owned()
-}
-
 /// Converts a retention in days to the type of the database.
 fn days(value: Bounded<1, 36500>) -> i32 {
     i32::try_from(value.get()).unwrap_or(i32::MAX)
@@ -84,7 +74,7 @@ pub(super) async fn create_collection(
     }
     check_name("name", &body.name)?;
     let settings = CollectionSettings {
-        quality_profile: body.quality_profile.map(profile_name),
+        quality_profile: body.quality_profile.map(profile_name).map(str::to_owned),
         match_threshold: body.match_threshold.map(Cosine::get),
         retention_days: body.retention_days.map(days),
     };
@@ -169,7 +159,9 @@ pub(super) async fn update_collection(
         return Err(insufficient(Scope::Admin, sentence));
     }
     let settings = CollectionSettings {
-        quality_profile: body.quality_profile.map_or(old.quality_profile, |new| new.map(profile_name)),
+        quality_profile: body
+            .quality_profile
+            .map_or(old.quality_profile, |new| new.map(|new| profile_name(new).to_owned())),
         match_threshold: body.match_threshold.map_or(old.match_threshold, |new| new.map(Cosine::get)),
         retention_days: body.retention_days.map_or(old.retention_days, |new| new.map(days)),
     };

@@ -5,7 +5,7 @@ use crate::extract::image::{
 };
 use crate::extract::{Bounded, Id, List, Query, Score, SubjectFace};
 use crate::routes::people::view::SubjectView;
-use crate::routes::shared::analysis::{ProfileParam, RotateParam};
+use crate::routes::shared::analysis::{ProfileParam, RotateParam, profile_name};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{StoredFace, with_sources};
 use crate::routes::shared::values::{Binary, stored_quality};
@@ -292,8 +292,7 @@ fn demands(params: &EnrolParams) -> Profile {
 }
 
 fn low_quality(field: &str, demands: Profile, unmet: Vec<String>) -> ApiError {
-    let name = serde_json::to_value(demands).ok().and_then(|value| value.as_str().map(str::to_owned));
-    let name = name.unwrap_or_default();
+    let name = profile_name(demands);
     ApiError::new(
         Code::LowQuality,
         format!("the face does not meet the profile {name}: {}", unmet.join(", ")),

@@ -28,6 +28,15 @@ pub(crate) enum ProfileParam {
     Strict,
 }
 
+/// Returns the name of a profile in requests and in the database.
+pub(crate) fn profile_name(profile: vision::Profile) -> &'static str {
+    match profile {
+        vision::Profile::Off => "off",
+        vision::Profile::Standard => "standard",
+        vision::Profile::Strict => "strict",
+    }
+}
+
 /// An image that was analysed.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
@@ -200,26 +209,21 @@ impl Likeness {
             let sentence = format!("`{field}` has several faces; `face_index` must name one of them");
             return Err(ApiError::new(Code::NoSuchFace, sentence).field("face_index"));
         }
-        let face = pick(&analysis, index, field)?;
+        let found = analysis.faces.len();
+        let face = analysis.faces.get(index).ok_or_else(|| no_such_face(found, index, field))?;
         let embedding =
             face.embedding.clone().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
         Ok(Self { embedding, image: ImageInfo::of(&analysis), face: DetectedFace::of(face, false) })
     }
 }
 
-fn pick<'a>(analysis: &'a Analysis, index: usize, field: &str) -> Result<&'a AnalyzedFace> {
-    let found = analysis.faces.len();
-    analysis.faces.get(index).ok_or_else(|| {
-        if found == 0 {
-            ApiError::new(Code::NoFace, format!("no face was found in `{field}`")).field(field)
-        } else {
-            ApiError::new(
-                Code::NoSuchFace,
-                format!("`{field}` has {found} faces; there is no face with index {index}"),
-            )
-            .field(field)
-            .value(index.to_string())
-            .allowed([format!("0 to {}", found - 1)])
-        }
-    })
+fn no_such_face(found: usize, index: usize, field: &str) -> ApiError {
+    if found == 0 {
+        return ApiError::new(Code::NoFace, format!("no face was found in `{field}`")).field(field);
+    }
+    let sentence = format!("`{field}` has {found} faces; there is no face with index {index}");
+    ApiError::new(Code::NoSuchFace, sentence)
+        .field(field)
+        .value(index.to_string())
+        .allowed([format!("0 to {}", found - 1)])
 }
