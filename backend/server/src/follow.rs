@@ -23,24 +23,15 @@ pub(crate) trait Followed: Send + Sync + Sized + 'static {
     fn differs(&self, earlier: &Self) -> bool;
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Read<T> {
     /// The item, and the time at which the read began.
-    Found(Instant, Arc<T>),
+    Found(Instant, T),
     Gone,
 }
 
-impl<T> Clone for Read<T> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Found(began, item) => Self::Found(*began, item.clone()),
-            Self::Gone => Self::Gone,
-        }
-    }
-}
-
 /// The results of the reads of one item.
-type Reads<T> = Arc<watch::Sender<Option<Read<T>>>>;
+type Reads<T> = Arc<watch::Sender<Option<Read<Arc<T>>>>>;
 
 /// The items of one kind that have event streams.
 pub(crate) struct Followers<T> {
@@ -69,7 +60,7 @@ impl<T: Followed> Followers<T> {
 
     /// Returns the results of all further reads of an item, including those without a change. The
     /// first read may have begun before this call.
-    pub(crate) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Read<T>>> {
+    pub(crate) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Read<Arc<T>>>> {
         let mut items = locked(&self.inner.items);
         if let Some(reads) = items.get(&id) {
             return reads.subscribe();

@@ -15,11 +15,13 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes as paths;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 fn operations() -> Routes {
-    Routes::with_openapi(BaseDocument::openapi())
+    let router = OpenApiRouter::with_openapi(BaseDocument::openapi());
+    Routes { router, ..Routes::default() }
         .merge(routes::faces::router())
         .merge(routes::images::router())
         .merge(routes::videos::router())

@@ -2,10 +2,10 @@
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::shared::export::{
-    CREATED_AT, FACE_COLUMNS, FaceLine, LineKind, TRACKS, about_face, csv_row, embedding_field,
-    empty_columns, example_face, example_track, example_video, field, json_line, track_line, video_line,
+    CREATED_AT, Export, FACE_COLUMNS, FaceLine, Format, LineKind, Piece, TRACKS, about_face, csv_header,
+    csv_row, embedding_field, empty_columns, example_face, example_track, example_video, field, json_line,
+    track_line, video_line,
 };
-use crate::routes::shared::export::{Export, Format, Piece};
 use crate::routes::shared::values::{hash_hex, to_ms};
 use crate::{AppState, Result, Scope, Spec};
 use axum::response::Response;
@@ -220,10 +220,7 @@ const FILE_COLUMNS: &str = "image_id,sha256,width,height,format,bytes,image_url,
 const VIDEO_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,at_ms";
 
 fn csv_head(embeddings: bool) -> String {
-    crate::routes::shared::export::csv_header(
-        &format!("{FILE_COLUMNS},{FACE_COLUMNS},{VIDEO_COLUMNS}"),
-        embeddings,
-    )
+    csv_header(&format!("{FILE_COLUMNS},{FACE_COLUMNS},{VIDEO_COLUMNS}"), embeddings)
 }
 
 /// Returns the rows of an image. `image_url` and `page_url` are the first place where the crawl

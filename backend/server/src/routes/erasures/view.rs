@@ -127,10 +127,10 @@ pub(super) struct ErasureAnswer {
 const MAX_AFFECTED: usize = 1000;
 
 impl ErasureAnswer {
-    pub(super) fn done(plan: &Plan, erasure: ErasureView) -> Self {
+    fn counts(plan: &Plan) -> Self {
         Self {
             dry_run: false,
-            erasure: Some(erasure),
+            erasure: None,
             faces: plan.faces.len(),
             images: plan.images.len(),
             videos: plan.videos.len(),
@@ -140,6 +140,10 @@ impl ErasureAnswer {
             affected: None,
             affected_subjects: None,
         }
+    }
+
+    pub(super) fn done(plan: &Plan, erasure: ErasureView) -> Self {
+        Self { erasure: Some(erasure), ..Self::counts(plan) }
     }
 
     pub(super) fn dry_run(mut plan: Plan, confirm: String) -> Self {
@@ -153,15 +157,10 @@ impl ErasureAnswer {
         });
         Self {
             dry_run: true,
-            erasure: None,
-            faces: plan.faces.len(),
-            images: plan.images.len(),
-            videos: plan.videos.len(),
-            subjects: plan.subjects.len(),
-            not_compared: plan.not_compared,
             confirm: Some(confirm),
             affected: Some(affected.collect()),
-            affected_subjects: Some(plan.subjects.into_iter().take(MAX_AFFECTED).collect()),
+            affected_subjects: Some(plan.subjects.iter().copied().take(MAX_AFFECTED).collect()),
+            ..Self::counts(&plan)
         }
     }
 }

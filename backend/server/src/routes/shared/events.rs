@@ -22,7 +22,7 @@ enum Next<T> {
 struct Watcher<T> {
     state: AppState,
     caller: Caller,
-    reads: watch::Receiver<Option<Read<T>>>,
+    reads: watch::Receiver<Option<Read<Arc<T>>>>,
     /// Time at which the first value was read. A read that began earlier may return older data.
     since: Instant,
     _counted: EventStream,

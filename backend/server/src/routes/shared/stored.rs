@@ -3,8 +3,7 @@ use crate::routes::shared::values::{BoundingBox, Quality, points, stored_quality
 use crate::{ApiError, AppState, Result};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use serde::Serializer;
+use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 use std::sync::Arc;
 use store::faces::Face;
@@ -91,12 +90,6 @@ impl ImageSources {
 impl FirstSources {
     pub(crate) fn is_truncated(&self) -> bool {
         i64::try_from(self.shown).is_ok_and(|shown| shown < self.total)
-    }
-}
-
-impl From<SourceList> for ImageSources {
-    fn from(list: SourceList) -> Self {
-        Self { list: list.sources.into_iter().map(Source::from).collect(), total: list.total }
     }
 }
 
@@ -190,7 +183,11 @@ pub(crate) async fn sources_by_image(
     images.sort_unstable();
     images.dedup();
     let lists = state.services.store.images().source_lists(&images).await?;
-    Ok(lists.into_iter().map(|(image, list)| (image, list.into())).collect())
+    let sources = |list: SourceList| ImageSources {
+        list: list.sources.into_iter().map(Source::from).collect(),
+        total: list.total,
+    };
+    Ok(lists.into_iter().map(|(image, list)| (image, sources(list))).collect())
 }
 
 /// When a face was visible in a video.

@@ -1,10 +1,9 @@
 //! Exports a video with its tracks. The stream and the JSON lines are in `shared::export`.
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
-use crate::routes::shared::export::{Export, Format, Piece};
 use crate::routes::shared::export::{
-    FACE_COLUMNS, TRACKS, about_face, csv_row, embedding_field, example_track, example_video, field,
-    track_line, video_line,
+    Export, FACE_COLUMNS, Format, Piece, TRACKS, about_face, csv_header, csv_row, embedding_field,
+    example_track, example_video, field, track_line, video_line,
 };
 use crate::routes::shared::values::to_ms;
 use crate::{AppState, Result, Scope, Spec};
@@ -95,7 +94,7 @@ impl Reader {
 const TRACK_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,samples,faces,image_id,at_ms";
 
 fn csv_head(embeddings: bool) -> String {
-    crate::routes::shared::export::csv_header(&format!("{TRACK_COLUMNS},{FACE_COLUMNS}"), embeddings)
+    csv_header(&format!("{TRACK_COLUMNS},{FACE_COLUMNS}"), embeddings)
 }
 
 /// Returns the row of a track. `faces` is the number of its stored faces. `image_id` and `at_ms`
