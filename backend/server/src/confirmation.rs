@@ -12,7 +12,6 @@ use store::Store;
 use time::OffsetDateTime;
 use tokio::sync::OnceCell;
 
-/// Lifetime of a token, in seconds.
 const LIFETIME_SECONDS: u64 = 15 * 60;
 
 /// Holds the signing secret that all processes share. The secret is read from the database once.

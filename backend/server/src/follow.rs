@@ -30,7 +30,6 @@ pub(crate) enum Read<T> {
     Gone,
 }
 
-/// The results of the reads of one item.
 type Reads<T> = Arc<watch::Sender<Option<Read<Arc<T>>>>>;
 
 /// The items of one kind that have event streams.

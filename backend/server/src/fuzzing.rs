@@ -11,7 +11,6 @@ pub use crate::extract::fuzzing::{
 };
 pub use crate::routes::erasures::fuzzing::{Erasure, ErasureTarget, Thresholds, erasure};
 
-/// Reads a body as one of the types of the API.
 pub type ReadBody = fn(&[u8]) -> Result<()>;
 
 fn read<T: DeserializeOwned>(text: &[u8]) -> Result<()> {

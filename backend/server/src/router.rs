@@ -33,7 +33,7 @@ fn operations() -> Routes {
         .merge(routes::jobs::router())
         .merge(routes::people::router())
         .merge(routes::system::router())
-        .merge(document_operation())
+        .add(SPEC, paths!(get_openapi))
 }
 
 /// Returns the OpenAPI description of the API. The function needs no running service.
@@ -126,10 +126,6 @@ static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
     require_keys(&mut document);
     text(&document)
 });
-
-fn document_operation() -> Routes {
-    Routes::default().add(SPEC, paths!(get_openapi))
-}
 
 fn text(document: &OpenApi) -> String {
     document.to_json().expect("the document is plain data")

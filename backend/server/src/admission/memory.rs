@@ -50,11 +50,6 @@ struct WaitingSlot<'a> {
 }
 
 impl OldestWaitingBody {
-    fn next_age() -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        NEXT.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Waits for `memory`. Returns `None` if an older body is already waiting, or when an older
     /// body starts to wait.
     async fn wait<T>(
@@ -113,10 +108,11 @@ impl BodyMemory {
     /// Returns the empty reservation of a body of the current caller. The body may wait for memory
     /// until `until`.
     pub(crate) fn reservation(&self, until: Option<Instant>) -> BodyReservation {
+        static NEXT_AGE: AtomicU64 = AtomicU64::new(0);
         BodyReservation {
             budget: self.budget.clone(),
             oldest: self.oldest.clone(),
-            age: OldestWaitingBody::next_age(),
+            age: NEXT_AGE.fetch_add(1, Ordering::Relaxed),
             until,
             share: self.shares.open(),
             held: None,

@@ -86,12 +86,14 @@ impl Keyring {
     ) -> Result<Arc<ApiKey>> {
         let key = match self.cached(hash) {
             Some(key) => key,
-            None if self.is_known(hash) => self.load(store, hash).await.inspect_err(|error| {
-                if error.code() == Code::Unauthorized {
-                    // A deleted key is treated like one that never existed.
-                    self.known_hashes().remove(hash);
-                }
-            })?,
+            None if self.known_hashes().contains(hash) => {
+                self.load(store, hash).await.inspect_err(|error| {
+                    if error.code() == Code::Unauthorized {
+                        // A deleted key is treated like one that never existed.
+                        self.known_hashes().remove(hash);
+                    }
+                })?
+            }
             None => {
                 let _lookup = match from {
                     Some(peer) => Some(self.lookups.admit(peer).await?),
@@ -114,10 +116,6 @@ impl Keyring {
 
     fn known_hashes(&self) -> MutexGuard<'_, HashSet<KeyHash>> {
         self.known_hashes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_known(&self, hash: &KeyHash) -> bool {
-        self.known_hashes().contains(hash)
     }
 
     fn cached(&self, hash: &KeyHash) -> Option<Arc<ApiKey>> {

@@ -439,5 +439,7 @@ mod tests {
                 Code::InvalidField
             );
         }
+        let batch = json::parse_here::<BatchBody>(br#"{"images": [{}]}"#).unwrap_err().into_problem();
+        assert_eq!((batch.field.as_deref(), batch.allowed.len()), (Some("images[0]"), 1));
     }
 }

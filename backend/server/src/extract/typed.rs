@@ -1,43 +1,68 @@
 //! Converts the values of requests to types. An error names the field and what is allowed.
-use serde::de::value::{self, MapDeserializer, SeqDeserializer};
-use serde::de::{self, DeserializeOwned, Deserializer, Expected, IntoDeserializer, Unexpected, Visitor};
+use serde::de::value::{self, MapAccessDeserializer, StrDeserializer};
+use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, Expected, IntoDeserializer};
+use serde::de::{MapAccess, SeqAccess, Unexpected, Visitor};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
+use std::iter::Enumerate;
+use std::vec::IntoIter;
 
 /// Converts a value of JSON.
 pub(super) fn read<T: DeserializeOwned>(value: Value) -> Result<T, ValueError> {
-    T::deserialize(Placed::json(String::new(), value))
+    T::deserialize(Typed { value, is_text: false })
 }
 
 /// Converts names with texts, which can be numbers.
 pub(super) fn read_texts<T: DeserializeOwned>(
     pairs: &[(Cow<'_, str>, Cow<'_, str>)],
 ) -> Result<T, ValueError> {
-    let fields = pairs.iter().map(|(name, text)| {
-        (&**name, Placed { step: name.to_string(), value: Value::from(&**text), is_text: true })
-    });
-    T::deserialize(MapDeserializer::new(fields))
+    let fields = pairs.iter().map(|(name, text)| (name.to_string(), Value::from(&**text)));
+    T::deserialize(MapAccessDeserializer::new(Fields { fields, value: None, is_text: true }))
 }
 
-/// A value with the last step of its path: a name, or an index in brackets.
-struct Placed {
-    step: String,
+struct Typed {
     value: Value,
     /// Whether the value is a text that can also be a number or a boolean.
     is_text: bool,
 }
 
-impl Placed {
-    fn json(step: String, value: Value) -> Self {
-        Self { step, value, is_text: false }
+/// The fields of an object. An error in a value gets the name of its field.
+struct Fields<I> {
+    fields: I,
+    /// The field whose name was read last.
+    value: Option<(String, Value)>,
+    is_text: bool,
+}
+
+impl<'de, I: Iterator<Item = (String, Value)>> MapAccess<'de> for Fields<I> {
+    type Error = ValueError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, ValueError> {
+        self.value = self.fields.next();
+        let name = self.value.as_ref().map(|(name, _)| name.as_str().into_deserializer());
+        name.map(|name: StrDeserializer<'_, ValueError>| seed.deserialize(name)).transpose()
     }
 
-    /// Fails because the value is not `expected`.
-    fn refuse<T>(self, expected: &str) -> Result<T, ValueError> {
-        let given = self.value.to_string();
-        let error: ValueError = de::Error::invalid_type(Unexpected::Other(&given), &expected);
-        Err(error.within(&self.step))
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ValueError> {
+        let (name, value) = self.value.take().unwrap_or_default();
+        seed.deserialize(Typed { value, is_text: self.is_text }).map_err(|error| error.within(&name))
+    }
+}
+
+/// The items of an array. An error in an item gets its index.
+struct Items(Enumerate<IntoIter<Value>>);
+
+impl<'de> SeqAccess<'de> for Items {
+    type Error = ValueError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, ValueError> {
+        let Some((index, value)) = self.0.next() else { return Ok(None) };
+        let item = seed.deserialize(Typed { value, is_text: false });
+        item.map(Some).map_err(|error| error.within(&format!("[{index}]")))
     }
 }
 
@@ -51,16 +76,15 @@ macro_rules! parsed {
                 Ok(value) => visitor.$visit(value),
                 Err(_) => Err(de::Error::invalid_value(Unexpected::Str(text), &visitor)),
             }
-            .map_err(|error: ValueError| error.within(&self.step))
         }
     )* };
 }
 
-impl<'de> Deserializer<'de> for Placed {
+impl<'de> Deserializer<'de> for Typed {
     type Error = ValueError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
-        let read = match self.value {
+        match self.value {
             Value::Null => visitor.visit_unit(),
             Value::Bool(flag) => visitor.visit_bool(flag),
             Value::Number(number) => match (number.as_u64(), number.as_i64()) {
@@ -69,17 +93,11 @@ impl<'de> Deserializer<'de> for Placed {
                 _ => visitor.visit_f64(number.as_f64().unwrap_or(f64::NAN)),
             },
             Value::String(text) => visitor.visit_string(text),
-            Value::Array(items) => {
-                let items = items.into_iter().enumerate();
-                let items = items.map(|(index, value)| Self::json(format!("[{index}]"), value));
-                visitor.visit_seq(SeqDeserializer::new(items))
-            }
+            Value::Array(items) => visitor.visit_seq(Items(items.into_iter().enumerate())),
             Value::Object(fields) => {
-                let fields = fields.into_iter().map(|(name, value)| (name.clone(), Self::json(name, value)));
-                visitor.visit_map(MapDeserializer::new(fields))
+                visitor.visit_map(Fields { fields: fields.into_iter(), value: None, is_text: false })
             }
-        };
-        read.map_err(|error: ValueError| error.within(&self.step))
+        }
     }
 
     parsed! {
@@ -100,7 +118,10 @@ impl<'de> Deserializer<'de> for Placed {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ValueError> {
-        if self.value.is_object() { self.deserialize_any(visitor) } else { self.refuse("an object") }
+        match self.value {
+            Value::Object(_) => self.deserialize_any(visitor),
+            value => Err(de::Error::invalid_type(Unexpected::Other(&value.to_string()), &"an object")),
+        }
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -109,21 +130,15 @@ impl<'de> Deserializer<'de> for Placed {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ValueError> {
-        let Value::String(text) = self.value else { return self.refuse("a string") };
-        visitor.visit_enum(text.into_deserializer()).map_err(|error: ValueError| error.within(&self.step))
+        match self.value {
+            Value::String(text) => visitor.visit_enum(text.into_deserializer()),
+            value => Err(de::Error::invalid_type(Unexpected::Other(&value.to_string()), &"a string")),
+        }
     }
 
     serde::forward_to_deserialize_any! {
         i8 i16 i128 u8 u16 u128 char str string bytes byte_buf unit unit_struct newtype_struct seq tuple
         tuple_struct map identifier ignored_any
-    }
-}
-
-impl IntoDeserializer<'_, ValueError> for Placed {
-    type Deserializer = Self;
-
-    fn into_deserializer(self) -> Self {
-        self
     }
 }
 
@@ -140,9 +155,9 @@ pub(super) struct ValueError {
 }
 
 impl ValueError {
-    /// Adds a step before the place.
-    pub(super) fn within(mut self, step: &str) -> Self {
-        let is_joined = step.is_empty() || self.place.is_empty() || self.place.starts_with('[');
+    /// Adds a step before the place: a name, or an index in brackets.
+    fn within(mut self, step: &str) -> Self {
+        let is_joined = self.place.is_empty() || self.place.starts_with('[');
         self.place.insert_str(0, if is_joined { "" } else { "." });
         self.place.insert_str(0, step);
         self

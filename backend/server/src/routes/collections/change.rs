@@ -42,7 +42,6 @@ pub(crate) struct CreateCollection {
     retention_days: Option<Bounded<1, 36500>>,
 }
 
-/// Converts a retention in days to the type of the database.
 fn days(value: Bounded<1, 36500>) -> i32 {
     i32::try_from(value.get()).unwrap_or(i32::MAX)
 }

@@ -268,7 +268,6 @@ fn csv_of_track(video: &ExportedVideo, exported: &ExportedTrack, embeddings: boo
     exported.faces.iter().map(row).collect()
 }
 
-/// Returns the row of a video without tracks.
 fn csv_of_video(video: &ExportedVideo, embeddings: bool) -> String {
     let rest = VIDEO_COLUMNS.split(',').count() - 1;
     let times = std::iter::once(video.video.id.to_string()).chain(std::iter::repeat_n(String::new(), rest));
@@ -300,14 +299,12 @@ fn csv_line(
     csv_row(file.iter().cloned().chain(about_face(face)).chain(times).chain(embedding))
 }
 
-/// Returns the line of one image with one face, and the lines of a video with one track.
 fn jsonl_example() -> String {
     let video = example_video();
     let track = track_line(video.video.id, &example_track()).expect("the boxes of the example are valid");
     image_line(&exported()) + &video_line(&video) + &track
 }
 
-/// Returns the header row, the row of one image with one face, and that of a face of a video.
 fn csv_example() -> String {
     csv_head(false)
         + &csv_of_image(&exported(), false)

@@ -81,7 +81,6 @@ pub(super) async fn create_erasure(
     }
 }
 
-/// An erasure that was requested.
 struct Erasure<'a> {
     state: &'a AppState,
     caller: &'a Caller,
@@ -90,7 +89,6 @@ struct Erasure<'a> {
     confirmations: Confirmations,
 }
 
-/// What the transaction of an erasure did.
 enum ErasureOutcome {
     Preview {
         plan: Plan,

@@ -189,6 +189,11 @@ async fn analyze_clip<H: Send + 'static>(
         let analysis = analyzer.analyze_video(&decoder, file, &options, priority, &mut progress).await?;
         Ok(line(&VideoAnswer::of(&analysis, analyzer.engine(), with_embeddings)))
     };
+    let too_long = || {
+        let minutes = MAX_TIME.as_secs() / 60;
+        let sentence = format!("the analysis takes longer than {minutes} minutes; store the video instead");
+        ApiError::new(Code::Timeout, sentence)
+    };
     let task = async move {
         let last = tokio::select! {
             biased;
@@ -212,14 +217,6 @@ async fn analyze_clip<H: Send + 'static>(
 
 fn read_too_slowly() -> ApiError {
     let sentence = format!("{} MiB of the response wait to be read; read it faster", MAX_WAITING >> 20);
-    ApiError::new(Code::Timeout, sentence)
-}
-
-fn too_long() -> ApiError {
-    let sentence = format!(
-        "the analysis takes longer than {} minutes; store the video instead",
-        MAX_TIME.as_secs() / 60
-    );
     ApiError::new(Code::Timeout, sentence)
 }
 

@@ -117,14 +117,12 @@ fn csv_line(video: Uuid, exported: &ExportedTrack, embeddings: bool) -> String {
     csv_row(about_track.into_iter().chain(about_face(best)).chain(embedding))
 }
 
-/// Returns the line of a video and that of one track.
 fn jsonl_example() -> String {
     let video = example_video();
     let track = track_line(video.video.id, &example_track()).expect("the boxes of the example are valid");
     video_line(&video) + &track
 }
 
-/// Returns the header row and the row of one track.
 fn csv_example() -> String {
     csv_head(false) + &csv_line(example_video().video.id, &example_track(), false)
 }
