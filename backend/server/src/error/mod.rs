@@ -109,6 +109,11 @@ impl ApiError {
         }))
     }
 
+    /// Returns a problem with one field or parameter, which `detail` names.
+    pub(crate) fn of_field(code: Code, field: &str, reason: impl std::fmt::Display) -> Self {
+        Self::new(code, format!("{field}: {reason}")).field(field)
+    }
+
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> Self {
         let mut field = field.into();

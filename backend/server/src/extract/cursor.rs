@@ -69,8 +69,7 @@ impl List {
     pub(crate) fn after<K: CursorKey>(&self, cursor: Option<&str>) -> Result<Option<K>> {
         let Some(text) = cursor else { return Ok(None) };
         let refuse = |why: &str| {
-            ApiError::new(Code::BadQuery, format!("cursor: {why}"))
-                .field("cursor")
+            ApiError::of_field(Code::BadQuery, "cursor", why)
                 .value(text)
                 .allowed(["the next_cursor of an earlier response for the same list and filters"])
         };

@@ -354,10 +354,7 @@ async fn fetch(state: &AppState, text: &str, reservation: FetchReservation) -> R
 
 /// Returns the problem for a text that is not the URL of a file.
 pub(crate) fn bad_url(text: &str, reason: impl std::fmt::Display) -> ApiError {
-    ApiError::new(Code::BadUrl, format!("url: {reason}"))
-        .field("url")
-        .value(text)
-        .allowed(["an absolute http or https URL"])
+    ApiError::of_field(Code::BadUrl, "url", reason).value(text).allowed(["an absolute http or https URL"])
 }
 
 const LENIENT: GeneralPurposeConfig =
@@ -367,8 +364,7 @@ const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIEN
 
 pub(super) fn decode_base64(text: &str, limit: usize) -> Result<Bytes> {
     let refuse = |detail: String| {
-        ApiError::new(Code::BadBase64, format!("image_base64: {detail}"))
-            .field("image_base64")
+        ApiError::of_field(Code::BadBase64, "image_base64", detail)
             .allowed(["base64 of an image file", "data:image/…;base64,…"])
     };
     let text = text.trim();

@@ -110,8 +110,8 @@ impl<'de> Deserializer<'de> for Typed {
         if self.value.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
-    // The visitor of a struct would also accept an array and use its items as the fields. Callers do
-    // not intend that.
+    // The visitor of a struct would also accept an array and use its items as the fields. No caller
+    // intends that.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,

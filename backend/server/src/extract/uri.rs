@@ -96,10 +96,7 @@ impl<S: Send + Sync> FromRequestParts<S> for SubjectFace {
 
 /// Returns the problem for an id that is not a UUID.
 fn not_a_uuid(field: &str, text: &str) -> ApiError {
-    ApiError::new(Code::BadId, format!("{field}: `{text}` is not a UUID"))
-        .field(field)
-        .value(text)
-        .allowed(["a UUID"])
+    ApiError::of_field(Code::BadId, field, format!("`{text}` is not a UUID")).value(text).allowed(["a UUID"])
 }
 
 /// Returns the last part of the raw path. It is used if the percent-encoding is not valid UTF-8.

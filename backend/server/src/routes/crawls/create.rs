@@ -152,7 +152,7 @@ impl CreateCrawl {
 /// Checks that the guard allows a URL, as far as is known without DNS.
 fn webhook(text: &str, guard: &Guard) -> Result<Url> {
     let url = crawler::urls::parse(text.trim())
-        .map_err(|error| ApiError::new(Code::InvalidField, format!("webhook: {error}")).field("webhook"))?;
+        .map_err(|error| ApiError::of_field(Code::InvalidField, "webhook", error))?;
     guard.check_url(&url).map_err(|error| ApiError::from(FetchError::from(error)).field("webhook"))?;
     Ok(url)
 }

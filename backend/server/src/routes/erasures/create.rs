@@ -194,14 +194,12 @@ async fn sketches(state: &AppState, tx: &mut Tx, target: &Target, plan: &Plan) -
         })
     };
     let refuse = |reason: &str| {
-        ApiError::new(Code::InvalidField, format!("suppress_person: {reason}"))
-            .field("suppress_person")
-            .allowed([
-                "an image of the person",
-                "face_id",
-                "subject_id",
-                "image_id of an image with one face",
-            ])
+        ApiError::of_field(Code::InvalidField, "suppress_person", reason).allowed([
+            "an image of the person",
+            "face_id",
+            "subject_id",
+            "image_id of an image with one face",
+        ])
     };
     match target {
         Target::Likeness { embedding, model_id, .. } => Ok(vec![sketch(*model_id, embedding)?]),

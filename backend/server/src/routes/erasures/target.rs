@@ -208,8 +208,7 @@ impl TargetInput {
 /// Fails with 422 if `text` is not an absolute http, https or file URL.
 pub(super) fn address(text: &str) -> Result<Url> {
     crawler::urls::parse_address(text).map_err(|reason| {
-        ApiError::new(Code::InvalidField, format!("url: {reason}"))
-            .field("url")
+        ApiError::of_field(Code::InvalidField, "url", reason)
             .value(&*crawler::urls::without_credentials(text))
             .allowed(["an absolute http, https or file URL"])
     })

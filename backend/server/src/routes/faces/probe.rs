@@ -302,9 +302,7 @@ impl Probe {
         let dimensions = state.services.analyzer.engine().embedder().dimensions;
         let allowed = format!("{dimensions} numbers, not all zero");
         let refuse = |detail: String| {
-            ApiError::new(Code::InvalidField, format!("embedding: {detail}"))
-                .field("embedding")
-                .allowed([allowed.clone()])
+            ApiError::of_field(Code::InvalidField, "embedding", detail).allowed([allowed.clone()])
         };
         if values.len() != dimensions {
             return Err(refuse(format!(

@@ -162,17 +162,19 @@ pub(super) async fn merge_subject(
     others.dedup();
     if !(1..=MAX_SUBJECTS).contains(&others.len()) || others.contains(&id) {
         let allowed = format!("1 to {MAX_SUBJECTS} ids of other subjects");
-        return Err(ApiError::new(Code::InvalidField, format!("subjects: the value must contain {allowed}"))
-            .field("subjects")
-            .allowed([allowed]));
+        return Err(ApiError::of_field(
+            Code::InvalidField,
+            "subjects",
+            format!("the value must contain {allowed}"),
+        )
+        .allowed([allowed]));
     }
     let store = caller.store();
     let subject = store.people().get(id).await?;
     let mut all = others.clone();
     all.push(id);
     let invalid = |error| match error {
-        StoreError::Invalid(sentence) => ApiError::new(Code::InvalidField, format!("subjects: {sentence}"))
-            .field("subjects")
+        StoreError::Invalid(sentence) => ApiError::of_field(Code::InvalidField, "subjects", sentence)
             .allowed([format!("subjects whose merged metadata has at most {MAX_METADATA_BYTES} bytes")]),
         error => error.into(),
     };

@@ -414,7 +414,6 @@ fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>> {
         return Ok(faces);
     }
     let allowed = format!("1 to {MAX_FACES} ids of stored faces");
-    Err(ApiError::new(Code::InvalidField, format!("face_ids: the value must contain {allowed}"))
-        .field("face_ids")
+    Err(ApiError::of_field(Code::InvalidField, "face_ids", format!("the value must contain {allowed}"))
         .allowed([allowed]))
 }

@@ -79,8 +79,7 @@ pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<Str
         return Ok(Some(normal.to_owned()));
     }
     let allowed = format!("1 to {MAX_CHARS} characters without control characters");
-    Err(ApiError::new(Code::InvalidField, format!("{field}: the value must have {allowed}"))
-        .field(field)
+    Err(ApiError::of_field(Code::InvalidField, field, format!("the value must have {allowed}"))
         .value(text)
         .allowed([allowed, "null".into()]))
 }
@@ -89,7 +88,7 @@ pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<Str
 pub(super) fn check_metadata(metadata: Value) -> Result<Value> {
     let refuse = |detail: String| {
         let allowed = format!("a JSON object of at most {MAX_METADATA_BYTES} bytes");
-        ApiError::new(Code::InvalidField, format!("metadata: {detail}")).field("metadata").allowed([allowed])
+        ApiError::of_field(Code::InvalidField, "metadata", detail).allowed([allowed])
     };
     if !metadata.is_object() {
         return Err(refuse("the value must be a JSON object".into()));

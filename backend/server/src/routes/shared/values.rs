@@ -176,8 +176,7 @@ pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
     if good {
         return Ok(());
     }
-    Err(ApiError::new(Code::InvalidField, format!("{field}: the value is not a valid collection name"))
-        .field(field)
+    Err(ApiError::of_field(Code::InvalidField, field, "the value is not a valid collection name")
         .value(name)
         .allowed(["1 to 64 characters of a-z, 0-9, - and _, but not a UUID"]))
 }

@@ -107,10 +107,11 @@ pub(super) fn video_request(
     let sampling = match sampling {
         None => defaults.sampling,
         Some(text) => text.parse::<Sampling>().map_err(|error| {
-            ApiError::new(Code::BadQuery, format!("sampling: {error}"))
-                .field("sampling")
-                .value(text)
-                .allowed(["auto", "keyframes", "fps=N with N from 0.1 to 30"])
+            ApiError::of_field(Code::BadQuery, "sampling", error).value(text).allowed([
+                "auto",
+                "keyframes",
+                "fps=N with N from 0.1 to 30",
+            ])
         })?,
     };
     let max_gap_ms = max_gap_ms.and_then(|gap| u32::try_from(gap.get()).ok());
@@ -118,8 +119,7 @@ pub(super) fn video_request(
     let refine = refine.unwrap_or(defaults.refine);
     let request = VideoRequest { sampling, max_gap_ms, refine, rotate: rotate.unwrap_or_default() };
     request.checked().map_err(|error| {
-        ApiError::new(Code::BadQuery, format!("refine: {error}"))
-            .field("refine")
+        ApiError::of_field(Code::BadQuery, "refine", error)
             .value("true")
             .allowed(["false", "true with sampling=auto"])
     })
