@@ -1,6 +1,6 @@
 //! Creates, changes, merges and deletes subjects.
 use super::faces::{Enrolled, EnrolledImagesParams};
-use super::view::{SubjectView, check_metadata, check_text};
+use super::view::{SubjectView, check_ids, check_metadata, check_text};
 use crate::auth::Caller;
 use crate::extract::{Id, Json as JsonBody, Query, double_option};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
@@ -123,9 +123,6 @@ pub(super) async fn update_subject(
     Ok(Json(store.people().get(id).await?.into()))
 }
 
-/// Maximum number of subjects in one call.
-const MAX_SUBJECTS: usize = 100;
-
 /// The subjects to merge, which represent the same person.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -157,18 +154,7 @@ pub(super) async fn merge_subject(
     Id(id): Id,
     JsonBody(body): JsonBody<MergeSubjects>,
 ) -> Result<Json<SubjectView>> {
-    let mut others = body.subjects;
-    others.sort_unstable();
-    others.dedup();
-    if !(1..=MAX_SUBJECTS).contains(&others.len()) || others.contains(&id) {
-        let allowed = format!("1 to {MAX_SUBJECTS} ids of other subjects");
-        return Err(ApiError::of_field(
-            Code::InvalidField,
-            "subjects",
-            format!("the value must contain {allowed}"),
-        )
-        .allowed([allowed]));
-    }
+    let others = check_ids("subjects", "other subjects", body.subjects, Some(id))?;
     let store = caller.store();
     let subject = store.people().get(id).await?;
     let mut all = others.clone();

@@ -4,7 +4,7 @@ use crate::extract::image::{
     BodyFormat, ImageForm, ImageSource, exactly_one, one_part, raw, read_json, resolve_with_urls,
 };
 use crate::extract::{Bounded, Id, List, Query, Score, SubjectFace};
-use crate::routes::people::view::SubjectView;
+use crate::routes::people::view::{SubjectView, check_ids};
 use crate::routes::shared::analysis::{ProfileParam, RotateParam, profile_name};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{StoredFace, with_sources};
@@ -214,7 +214,10 @@ pub(super) async fn enrol_faces(
             let image = resolve_with_urls(&state, source).await?;
             vec![enrol_image(&state, &caller, &subject, image, &params).await?]
         }
-        Input::Faces(faces) => enrol_stored(&caller, &subject, &checked_faces(faces)?, &params).await?,
+        Input::Faces(faces) => {
+            let faces = check_ids("face_ids", "stored faces", faces, None)?;
+            enrol_stored(&caller, &subject, &faces, &params).await?
+        }
     };
     Ok(Json(EnrolAnswer { faces, subject: caller.store().people().get(id).await?.into() }))
 }
@@ -308,8 +311,6 @@ fn low_quality(field: &str, demands: Profile, unmet: Vec<String>) -> ApiError {
 
 /// Fields of the body that select the faces.
 const INPUTS: &[&str] = &["url", "image_base64", "face_ids"];
-/// Maximum number of stored faces in one call.
-const MAX_FACES: usize = 100;
 
 /// Options that select a face and its quality requirements. A JSON body may contain the same
 /// fields; its values take precedence.
@@ -405,15 +406,4 @@ impl EnrolBody {
         ];
         Ok((exactly_one(INPUTS, inputs)?, params))
     }
-}
-
-fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>> {
-    faces.sort_unstable();
-    faces.dedup();
-    if (1..=MAX_FACES).contains(&faces.len()) {
-        return Ok(faces);
-    }
-    let allowed = format!("1 to {MAX_FACES} ids of stored faces");
-    Err(ApiError::of_field(Code::InvalidField, "face_ids", format!("the value must contain {allowed}"))
-        .allowed([allowed]))
 }

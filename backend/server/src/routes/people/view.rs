@@ -14,6 +14,8 @@ pub(super) const READ: Spec = Spec::needs(Scope::Read);
 
 /// Maximum length of a name and an external id, in characters.
 const MAX_CHARS: usize = 200;
+/// Maximum number of ids in one call.
+const MAX_IDS: usize = 100;
 
 /// A person.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -82,6 +84,26 @@ pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<Str
     Err(ApiError::of_field(Code::InvalidField, field, format!("the value must have {allowed}"))
         .value(text)
         .allowed([allowed, "null".into()]))
+}
+
+/// Returns the ids without duplicates. `of` names what they identify.
+///
+/// # Errors
+/// Fails with 422 for no id, for too many, and for the id `except`.
+pub(super) fn check_ids(
+    field: &str,
+    of: &str,
+    mut ids: Vec<Uuid>,
+    except: Option<Uuid>,
+) -> Result<Vec<Uuid>> {
+    ids.sort_unstable();
+    ids.dedup();
+    if (1..=MAX_IDS).contains(&ids.len()) && !except.is_some_and(|id| ids.contains(&id)) {
+        return Ok(ids);
+    }
+    let allowed = format!("1 to {MAX_IDS} ids of {of}");
+    let sentence = format!("the value must contain {allowed}");
+    Err(ApiError::of_field(Code::InvalidField, field, sentence).allowed([allowed]))
 }
 
 /// A JSON object that the caller sets.
