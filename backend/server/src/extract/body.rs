@@ -157,10 +157,10 @@ pub(super) struct PartLimits {
 }
 
 #[derive(Debug)]
-pub struct Part {
-    pub name: String,
+pub(super) struct Part {
+    pub(super) name: String,
     /// The bytes of the image, or why this part cannot be used. A batch reports an error per image.
-    pub bytes: Result<Bytes>,
+    pub(super) bytes: Result<Bytes>,
 }
 
 /// Reads all parts in order. An unknown part or too many parts are errors of the whole body. After

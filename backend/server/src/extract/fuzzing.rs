@@ -1,7 +1,5 @@
 //! Contains entry points for the fuzz targets, which read JSON and multipart bodies without a
 //! running service. They call the functions of the extractors and contain no further logic.
-pub use super::body::Part;
-
 use super::image::{ImageAsBase64, ImageSource, decode_base64};
 use super::{body, json, uri};
 use crate::{ApiError, Code, Result};
@@ -39,6 +37,13 @@ pub(crate) fn decode_image(source: ImageSource, limit: usize) -> Result<Bytes> {
     }
 }
 
+#[derive(Debug)]
+pub struct Part {
+    pub name: String,
+    /// The content of the part, or the reason why it cannot be used.
+    pub bytes: Result<Bytes>,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct PartLimits {
     pub count: usize,
@@ -58,5 +63,6 @@ pub async fn multipart(content_type: &str, chunks: Vec<Bytes>, limits: PartLimit
         .map_err(ApiError::internal)?;
     let PartLimits { count, part_bytes, body_bytes } = limits;
     let limits = body::PartLimits { parts: PART_NAMES, count, part_bytes, body_bytes };
-    body::read_parts(request, limits).await
+    let parts = body::read_parts(request, limits).await?;
+    Ok(parts.into_iter().map(|part| Part { name: part.name, bytes: part.bytes }).collect())
 }

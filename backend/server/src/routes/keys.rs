@@ -314,12 +314,6 @@ struct RevokedKey {
     descendants_working: usize,
 }
 
-impl From<Revocation> for RevokedKey {
-    fn from(Revocation { key, descendants, working }: Revocation) -> Self {
-        Self { key: key.into(), descendants_revoked: descendants.len(), descendants_working: working }
-    }
-}
-
 const REVOKE: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Conflict]]);
 
 /// Revoke a key permanently.
@@ -352,5 +346,10 @@ async fn revoke_key(
         Ok::<_, ApiError>(ended)
     })
     .await?;
-    Ok(Json(ended.into()))
+    let Revocation { key, descendants, working } = ended;
+    Ok(Json(RevokedKey {
+        key: key.into(),
+        descendants_revoked: descendants.len(),
+        descendants_working: working,
+    }))
 }

@@ -205,11 +205,6 @@ impl CrawlView {
         let progress = caller.store().crawls().progress(crawl.id).await?;
         Ok(Self::new(caller, Snapshot { crawl, progress }))
     }
-
-    async fn load(caller: &Caller, id: Uuid) -> Result<Self> {
-        let crawl = caller.store().crawls().get(id).await?;
-        Self::of(caller, crawl).await
-    }
 }
 
 /// Reduces the webhook to scheme, host and port. Removes user name, password, path and query.
@@ -228,7 +223,8 @@ fn mask_webhook(options: &mut serde_json::Value) {
     responses((status = 200, description = "The crawl", body = CrawlView)),
 )]
 pub(super) async fn get_crawl(caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
-    CrawlView::load(&caller, id).await.map(Json)
+    let crawl = caller.store().crawls().get(id).await?;
+    CrawlView::of(&caller, crawl).await.map(Json)
 }
 
 /// Number of crawls whose counts are loaded at a time.
