@@ -3,7 +3,7 @@
 //! A token is signed and not stored, so every process of the service accepts it. It is bound to the
 //! operation and its target. It contains the number of rows that the dry run counted, and the call
 //! may delete up to `confirm_above` rows more.
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
@@ -12,7 +12,6 @@ use store::Store;
 use time::OffsetDateTime;
 use tokio::sync::OnceCell;
 
-/// Lifetime of a token, in seconds.
 const LIFETIME_SECONDS: u64 = 15 * 60;
 
 /// Holds the signing secret that all processes share. The secret is read from the database once.
@@ -25,14 +24,6 @@ pub(crate) struct Confirmations {
     max_unconfirmed: u64,
 }
 
-/// Describes a deletion that cannot be undone.
-pub(crate) struct Deletion {
-    /// Identifies the operation and its target. Two different deletions have different texts.
-    pub(crate) target: String,
-    /// Number of rows that the deletion removes.
-    pub(crate) count: u64,
-}
-
 impl Secret {
     /// Returns the signer for confirmation tokens. Deletions of at most `max_unconfirmed` rows need
     /// no token. Call it before a transaction begins, because it may have to read the secret from
@@ -40,11 +31,7 @@ impl Secret {
     ///
     /// # Errors
     /// Fails with 503 if the database is unavailable.
-    pub(crate) async fn signer(
-        &self,
-        store: &Store,
-        max_unconfirmed: u64,
-    ) -> Result<Confirmations, ApiError> {
+    pub(crate) async fn signer(&self, store: &Store, max_unconfirmed: u64) -> Result<Confirmations> {
         let secret = self.0.get_or_try_init(|| store.extents().confirmation_secret()).await?;
         let mac = Hmac::<Sha256>::new_from_slice(secret).map_err(ApiError::internal)?;
         Ok(Confirmations { mac, max_unconfirmed })
@@ -52,10 +39,11 @@ impl Secret {
 }
 
 impl Confirmations {
-    /// Returns the token for the response of a dry run.
-    pub(crate) fn token(&self, deletion: &Deletion) -> String {
-        let (until, count) = (now() + LIFETIME_SECONDS, deletion.count);
-        let mac = self.sign(&deletion.target, until, count).finalize().into_bytes();
+    /// Returns the token for the response of a dry run that counted `count` rows. `target`
+    /// identifies the operation and its target. Two different deletions have different texts.
+    pub(crate) fn token(&self, target: &str, count: u64) -> String {
+        let until = now() + LIFETIME_SECONDS;
+        let mac = self.sign(target, until, count).finalize().into_bytes();
         format!("{until}.{count}.{}", URL_SAFE_NO_PAD.encode(mac))
     }
 
@@ -64,11 +52,10 @@ impl Confirmations {
     ///
     /// # Errors
     /// Fails with 428 `confirmation_needed`. Its `reason` states what is wrong with the token.
-    pub(crate) fn check(&self, deletion: &Deletion, token: Option<&str>) -> Result<(), ApiError> {
-        if deletion.count <= self.max_unconfirmed {
+    pub(crate) fn check(&self, target: &str, count: u64, token: Option<&str>) -> Result<()> {
+        if count <= self.max_unconfirmed {
             return Ok(());
         }
-        let count = deletion.count;
         let refuse = |reason: &str, why: &str| {
             let sentence = format!(
                 "{count} rows would be deleted permanently, which is more than CONFIRM_ABOVE ({}), and {why}; repeat the call with \
@@ -89,7 +76,7 @@ impl Confirmations {
             return Err(refuse("expired", "`confirm` is older than 15 minutes"));
         }
         let mac = parts.next().and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()).ok_or_else(foreign)?;
-        self.sign(&deletion.target, until, seen).verify_slice(&mac).map_err(|_| foreign())?;
+        self.sign(target, until, seen).verify_slice(&mac).map_err(|_| foreign())?;
         if count > seen.saturating_add(self.max_unconfirmed) {
             return Err(refuse("grown", &format!("the dry run counted only {seen}")));
         }

@@ -1,5 +1,5 @@
 //! Polls what event streams follow. A single task per item reads it for all its streams.
-use crate::{ApiError, Code, Config};
+use crate::{Code, Config, Result};
 use metrics::{Gauge, describe_gauge, gauge};
 use std::collections::HashMap;
 use std::future::Future;
@@ -17,30 +17,20 @@ pub(crate) trait Followed: Send + Sync + Sized + 'static {
     const GAUGE: &'static str;
     const HELP: &'static str;
     /// Loads the item with this id. Only the scope of `store` limits what a caller may see.
-    fn read(store: &Store, id: Uuid) -> impl Future<Output = Result<Self, ApiError>> + Send;
+    fn read(store: &Store, id: Uuid) -> impl Future<Output = Result<Self>> + Send;
     fn is_over(&self) -> bool;
     /// Returns whether callers should be told of the difference from an earlier value.
     fn differs(&self, earlier: &Self) -> bool;
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Read<T> {
     /// The item, and the time at which the read began.
-    Found(Instant, Arc<T>),
+    Found(Instant, T),
     Gone,
 }
 
-impl<T> Clone for Read<T> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Found(began, item) => Self::Found(*began, item.clone()),
-            Self::Gone => Self::Gone,
-        }
-    }
-}
-
-/// The results of the reads of one item.
-type Reads<T> = Arc<watch::Sender<Option<Read<T>>>>;
+type Reads<T> = Arc<watch::Sender<Option<Read<Arc<T>>>>>;
 
 /// The items of one kind that have event streams.
 pub(crate) struct Followers<T> {
@@ -69,7 +59,7 @@ impl<T: Followed> Followers<T> {
 
     /// Returns the results of all further reads of an item, including those without a change. The
     /// first read may have begun before this call.
-    pub(crate) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Read<T>>> {
+    pub(crate) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Read<Arc<T>>>> {
         let mut items = locked(&self.inner.items);
         if let Some(reads) = items.get(&id) {
             return reads.subscribe();
@@ -147,7 +137,7 @@ impl Followed for Snapshot {
     const HELP: &'static str = "Number of crawls that are polled for event streams.";
 
     /// Loads the crawl and its first seeds.
-    async fn read(store: &Store, id: Uuid) -> Result<Self, ApiError> {
+    async fn read(store: &Store, id: Uuid) -> Result<Self> {
         let crawl = store.crawls().get_brief(id).await?;
         let progress = store.crawls().progress(id).await?;
         Ok(Self { crawl, progress })
@@ -166,7 +156,7 @@ impl Followed for Video {
     const GAUGE: &'static str = "facecrawl_videos_followed";
     const HELP: &'static str = "Number of videos that are polled for event streams.";
 
-    async fn read(store: &Store, id: Uuid) -> Result<Self, ApiError> {
+    async fn read(store: &Store, id: Uuid) -> Result<Self> {
         Ok(store.videos().get(id).await?)
     }
 

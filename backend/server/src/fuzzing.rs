@@ -1,6 +1,6 @@
 //! Contains functions for the fuzz targets in `fuzz/`. They read bodies and parameters as the
 //! handlers do, but need no `AppState`, and therefore neither a database nor a model.
-use crate::ApiError;
+use crate::Result;
 use crate::extract::fuzzing::body;
 use crate::extract::image::{BatchBody, ImageSource};
 use crate::routes::{collections, crawls, erasures, faces, keys, people};
@@ -11,10 +11,9 @@ pub use crate::extract::fuzzing::{
 };
 pub use crate::routes::erasures::fuzzing::{Erasure, ErasureTarget, Thresholds, erasure};
 
-/// Reads a body as one of the types of the API.
-pub type ReadBody = fn(&[u8]) -> Result<(), ApiError>;
+pub type ReadBody = fn(&[u8]) -> Result<()>;
 
-fn read<T: DeserializeOwned>(text: &[u8]) -> Result<(), ApiError> {
+fn read<T: DeserializeOwned>(text: &[u8]) -> Result<()> {
     body::<T>(text).map(drop)
 }
 

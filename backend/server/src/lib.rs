@@ -27,6 +27,7 @@ mod serve;
 pub mod state;
 pub mod telemetry;
 
+use error::Result;
 use operation::Spec;
 use store::keys::Scope;
 

@@ -100,10 +100,6 @@ pub(crate) struct Registered {
 }
 
 impl Routes {
-    pub(crate) fn with_openapi(document: OpenApi) -> Self {
-        Self { router: OpenApiRouter::with_openapi(document), ..Self::default() }
-    }
-
     pub(crate) fn add(mut self, spec: Spec, mut routes: UtoipaMethodRouter<AppState>) -> Self {
         for (path, item) in &mut routes.1.paths {
             for (method, operation) in methods(item) {

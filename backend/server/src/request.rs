@@ -73,7 +73,6 @@ impl CallerId {
         CALLER.try_with(|caller| *caller).unwrap_or(Self::Address(Peer::NONE))
     }
 
-    /// Runs `answer` with this caller as the current one.
     pub(crate) async fn scope<T>(self, answer: impl Future<Output = T>) -> T {
         CALLER.scope(self, answer).await
     }

@@ -7,7 +7,6 @@ use crate::operation::{Operations, Routes};
 use crate::routes::system::{no_method, no_route, no_status_route};
 use crate::{AppState, Spec, routes};
 use axum::Router;
-use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
@@ -16,11 +15,13 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes as paths;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 fn operations() -> Routes {
-    Routes::with_openapi(BaseDocument::openapi())
+    let router = OpenApiRouter::with_openapi(BaseDocument::openapi());
+    Routes { router, ..Routes::default() }
         .merge(routes::faces::router())
         .merge(routes::images::router())
         .merge(routes::videos::router())
@@ -32,7 +33,7 @@ fn operations() -> Routes {
         .merge(routes::jobs::router())
         .merge(routes::people::router())
         .merge(routes::system::router())
-        .merge(document_operation())
+        .add(SPEC, paths!(get_openapi))
 }
 
 /// Returns the OpenAPI description of the API. The function needs no running service.
@@ -126,10 +127,6 @@ static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
     text(&document)
 });
 
-fn document_operation() -> Routes {
-    Routes::default().add(SPEC, paths!(get_openapi))
-}
-
 fn text(document: &OpenApi) -> String {
     document.to_json().expect("the document is plain data")
 }
@@ -142,7 +139,7 @@ const SPEC: Spec = Spec::open();
     responses((status = 200, description = "The document", body = Object, content_type = "application/json",
         example = json!({"openapi": "3.1.0", "info": {"title": "facecrawl", "version": "0.1.0"}, "paths": {}}))),
 )]
-async fn get_openapi(State(state): State<AppState>) -> impl IntoResponse {
+async fn get_openapi(state: AppState) -> impl IntoResponse {
     let document = match state.config.auth {
         Auth::None => &DOCUMENT,
         Auth::Keys => &WITH_KEYS,

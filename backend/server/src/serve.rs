@@ -4,8 +4,9 @@
 //! closes connections whose next request is already in transit. The loop of this module has both
 //! limits. When this loop stops, it first sends `connection: close` with every response.
 use crate::Config;
-use crate::admission::{KeyedLimit, KeyedPermit};
+use crate::admission::KeyedLimit;
 use crate::request::Peer;
+use crate::telemetry::Counted;
 use axum::Router;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -107,11 +108,9 @@ struct Connections {
     open: TaskTracker,
 }
 
-/// The return type of `Connections::accept`, which never returns.
-enum Never {}
-
 impl Connections {
-    async fn accept(&self, listener: &TcpListener) -> Never {
+    /// Never returns.
+    async fn accept(&self, listener: &TcpListener) -> Infallible {
         loop {
             // The permit is acquired before the accept. Connections above the limit stay in the
             // kernel's queue, where they use no resources of this process.
@@ -179,7 +178,7 @@ impl Connections {
             tokio::time::sleep_until(opened + SHUTDOWN_GRACE).await;
         };
         self.open.spawn(async move {
-            let _open = OpenConnection::enter(permit, per_address);
+            let _held = (Counted::by(metrics::gauge!("facecrawl_http_connections")), permit, per_address);
             let mut connection = pin!(connection);
             let result = tokio::select! {
                 result = connection.as_mut() => result,
@@ -199,25 +198,6 @@ impl Connections {
 fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
-}
-
-/// Counts an open connection and holds its permits of `max_connections` and of its address.
-struct OpenConnection {
-    _permit: OwnedSemaphorePermit,
-    _per_address: KeyedPermit<Peer>,
-}
-
-impl OpenConnection {
-    fn enter(permit: OwnedSemaphorePermit, per_address: KeyedPermit<Peer>) -> Self {
-        metrics::gauge!("facecrawl_http_connections").increment(1.0);
-        Self { _permit: permit, _per_address: per_address }
-    }
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        metrics::gauge!("facecrawl_http_connections").decrement(1.0);
-    }
 }
 
 /// Fails a write if the peer reads too slowly.

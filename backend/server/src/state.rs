@@ -5,7 +5,9 @@ use crate::auth::{Keyring, Rates};
 use crate::confirmation::{Confirmations, Secret};
 use crate::follow::{Followers, Snapshot};
 use crate::request::{self, CallerId};
-use crate::{ApiError, Code, Config};
+use crate::{ApiError, Code, Config, Result};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use crawler::Fetcher;
 use inference::OperationReport;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -13,6 +15,7 @@ use pipeline::worker::VideoTools;
 use pipeline::{Analyzer, Crawls, FaceStore, MatchThreshold, Videos};
 use queue::Queue;
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use store::videos::Video;
@@ -110,14 +113,14 @@ impl AppState {
     ///
     /// # Errors
     /// Fails with 503 `video_unavailable` and the reason if this service cannot decode videos.
-    pub(crate) fn video_tools(&self) -> Result<&VideoTools, ApiError> {
+    pub(crate) fn video_tools(&self) -> Result<&VideoTools> {
         let tools = self.services.video_tools.as_ref();
         tools.map_err(|reason| ApiError::new(Code::VideoUnavailable, reason.clone()))
     }
 
     /// Returns the signer for confirmation tokens. Call it before a transaction begins
     /// ([`Secret::signer`]).
-    pub(crate) async fn confirmations(&self) -> Result<Confirmations, ApiError> {
+    pub(crate) async fn confirmations(&self) -> Result<Confirmations> {
         self.confirmation_secret.signer(&self.services.store, self.config.confirm_above).await
     }
 
@@ -133,6 +136,14 @@ impl AppState {
     pub(crate) fn match_fmr(&self, threshold: f32) -> Option<f64> {
         let embedder = self.services.analyzer.engine().embedder();
         embedder.match_fmr.filter(|_| threshold == embedder.match_threshold)
+    }
+}
+
+impl FromRequestParts<Self> for AppState {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, state: &Self) -> Result<Self, Infallible> {
+        Ok(state.clone())
     }
 }
 

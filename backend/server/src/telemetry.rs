@@ -1,4 +1,5 @@
-//! Configures the metrics recorder with the buckets of the histograms.
+//! Configures the metrics recorder with the buckets of the histograms, and counts in gauges.
+use metrics::Gauge;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
 
 /// Buckets for durations, in seconds: from half a millisecond to a minute.
@@ -14,4 +15,20 @@ pub fn prometheus() -> Result<PrometheusBuilder, BuildError> {
     PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), SECONDS)?
         .set_buckets_for_metric(Matcher::Suffix("_batch_size".into()), BATCH)
+}
+
+/// Counts one item in a gauge until it is dropped.
+pub(crate) struct Counted(Gauge);
+
+impl Counted {
+    pub(crate) fn by(gauge: Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
 }

@@ -1,7 +1,7 @@
 //! Reserves the memory of request bodies, fetched images and responses. Each reservation uses a
 //! budget of all callers and the share of its own caller.
 use super::callers::{CallerShare, Shares};
-use crate::{ApiError, request};
+use crate::{ApiError, Result, request};
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use inference::Priority;
@@ -50,11 +50,6 @@ struct WaitingSlot<'a> {
 }
 
 impl OldestWaitingBody {
-    fn next_age() -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        NEXT.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Waits for `memory`. Returns `None` if an older body is already waiting, or when an older
     /// body starts to wait.
     async fn wait<T>(
@@ -113,10 +108,11 @@ impl BodyMemory {
     /// Returns the empty reservation of a body of the current caller. The body may wait for memory
     /// until `until`.
     pub(crate) fn reservation(&self, until: Option<Instant>) -> BodyReservation {
+        static NEXT_AGE: AtomicU64 = AtomicU64::new(0);
         BodyReservation {
             budget: self.budget.clone(),
             oldest: self.oldest.clone(),
-            age: OldestWaitingBody::next_age(),
+            age: NEXT_AGE.fetch_add(1, Ordering::Relaxed),
             until,
             share: self.shares.open(),
             held: None,
@@ -231,7 +227,7 @@ impl FetchMemory {
     ///
     /// # Errors
     /// Fails with 429 if no memory becomes available until shortly before the request's deadline.
-    pub(crate) async fn take(&self, images: u64) -> Result<FetchReservation, ApiError> {
+    pub(crate) async fn take(&self, images: u64) -> Result<FetchReservation> {
         let image_limit = self.image_limit;
         let (held, share) = take(&self.budget, &self.shares, images * image_limit).await?;
         Ok(FetchReservation { held, share: Arc::new(share), image_limit })
@@ -257,18 +253,19 @@ impl FetchReservation {
         let Self { mut held, share, .. } = self;
         drop(share);
         held.shrink(image.len() as u64);
-        Bytes::from_owner(FetchedImage { image, _memory: held })
+        Bytes::from_owner(HeldBytes { bytes: image, _memory: held })
     }
 }
 
-struct FetchedImage {
-    image: Bytes,
-    _memory: Share,
+/// Bytes with their memory, which is released when the last reference is dropped.
+struct HeldBytes<M> {
+    bytes: Bytes,
+    _memory: M,
 }
 
-impl AsRef<[u8]> for FetchedImage {
+impl<M> AsRef<[u8]> for HeldBytes<M> {
     fn as_ref(&self) -> &[u8] {
-        &self.image
+        &self.bytes
     }
 }
 
@@ -289,7 +286,7 @@ impl ResponseMemory {
     ///
     /// # Errors
     /// Fails with 429 if the budget or the caller's share has too little free memory.
-    pub(crate) fn try_take(&self, bytes: u64) -> Result<ResponseReservation, ApiError> {
+    pub(crate) fn try_take(&self, bytes: u64) -> Result<ResponseReservation> {
         let mut share = self.shares.open();
         let held = if share.grow(bytes) { self.budget.try_take(bytes) } else { None };
         let held = held.ok_or_else(|| self.exhausted())?;
@@ -300,7 +297,7 @@ impl ResponseMemory {
     ///
     /// # Errors
     /// Fails with 429 at the deadline.
-    pub(crate) async fn take(&self, bytes: u64) -> Result<ResponseReservation, ApiError> {
+    pub(crate) async fn take(&self, bytes: u64) -> Result<ResponseReservation> {
         let (held, share) = take(&self.budget, &self.shares, bytes).await?;
         Ok(ResponseReservation { held, share })
     }
@@ -323,9 +320,10 @@ impl ResponseReservation {
         self.share.shrink(bytes);
     }
 
-    /// Returns `piece`, which keeps the reservation until it has been sent.
+    /// Returns `piece`, which keeps the reservation until it has been sent. The connection keeps
+    /// pieces after it has dropped the body.
     pub(crate) fn hold_piece(self: Arc<Self>, piece: Bytes) -> Bytes {
-        Bytes::from_owner(HeldPiece { piece, _memory: self })
+        Bytes::from_owner(HeldBytes { bytes: piece, _memory: self })
     }
 
     /// Returns `body`, whose pieces keep the reservation until they have been sent.
@@ -337,18 +335,6 @@ impl ResponseReservation {
 struct HeldBody {
     body: Body,
     memory: Arc<ResponseReservation>,
-}
-
-/// A piece of a response. The connection keeps pieces after it has dropped the body.
-struct HeldPiece {
-    piece: Bytes,
-    _memory: Arc<ResponseReservation>,
-}
-
-impl AsRef<[u8]> for HeldPiece {
-    fn as_ref(&self) -> &[u8] {
-        &self.piece
-    }
 }
 
 impl HttpBody for HeldBody {

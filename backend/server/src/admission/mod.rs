@@ -19,12 +19,13 @@ pub(crate) use memory::{
 };
 
 use crate::request::{CallerId, Peer};
-use crate::{ApiError, Code};
+use crate::telemetry::Counted;
+use crate::{ApiError, Code, Result};
 use callers::CallerShare;
 use metrics::{Gauge, describe_gauge, gauge};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Maximum number of uploads at the same time. Each one takes a file of the maximum size on disk.
 const MAX_UPLOADS: usize = 8;
@@ -47,12 +48,6 @@ pub(crate) struct Analyses {
     shares: Shares,
 }
 
-/// Permits the admitted analyses to wait and run. Dropping it releases their permits.
-pub(crate) struct AnalysisPermit {
-    _all: OwnedSemaphorePermit,
-    _share: CallerShare,
-}
-
 impl Analyses {
     pub(crate) fn new(max: usize) -> Self {
         let permits = max.clamp(1, Semaphore::MAX_PERMITS);
@@ -63,14 +58,14 @@ impl Analyses {
         }
     }
 
-    /// Admits `images` analyses of the current caller. Hold the permit until they have ended.
+    /// Admits `images` analyses of the current caller. Hold the permits until they have ended.
     ///
     /// One caller gets at most three quarters of the admitted analyses. A batch that is larger than
     /// the limit is admitted only while no other analysis is admitted.
     ///
     /// # Errors
     /// Fails with 429 if the limit of all analyses or the caller's share is reached.
-    pub(crate) fn admit(&self, images: usize) -> Result<AnalysisPermit, ApiError> {
+    pub(crate) fn admit(&self, images: usize) -> Result<(OwnedSemaphorePermit, CallerShare)> {
         let refused = |what: &str| ApiError::overloaded(what, Duration::from_secs(1));
         let wanted = images.clamp(1, self.max);
         let mut share = self.shares.open();
@@ -79,7 +74,7 @@ impl Analyses {
         }
         let all = self.all.clone().try_acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX));
         let all = all.map_err(|_| refused("too many analyses are in progress"))?;
-        Ok(AnalysisPermit { _all: all, _share: share })
+        Ok((all, share))
     }
 }
 
@@ -89,12 +84,6 @@ pub(crate) struct Uploads {
     all: Arc<Semaphore>,
 }
 
-/// Permits one upload. Dropping it releases the permit.
-pub(crate) struct UploadPermit {
-    _caller: KeyedPermit<CallerId>,
-    _all: OwnedSemaphorePermit,
-}
-
 impl Default for Uploads {
     fn default() -> Self {
         Self { callers: KeyedLimit::new(MAX_UPLOADS_PER_CALLER), all: Arc::new(Semaphore::new(MAX_UPLOADS)) }
@@ -102,17 +91,17 @@ impl Default for Uploads {
 }
 
 impl Uploads {
-    /// Admits an upload of the current caller.
+    /// Admits an upload of the current caller. Hold the permits until it has ended.
     ///
     /// # Errors
     /// Fails with 429 if the caller or the service has too many.
-    pub(crate) fn admit(&self) -> Result<UploadPermit, ApiError> {
+    pub(crate) fn admit(&self) -> Result<(KeyedPermit<CallerId>, OwnedSemaphorePermit)> {
         let refused = |what: &str| ApiError::overloaded(what, RETRY_AFTER);
         let caller = self.callers.try_acquire(CallerId::current());
         let caller = caller.ok_or_else(|| refused("the caller has too many uploads in progress"))?;
         let all = self.all.clone().try_acquire_owned();
         let all = all.map_err(|_| refused("too many uploads are in progress"))?;
-        Ok(UploadPermit { _caller: caller, _all: all })
+        Ok((caller, all))
     }
 }
 
@@ -125,7 +114,7 @@ pub(crate) struct EventStreams {
 
 /// An open stream, which counts towards the limit of its caller.
 pub(crate) struct EventStream {
-    open: Gauge,
+    _open: Counted,
     _permit: KeyedPermit<CallerId>,
 }
 
@@ -141,7 +130,7 @@ impl EventStreams {
     ///
     /// # Errors
     /// Fails with 429 if the caller has the maximum number of streams.
-    pub(crate) fn admit(&self) -> Result<EventStream, ApiError> {
+    pub(crate) fn admit(&self) -> Result<EventStream> {
         let permit = self.callers.try_acquire(CallerId::current()).ok_or_else(|| {
             let max = self.max;
             let sentence = format!(
@@ -149,14 +138,7 @@ impl EventStreams {
             );
             ApiError::overloaded(sentence, RETRY_AFTER)
         })?;
-        self.open.increment(1.0);
-        Ok(EventStream { open: self.open.clone(), _permit: permit })
-    }
-}
-
-impl Drop for EventStream {
-    fn drop(&mut self) {
-        self.open.decrement(1.0);
+        Ok(EventStream { _open: Counted::by(self.open.clone()), _permit: permit })
     }
 }
 
@@ -172,13 +154,6 @@ pub(crate) struct KeyLookups {
     running: Semaphore,
 }
 
-/// Permits one look-up. Hold it until the look-up has ended.
-pub(crate) struct LookupPermit<'a> {
-    _running: SemaphorePermit<'a>,
-    _queued: SemaphorePermit<'a>,
-    _per_address: KeyedPermit<Peer>,
-}
-
 impl Default for KeyLookups {
     fn default() -> Self {
         Self {
@@ -190,12 +165,12 @@ impl Default for KeyLookups {
 }
 
 impl KeyLookups {
-    /// Waits for permission to run a look-up.
+    /// Waits for permission to run a look-up. Hold the permits until the look-up has ended.
     ///
     /// # Errors
     /// Fails with 429 if the queue is full, if the address reached its maximum, or if the wait
     /// takes too long.
-    pub(crate) async fn admit(&self, peer: Peer) -> Result<LookupPermit<'_>, ApiError> {
+    pub(crate) async fn admit(&self, peer: Peer) -> Result<impl Sized> {
         let full = || {
             let sentence = "too many look-ups of unknown keys are in progress; try again later";
             ApiError::new(Code::RateLimited, sentence).retry_after(MAX_LOOKUP_WAIT)
@@ -204,6 +179,6 @@ impl KeyLookups {
         let queued = self.queued.try_acquire().map_err(|_| full())?;
         let running = tokio::time::timeout(MAX_LOOKUP_WAIT, self.running.acquire()).await;
         let running = running.ok().and_then(Result::ok).ok_or_else(full)?;
-        Ok(LookupPermit { _running: running, _queued: queued, _per_address: per_address })
+        Ok((running, queued, per_address))
     }
 }

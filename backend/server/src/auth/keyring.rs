@@ -2,7 +2,7 @@
 //! Keys that were used recently are cached.
 use crate::admission::KeyLookups;
 use crate::request::Peer;
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Removes the key from the headers, so that no later code can reveal it, and returns its hash.
-pub(crate) fn take_key(headers: &mut HeaderMap) -> Result<KeyHash, ApiError> {
+pub(crate) fn take_key(headers: &mut HeaderMap) -> Result<KeyHash> {
     let bearer = headers.remove(header::AUTHORIZATION);
     let plain = headers.remove(API_KEY);
     let text = match (&bearer, &plain) {
@@ -83,15 +83,17 @@ impl Keyring {
         store: &Store,
         hash: &KeyHash,
         from: Option<Peer>,
-    ) -> Result<Arc<ApiKey>, ApiError> {
+    ) -> Result<Arc<ApiKey>> {
         let key = match self.cached(hash) {
             Some(key) => key,
-            None if self.is_known(hash) => self.load(store, hash).await.inspect_err(|error| {
-                if error.code() == Code::Unauthorized {
-                    // A deleted key is treated like one that never existed.
-                    self.known_hashes().remove(hash);
-                }
-            })?,
+            None if self.known_hashes().contains(hash) => {
+                self.load(store, hash).await.inspect_err(|error| {
+                    if error.code() == Code::Unauthorized {
+                        // A deleted key is treated like one that never existed.
+                        self.known_hashes().remove(hash);
+                    }
+                })?
+            }
             None => {
                 let _lookup = match from {
                     Some(peer) => Some(self.lookups.admit(peer).await?),
@@ -116,16 +118,12 @@ impl Keyring {
         self.known_hashes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_known(&self, hash: &KeyHash) -> bool {
-        self.known_hashes().contains(hash)
-    }
-
     fn cached(&self, hash: &KeyHash) -> Option<Arc<ApiKey>> {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.get(hash).filter(|(since, _)| since.elapsed() < KEY_CACHE_TTL).map(|(_, key)| key.clone())
     }
 
-    async fn load(&self, store: &Store, hash: &KeyHash) -> Result<Arc<ApiKey>, ApiError> {
+    async fn load(&self, store: &Store, hash: &KeyHash) -> Result<Arc<ApiKey>> {
         // The age is measured from before the query, so a change during the query is not hidden for
         // longer than the limit.
         let since = Instant::now();

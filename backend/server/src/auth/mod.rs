@@ -7,7 +7,7 @@ pub(crate) use keyring::{Keyring, take_key};
 pub(crate) use rate::Rates;
 
 use crate::request::{self, CallerId, Peer};
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde_json::Value;
@@ -64,7 +64,7 @@ impl Caller {
         action: Action,
         collection: impl Into<Option<Uuid>>,
         detail: Value,
-    ) -> Result<(), ApiError> {
+    ) -> Result<()> {
         let request_id = request::id();
         let entry = AuditEntry {
             action,
@@ -86,7 +86,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails with the same 404 if the collection does not exist or the caller may not access it.
-    pub(crate) async fn collection(&self, named: Option<&str>) -> Result<Collection, ApiError> {
+    pub(crate) async fn collection(&self, named: Option<&str>) -> Result<Collection> {
         let store = self.store();
         let found = retried("collection", || async {
             match (named, self.bound_to()) {
@@ -103,10 +103,7 @@ impl Caller {
     ///
     /// # Errors
     /// Returns the errors of [`Self::collection`].
-    pub(crate) async fn settings_collection(
-        &self,
-        named: Option<&str>,
-    ) -> Result<Option<Collection>, ApiError> {
+    pub(crate) async fn settings_collection(&self, named: Option<&str>) -> Result<Option<Collection>> {
         match (named, self.bound_to()) {
             (None, None) => Ok(None),
             _ => self.collection(named).await.map(Some),
@@ -114,7 +111,7 @@ impl Caller {
     }
 
     /// Checks that the key is still valid. Long-running streams call this repeatedly.
-    pub(crate) async fn recheck_key(&self, keyring: &Keyring, store: &Store) -> Result<(), ApiError> {
+    pub(crate) async fn recheck_key(&self, keyring: &Keyring, store: &Store) -> Result<()> {
         let Some((_, hash)) = &self.key else { return Ok(()) };
         keyring.find(store, hash, None).await.map(drop)
     }
@@ -123,7 +120,7 @@ impl Caller {
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
         let missing =
             || ApiError::internal("a handler asks who calls on a route that the auth layer does not guard");
         parts.extensions.get::<Self>().cloned().ok_or_else(missing)
@@ -134,7 +131,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 ///
 /// # Errors
 /// Fails with 403 `scope_missing`.
-pub(crate) fn check_scope(key: &Arc<ApiKey>, scope: Scope) -> Result<(), ApiError> {
+pub(crate) fn check_scope(key: &Arc<ApiKey>, scope: Scope) -> Result<()> {
     if key.allows(scope) {
         return Ok(());
     }

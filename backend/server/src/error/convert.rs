@@ -152,9 +152,7 @@ impl From<ChangeError> for ApiError {
 impl From<CrawlError> for ApiError {
     fn from(error: CrawlError) -> Self {
         match error {
-            CrawlError::Invalid { field, reason } => {
-                Self::new(Code::InvalidField, format!("{field}: {reason}")).field(field)
-            }
+            CrawlError::Invalid { field, reason } => Self::of_field(Code::InvalidField, field, reason),
             CrawlError::Store(error) => error.into(),
             CrawlError::Queue(error) => error.into(),
         }

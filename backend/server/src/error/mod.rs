@@ -81,6 +81,8 @@ pub struct Problem {
     cause: Option<Cause>,
 }
 
+pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
+
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}: {}", .0.code.as_str(), .0.detail)]
 pub struct ApiError(Box<Problem>);
@@ -105,6 +107,11 @@ impl ApiError {
             challenge: None,
             cause: None,
         }))
+    }
+
+    /// Returns a problem with one field or parameter, which `detail` names.
+    pub(crate) fn of_field(code: Code, field: &str, reason: impl std::fmt::Display) -> Self {
+        Self::new(code, format!("{field}: {reason}")).field(field)
     }
 
     #[must_use]

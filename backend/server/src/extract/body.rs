@@ -5,7 +5,7 @@
 //! clients then lose the response. The rest of a body that exceeds its limit is therefore read and
 //! discarded for a short time before the response.
 use crate::admission::ReservationError;
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use axum::body::{Body, BodyDataStream};
 use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
@@ -31,18 +31,20 @@ pub(super) fn too_many_bytes(what: &str, limit: usize) -> ApiError {
         .allowed([format!("at most {limit} bytes")])
 }
 
+/// Returns the length of the body that the caller announces, or 0.
+pub(crate) fn content_length(headers: &HeaderMap) -> u64 {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    length.and_then(|length| length.parse().ok()).unwrap_or(0)
+}
+
 /// Rejects a body by its `Content-Length` if reading it would be useless: if the caller waits for
 /// permission to send (`Expect: 100-continue`), or if the body is longer than the server would
 /// discard.
 ///
 /// # Errors
 /// Fails with 413 `too_many_bytes`.
-pub(super) fn check_length(headers: &HeaderMap, limit: usize, what: &str) -> Result<(), ApiError> {
-    let length = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.parse::<u64>().ok())
-        .unwrap_or(0);
+pub(super) fn check_length(headers: &HeaderMap, limit: usize, what: &str) -> Result<()> {
+    let length = content_length(headers);
     let is_useless = length > limit as u64
         && (headers.contains_key(header::EXPECT) || length > (limit + DISCARD_BYTES) as u64);
     if is_useless { Err(too_many_bytes(what, limit)) } else { Ok(()) }
@@ -68,7 +70,7 @@ pub(super) fn limited(body: Body, limit: usize) -> Body {
 ///
 /// # Errors
 /// Fails with 413 if the announced length is far above the limit.
-pub(crate) fn limited_upload(request: Request, limit: usize, what: &str) -> Result<Body, ApiError> {
+pub(crate) fn limited_upload(request: Request, limit: usize, what: &str) -> Result<Body> {
     check_length(request.headers(), limit, what)?;
     Ok(limited(request.into_body(), limit))
 }
@@ -119,12 +121,7 @@ pub(super) fn reservation_error(error: &(dyn std::error::Error + 'static)) -> Op
 /// # Errors
 /// Fails with 413 for more than `limit` bytes, 429 if there is no memory for the body, and 400 if
 /// it cannot be read.
-pub(super) async fn read(
-    headers: &HeaderMap,
-    body: Body,
-    limit: usize,
-    what: &str,
-) -> Result<Bytes, ApiError> {
+pub(super) async fn read(headers: &HeaderMap, body: Body, limit: usize, what: &str) -> Result<Bytes> {
     check_length(headers, limit, what)?;
     let mut stream = limited(body, limit).into_data_stream();
     let mut first: Option<Bytes> = None;
@@ -163,13 +160,13 @@ pub(super) struct PartLimits {
 pub(super) struct Part {
     pub(super) name: String,
     /// The bytes of the image, or why this part cannot be used. A batch reports an error per image.
-    pub(super) bytes: Result<Bytes, ApiError>,
+    pub(super) bytes: Result<Bytes>,
 }
 
 /// Reads all parts in order. An unknown part or too many parts are errors of the whole body. After
 /// such an error, the rest of the body is read and discarded, so that the caller has sent
 /// everything before the response.
-pub(super) async fn read_parts(request: Request, limits: PartLimits) -> Result<Vec<Part>, ApiError> {
+pub(super) async fn read_parts(request: Request, limits: PartLimits) -> Result<Vec<Part>> {
     check_length(request.headers(), limits.body_bytes, "the body")?;
     let mut request = request.map(|inner| limited(inner, limits.body_bytes));
     // `limited` bounds the body. The default limit of axum (2 MB) would be too small.
@@ -206,11 +203,7 @@ pub(super) async fn read_parts(request: Request, limits: PartLimits) -> Result<V
 }
 
 /// Returns the bytes of a part. A part above the limit is still read to its end.
-async fn collect(
-    field: &mut Field<'_>,
-    limit: usize,
-    name: &str,
-) -> Result<Result<Bytes, ApiError>, MultipartError> {
+async fn collect(field: &mut Field<'_>, limit: usize, name: &str) -> Result<Result<Bytes>, MultipartError> {
     let mut bytes = BytesMut::new();
     let mut is_too_long = false;
     while let Some(chunk) = field.chunk().await? {

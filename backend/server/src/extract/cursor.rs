@@ -1,6 +1,6 @@
 //! Encodes and decodes opaque cursors. A cursor contains the key of the last row of a page, and a
 //! hash of its list.
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
@@ -66,11 +66,10 @@ impl List {
     /// # Errors
     /// Fails with 400 `bad_query` for a text that is not a cursor, and for a cursor of another list
     /// or of other filters.
-    pub(crate) fn after<K: CursorKey>(&self, cursor: Option<&str>) -> Result<Option<K>, ApiError> {
+    pub(crate) fn after<K: CursorKey>(&self, cursor: Option<&str>) -> Result<Option<K>> {
         let Some(text) = cursor else { return Ok(None) };
         let refuse = |why: &str| {
-            ApiError::new(Code::BadQuery, format!("cursor: {why}"))
-                .field("cursor")
+            ApiError::of_field(Code::BadQuery, "cursor", why)
                 .value(text)
                 .allowed(["the next_cursor of an earlier response for the same list and filters"])
         };

@@ -2,7 +2,7 @@
 //! crate `crawler` has the rules for addresses, and the crate `vision` decodes the pixels.
 use super::{body, json};
 use crate::admission::FetchReservation;
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, AppState, Code, Result};
 use axum::extract::{FromRequest, Request};
 use axum::http::HeaderMap;
 use base64::Engine as _;
@@ -10,15 +10,16 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use crawler::fetch::{AnyHop, Kind};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 /// Content types that can contain an image. `image/*` matches any image type.
 const TYPES: &[&str] = &["multipart/form-data", "application/json", "image/*", "application/octet-stream"];
 
 /// An image, given either by URL or as base64.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-#[serde(untagged, try_from = "SourceFields")]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(untagged)]
 #[schema(example = json!({"url": "https://example.org/portrait.jpg"}))]
 pub(crate) enum ImageSource {
     /// An image that the service fetches.
@@ -28,7 +29,7 @@ pub(crate) enum ImageSource {
 }
 
 /// An image that the service fetches, under the same guard as the crawler.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ImageByUrl {
     /// An http or https URL.
@@ -37,36 +38,52 @@ pub(crate) struct ImageByUrl {
 }
 
 /// An image in the request.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ImageAsBase64 {
     /// Standard or URL-safe alphabet, with or without padding; a `data:` prefix is accepted.
     pub(super) image_base64: String,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SourceFields {
-    pub(crate) url: Option<String>,
-    pub(crate) image_base64: Option<String>,
+impl ImageSource {
+    pub(crate) fn by_url(url: String) -> Self {
+        Self::Url(ImageByUrl { url })
+    }
+
+    pub(crate) fn in_base64(image_base64: String) -> Self {
+        Self::Base64(ImageAsBase64 { image_base64 })
+    }
 }
 
-impl TryFrom<SourceFields> for ImageSource {
-    type Error = &'static str;
-
-    fn try_from(fields: SourceFields) -> Result<Self, Self::Error> {
-        match (fields.url, fields.image_base64) {
-            (Some(url), None) => Ok(Self::Url(ImageByUrl { url })),
-            (None, Some(image_base64)) => Ok(Self::Base64(ImageAsBase64 { image_base64 })),
-            _ => Err("expected exactly one of `url` and `image_base64`"),
+impl<'de> Deserialize<'de> for ImageSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Fields {
+            url: Option<String>,
+            image_base64: Option<String>,
+        }
+        match Fields::deserialize(deserializer)? {
+            Fields { url: Some(url), image_base64: None } => Ok(Self::by_url(url)),
+            Fields { url: None, image_base64: Some(text) } => Ok(Self::in_base64(text)),
+            _ => Err(D::Error::invalid_value(Unexpected::Map, &"exactly one of `url` and `image_base64`")),
         }
     }
 }
 
-/// Returns the problem for a body that does not have exactly one of `fields`.
-pub(crate) fn exactly_one_of(fields: &[&str]) -> ApiError {
-    ApiError::new(Code::InvalidField, format!("exactly one of {} is required", fields.join(", ")))
-        .allowed(fields.iter().copied())
+/// Returns the value of the only field of a body that has one.
+///
+/// # Errors
+/// Fails with 422 if not exactly one of `fields` has a value.
+pub(crate) fn exactly_one<T, const N: usize>(fields: &[&str], values: [Option<T>; N]) -> Result<T> {
+    let mut values = values.into_iter().flatten();
+    match (values.next(), values.next()) {
+        (Some(value), None) => Ok(value),
+        _ => {
+            let sentence = format!("exactly one of {} is required", fields.join(", "));
+            Err(ApiError::new(Code::InvalidField, sentence).allowed(fields.iter().copied()))
+        }
+    }
 }
 
 /// A multipart body with one image.
@@ -93,7 +110,7 @@ impl BodyFormat {
     /// Fails with 415 for any other content type, or if there is none. A page of another site can
     /// send a body without a type, or with one of the three form types, and the browser does not
     /// make a CORS preflight.
-    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self> {
         let media = json::media_type(headers);
         match media.as_str() {
             "multipart/form-data" => Ok(Self::Multipart),
@@ -111,7 +128,7 @@ pub(crate) struct ImageBody(pub(crate) Bytes);
 impl FromRequest<AppState> for ImageBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &AppState) -> Result<Self> {
         match BodyFormat::of(request.headers())? {
             BodyFormat::Json => {
                 let source: ImageSource = read_json(request, state).await?;
@@ -124,7 +141,7 @@ impl FromRequest<AppState> for ImageBody {
 }
 
 /// Reads the part `image`.
-pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
+pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes> {
     let mut parts = image_parts(request, state, &["image"], 1).await?;
     match parts.pop() {
         Some(part) => part.bytes,
@@ -132,7 +149,7 @@ pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes
     }
 }
 
-pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
+pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes> {
     let (parts, body) = request.into_parts();
     let bytes = body::read(&parts.headers, body, state.config.image_limit, "the image").await?;
     if bytes.is_empty() {
@@ -151,13 +168,13 @@ pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes, Api
 pub(crate) async fn read_json<T: serde::de::DeserializeOwned + Send + 'static>(
     request: Request,
     state: &AppState,
-) -> Result<T, ApiError> {
+) -> Result<T> {
     let (parts, body) = request.into_parts();
     json::parse(body::read(&parts.headers, body, state.config.single_body_limit(), "the body").await?).await
 }
 
 /// Reads two images from a multipart body: `image_a` and `image_b`, or two parts `image`.
-pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<[Bytes; 2], ApiError> {
+pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<[Bytes; 2]> {
     const NAMES: &[&str] = &["image", "image_a", "image_b"];
     let refuse = |name: &str, what: &str| {
         Err(ApiError::new(Code::UnknownPart, format!("the part `{name}` {what}"))
@@ -188,11 +205,7 @@ pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<
     }
 }
 
-pub(crate) async fn pair_of_sources(
-    state: &AppState,
-    a: ImageSource,
-    b: ImageSource,
-) -> Result<[Bytes; 2], ApiError> {
+pub(crate) async fn pair_of_sources(state: &AppState, a: ImageSource, b: ImageSource) -> Result<[Bytes; 2]> {
     let (a, b) = match (a, b) {
         (ImageSource::Url(a), ImageSource::Url(b)) => {
             let mut reservation = state.fetch_memory.take(2).await?;
@@ -208,12 +221,12 @@ pub(crate) async fn pair_of_sources(
 
 /// One image of a batch: its bytes, its problem, or its source.
 pub(crate) enum BatchInput {
-    Part(Result<Bytes, ApiError>),
+    Part(Result<Bytes>),
     Source(ImageSource),
 }
 
 impl BatchInput {
-    pub(crate) async fn bytes(self, state: &AppState) -> Result<Bytes, ApiError> {
+    pub(crate) async fn bytes(self, state: &AppState) -> Result<Bytes> {
         match self {
             Self::Part(bytes) => bytes,
             Self::Source(source) => resolve(state, source).await,
@@ -239,7 +252,7 @@ pub(crate) struct BatchForm {
     image: Vec<Vec<u8>>,
 }
 
-pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<BatchInput>, ApiError> {
+pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<BatchInput>> {
     let limit = state.config.batch_images;
     match BodyFormat::of(request.headers())? {
         BodyFormat::Multipart => {
@@ -275,7 +288,7 @@ async fn image_parts(
     state: &AppState,
     names: &'static [&'static str],
     count: usize,
-) -> Result<Vec<body::Part>, ApiError> {
+) -> Result<Vec<body::Part>> {
     let body_bytes = state.config.parts_limit(count);
     let limits = body::PartLimits { parts: names, count, part_bytes: state.config.image_limit, body_bytes };
     body::read_parts(request, limits).await
@@ -287,20 +300,21 @@ fn missing(name: &str, allowed: &[&str]) -> ApiError {
         .allowed(allowed.iter().copied())
 }
 
-pub(crate) async fn resolve(state: &AppState, source: ImageSource) -> Result<Bytes, ApiError> {
-    resolve_with_url(state, source).await.map(|(bytes, _)| bytes)
+pub(crate) async fn resolve(state: &AppState, source: ImageSource) -> Result<Bytes> {
+    resolve_with_urls(state, source).await.map(|(bytes, _)| bytes)
 }
 
-/// Returns the image bytes of a source. If the image was fetched, it also returns the URL after
-/// redirects.
-pub(crate) async fn resolve_with_url(
+/// Returns the image bytes of a source. If the image was fetched, it also returns the URL of the
+/// source and the URL after redirects.
+pub(crate) async fn resolve_with_urls(
     state: &AppState,
     source: ImageSource,
-) -> Result<(Bytes, Option<String>), ApiError> {
+) -> Result<(Bytes, Option<(String, String)>)> {
     match source {
         ImageSource::Url(ImageByUrl { url }) => {
             let reservation = state.fetch_memory.take(1).await?;
-            fetch(state, &url, reservation).await.map(|(bytes, fetched_from)| (bytes, Some(fetched_from)))
+            let (bytes, fetched_from) = fetch(state, &url, reservation).await?;
+            Ok((bytes, Some((url, fetched_from))))
         }
         ImageSource::Base64(ImageAsBase64 { image_base64: text }) => {
             let limit = state.config.image_limit;
@@ -321,20 +335,10 @@ pub(crate) async fn resolve_with_url(
 /// # Errors
 /// Fails with 422 for a URL that is invalid, forbidden or unreachable, and with 413 for an image
 /// that is too large.
-async fn fetch(
-    state: &AppState,
-    text: &str,
-    reservation: FetchReservation,
-) -> Result<(Bytes, String), ApiError> {
-    let bad = |reason: String| {
-        ApiError::new(Code::BadUrl, format!("url: {reason}"))
-            .field("url")
-            .value(text)
-            .allowed(["an absolute http or https URL"])
-    };
-    let url = url::Url::parse(text.trim()).map_err(|error| bad(error.to_string()))?;
+async fn fetch(state: &AppState, text: &str, reservation: FetchReservation) -> Result<(Bytes, String)> {
+    let url = url::Url::parse(text.trim()).map_err(|error| bad_url(text, error))?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(bad(format!("the scheme `{}` is not allowed", url.scheme())));
+        return Err(bad_url(text, format!("the scheme `{}` is not allowed", url.scheme())));
     }
     let fetched = state
         .services
@@ -348,15 +352,19 @@ async fn fetch(
     Ok((reservation.hold(fetched.body), fetched.url.to_string()))
 }
 
+/// Returns the problem for a text that is not the URL of a file.
+pub(crate) fn bad_url(text: &str, reason: impl std::fmt::Display) -> ApiError {
+    ApiError::of_field(Code::BadUrl, "url", reason).value(text).allowed(["an absolute http or https URL"])
+}
+
 const LENIENT: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
 const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
 const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
 
-pub(super) fn decode_base64(text: &str, limit: usize) -> Result<Bytes, ApiError> {
+pub(super) fn decode_base64(text: &str, limit: usize) -> Result<Bytes> {
     let refuse = |detail: String| {
-        ApiError::new(Code::BadBase64, format!("image_base64: {detail}"))
-            .field("image_base64")
+        ApiError::of_field(Code::BadBase64, "image_base64", detail)
             .allowed(["base64 of an image file", "data:image/…;base64,…"])
     };
     let text = text.trim();
@@ -427,5 +435,7 @@ mod tests {
                 Code::InvalidField
             );
         }
+        let batch = json::parse_here::<BatchBody>(br#"{"images": [{}]}"#).unwrap_err().into_problem();
+        assert_eq!((batch.field.as_deref(), batch.allowed.len()), (Some("images[0]"), 1));
     }
 }

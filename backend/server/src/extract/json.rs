@@ -1,22 +1,18 @@
 //! Parses JSON bodies. Malformed text fails with `bad_json`. Well-formed text with an invalid field
 //! fails with `invalid_field`, which names the field.
 //!
-//! The structure of a text is checked before it is parsed, because the parsed form of many small
-//! values can take many times the memory of the text. The check needs memory only in proportion to
-//! the depth of the text.
-use super::body;
+//! The structure of a text is checked while it is read, because the values of a text can take many
+//! times the memory of the text. The values are then converted to the type of the operation, with
+//! an error type that names the field and what is allowed.
 use super::values::{NO_NUL, NUL};
-use crate::{ApiError, AppState, Code};
+use super::{body, typed};
+use crate::{ApiError, AppState, Code, Result};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
-use serde::Deserialize;
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::error::Category;
-use std::borrow::Cow;
-use std::collections::HashSet;
+use serde_json::{Map, Value};
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// Maximum size of a text that is parsed on the current thread, in bytes. A larger text would block
@@ -29,7 +25,7 @@ pub(crate) struct Json<T>(pub(crate) T);
 impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Json<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &AppState) -> Result<Self> {
         let (parts, body) = request.into_parts();
         if !is_json(&parts.headers) {
             return Err(unsupported(&parts.headers, &["application/json"]));
@@ -71,7 +67,7 @@ pub(crate) async fn read_small_json<T: DeserializeOwned + Send + 'static>(
     request: Request,
     limit: usize,
     time: Duration,
-) -> Result<T, ApiError> {
+) -> Result<T> {
     let (parts, body) = request.into_parts();
     let read = tokio::time::timeout(time, body::read(&parts.headers, body, limit, "the body")).await;
     let too_slow = |_| ApiError::new(Code::Timeout, format!("the JSON body did not arrive within {time:?}"));
@@ -79,7 +75,7 @@ pub(crate) async fn read_small_json<T: DeserializeOwned + Send + 'static>(
 }
 
 /// Parses a JSON text. A long text is parsed on a thread for blocking work.
-pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, ApiError> {
+pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T> {
     if bytes.len() <= MAX_INLINE_BYTES {
         return parse_here(&bytes);
     }
@@ -88,90 +84,48 @@ pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) ->
     parsed.map_err(ApiError::internal)?.map_err(ApiError::of_this_request)
 }
 
-pub(super) fn parse_here<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    check_structure(bytes)?;
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let parsed = serde_path_to_error::deserialize(&mut deserializer).and_then(|value| {
-        // Text after the document is also an error.
-        let root = serde_path_to_error::Track::new().path();
-        deserializer.end().map_err(|error| serde_path_to_error::Error::new(root, error)).map(|()| value)
-    });
-    // serde also accepts an array for a struct and uses its items as the fields. Callers do not
-    // intend that.
-    if parsed.is_ok() && bytes.trim_ascii_start().starts_with(b"[") {
-        let sentence = "invalid type: sequence, expected an object";
-        return Err(ApiError::new(Code::InvalidField, sentence).allowed(["an object"]));
-    }
-    parsed.map_err(|error| {
-        let path = error.path().to_string();
-        let error = error.into_inner();
-        if error.classify() != Category::Data {
-            return ApiError::new(Code::BadJson, format!("the body is not JSON: {error}"));
-        }
-        let message = error.to_string();
-        // The position does not help a caller whose library generated the text.
-        let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(text, _)| text);
-        let field = match path.as_str() {
-            "." => message.split('`').nth(1).unwrap_or_default().to_owned(),
-            path => path.to_owned(),
-        };
-        let detail = if field.is_empty() { message.to_owned() } else { format!("{field}: {message}") };
-        ApiError::new(Code::InvalidField, detail).field(field).allowed(allowed_of(message))
+pub(super) fn parse_here<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
+    typed::read::<T>(read(text)?).map_err(|error| {
+        ApiError::new(Code::InvalidField, error.to_string()).field(error.place).allowed(error.allowed)
     })
 }
 
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
-    text.split('`').skip(1).step_by(2)
-}
-
-/// Returns the allowed values that a message of serde contains: a list of names or a sentence at
-/// its end. They are read from the text, because a `serde_json::Error` has no other form of them.
-/// The received value precedes them and can contain the same words, so the last match is used.
-fn allowed_of(message: &str) -> Vec<String> {
-    let Some((_, expected)) = message.rsplit_once("expected ") else { return Vec::new() };
-    let names: Vec<String> = quoted(expected).map(str::to_owned).collect();
-    if names.is_empty() { vec![expected.to_owned()] } else { names }
-}
-
 /// Maximum number of values in a body, including arrays and objects. No operation needs this number
-/// of values. The parsed form of all values takes at most about one megabyte.
+/// of values. Without their texts, the values take at most a few megabytes.
 pub(super) const MAX_VALUES: usize = 20_000;
 /// Maximum number of characters of a field name that a problem repeats.
 const MAX_NAME_CHARS: usize = 200;
 /// Maximum number of nested objects and arrays.
 pub(super) const MAX_DEPTH: usize = 32;
 
-/// Checks the structure of a text.
+/// Reads a text and checks its structure.
 ///
 /// # Errors
 /// Fails with 422 for a NUL character, for a name that occurs twice in an object, and for too many
-/// values or levels. `field` is set to the position. A text that is not JSON passes, because the
-/// parser reports that error.
-pub(super) fn check_structure(text: &[u8]) -> Result<(), ApiError> {
-    let mut walk = Walk { place: Vec::new(), values: 0, hasher: RandomState::new(), fault: None };
+/// values or levels. `field` is set to the position. Fails with 400 for a text that is not JSON.
+pub(super) fn read(text: &[u8]) -> Result<Value> {
+    let mut walk = Walk { place: Vec::new(), values: 0, fault: None };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    // An error without `fault` means that the text is not JSON.
-    let _ = AnyValue(&mut walk).deserialize(&mut deserializer);
-    walk.fault.map_or(Ok(()), Err)
-}
-
-/// One step of the path to a value.
-enum Step {
-    Field(String),
-    Item(usize),
+    let value = AnyValue(&mut walk).deserialize(&mut deserializer);
+    // Text after the document is also an error.
+    let value = value.and_then(|value| deserializer.end().map(|()| value));
+    value.map_err(|error| {
+        let malformed = || ApiError::new(Code::BadJson, format!("the body is not JSON: {error}"));
+        walk.fault.unwrap_or_else(malformed)
+    })
 }
 
 struct Walk {
-    place: Vec<Step>,
+    /// The steps to the current value: `name`, `.name` or `[index]`.
+    place: Vec<String>,
     values: usize,
-    hasher: RandomState,
     fault: Option<ApiError>,
 }
 
 impl Walk {
     /// Stores the problem and returns an error that ends the walk.
     fn refuse<E: Error>(&mut self, sentence: &str, allowed: String) -> E {
-        let place = self.place();
+        let place = self.place.concat();
         let detail = if place.is_empty() { sentence.to_owned() } else { format!("{place}: {sentence}") };
         self.fault = Some(ApiError::new(Code::InvalidField, detail).field(place).allowed([allowed]));
         E::custom(sentence)
@@ -204,103 +158,83 @@ impl Walk {
             format!("at most {MAX_DEPTH} levels"),
         ))
     }
-
-    fn place(&self) -> String {
-        let mut text = String::new();
-        for step in &self.place {
-            match step {
-                Step::Item(index) => text.push_str(&format!("[{index}]")),
-                Step::Field(name) if text.is_empty() => text.push_str(name),
-                Step::Field(name) => text.push_str(&format!(".{name}")),
-            }
-        }
-        text
-    }
 }
 
-/// Accepts a value of any type, checks it and drops it.
+/// Reads a value of any type and checks it.
 struct AnyValue<'a>(&'a mut Walk);
 
 impl<'de> DeserializeSeed<'de> for AnyValue<'_> {
-    type Value = ();
+    type Value = Value;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         self.0.count()?;
         deserializer.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for AnyValue<'_> {
-    type Value = ();
+    type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any value")
     }
 
-    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
-        Ok(())
+    fn visit_bool<E: Error>(self, flag: bool) -> Result<Value, E> {
+        Ok(flag.into())
     }
 
-    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
-        Ok(())
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Value, E> {
+        Ok(number.into())
     }
 
-    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
-        Ok(())
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
+        Ok(number.into())
     }
 
-    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
-        Ok(())
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
+        Ok(number.into())
     }
 
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        Ok(())
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        self.0.text(text)
+    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
+        self.0.text(text)?;
+        Ok(text.into())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         self.0.descend()?;
-        for index in 0.. {
-            self.0.place.push(Step::Item(index));
-            if items.next_element_seed(AnyValue(self.0))?.is_none() {
-                break;
-            }
+        let mut values = Vec::new();
+        loop {
+            self.0.place.push(format!("[{}]", values.len()));
+            let Some(value) = items.next_element_seed(AnyValue(self.0))? else { break };
+            values.push(value);
             self.0.place.pop();
         }
         self.0.place.pop();
-        Ok(())
+        Ok(values.into())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         self.0.descend()?;
-        // Names can be as long as the body, so only their hashes are kept. Two names with the same
-        // 64-bit hash are treated as equal. The hash key is random.
-        let mut seen = HashSet::new();
-        while let Some(Name(name)) = fields.next_key()? {
-            let is_new = seen.insert(self.0.hasher.hash_one(&*name));
-            let has_nul = name.contains('\0');
-            self.0.place.push(Step::Field(name.chars().take(MAX_NAME_CHARS).collect()));
-            if has_nul {
-                return Err(self.0.refuse(NUL, NO_NUL.to_owned()));
-            }
-            if !is_new {
+        let mut values = Map::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            let dot = if self.0.place.is_empty() { "" } else { "." };
+            self.0.place.push(dot.chars().chain(name.chars().take(MAX_NAME_CHARS)).collect());
+            self.0.text(&name)?;
+            if values.contains_key(&name) {
                 let error = self.0.refuse("the name occurs twice", "each name once".to_owned());
                 self.0.fault = self.0.fault.take().map(|fault| fault.reason("twice"));
                 return Err(error);
             }
-            fields.next_value_seed(AnyValue(self.0))?;
+            values.insert(name, fields.next_value_seed(AnyValue(self.0))?);
             self.0.place.pop();
         }
-        Ok(())
+        Ok(values.into())
     }
 }
-
-/// The name of a field. It is borrowed from the text if it has no escapes.
-#[derive(Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {

@@ -6,11 +6,14 @@ mod cursor;
 pub(crate) mod fuzzing;
 pub(crate) mod image;
 mod json;
+mod typed;
 mod uri;
 mod values;
 
-pub(crate) use body::{discard_rest, drop_unread, limited_upload, upload_error};
+pub(crate) use body::{content_length, discard_rest, drop_unread, limited_upload, upload_error};
 pub(crate) use cursor::List;
 pub(crate) use json::{Json, is_json, media_type, read_small_json, unsupported};
 pub(crate) use uri::{Id, NameOrId, Query, SubjectFace};
-pub(crate) use values::{Bounded, Cosine, DetSize, Fraction, Score, double_option, site, time, uuid};
+pub(crate) use values::{
+    Bounded, Cosine, DetSize, Fraction, Score, double_option, interval, site, time, uuid,
+};

@@ -1,13 +1,11 @@
 //! Reads ids and names from paths, and parses query strings strictly. An unknown, repeated or wrong
 //! parameter is an error that names the parameter, its value and what is allowed.
+use super::typed;
 use super::values::{NO_NUL, NUL};
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
-use serde::de::value::MapDeserializer;
-use serde::de::{self, DeserializeOwned, Deserializer, Expected, IntoDeserializer, Unexpected, Visitor};
-use std::borrow::Cow;
-use std::fmt;
+use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 /// Holds the parameters of a request as a struct with `#[serde(default, deny_unknown_fields)]`.
@@ -17,167 +15,30 @@ pub(crate) struct Query<T>(pub(crate) T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
         parse(parts.uri.query().unwrap_or_default()).map(Self)
     }
 }
 
-pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
+pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T> {
     let pairs: Vec<_> = url::form_urlencoded::parse(query.as_bytes()).collect();
     if let Some((key, _)) = pairs.iter().find(|(key, text)| key.contains('\0') || text.contains('\0')) {
         return Err(ApiError::new(Code::BadQuery, format!("{key}: {NUL}"))
             .field(key.as_ref())
             .allowed([NO_NUL]));
     }
-    let map = pairs.iter().map(|(key, text)| (key.as_ref(), Text { key, text }));
-    T::deserialize(MapDeserializer::<_, QueryError>::new(map)).map_err(|error| error.into_problem(&pairs))
-}
-
-/// One value with its key, so that an error can name the key.
-struct Text<'a> {
-    key: &'a str,
-    text: &'a str,
-}
-
-/// An error of serde, with the parameter that it concerns and what is allowed.
-#[derive(Debug)]
-struct QueryError {
-    key: Option<String>,
-    message: String,
-    allowed: Vec<String>,
-}
-
-impl QueryError {
-    /// Returns an error whose message names the parameter. serde calls parameters fields.
-    fn of_field(key: &str, error: &de::value::Error, allowed: &[&str]) -> Self {
-        Self {
-            key: Some(key.to_owned()),
-            message: error.to_string().replacen("field", "parameter", 1),
-            allowed: allowed.iter().copied().map(str::to_owned).collect(),
+    typed::read_texts::<T>(&pairs).map_err(|error| {
+        let key = &error.place;
+        // serde calls parameters fields.
+        let renamed = error.is_about_name.then(|| error.message.replacen("field", "parameter", 1));
+        let problem = ApiError::new(Code::BadQuery, renamed.unwrap_or_else(|| error.to_string()))
+            .field(key)
+            .allowed(error.allowed.iter().map(String::as_str));
+        match pairs.iter().rev().find(|(name, _)| name == key) {
+            Some((_, value)) => problem.value(value),
+            None => problem,
         }
-    }
-
-    /// Names the parameter of an invalid value.
-    fn with_key(self, key: &str) -> Self {
-        match self.key {
-            Some(_) => self,
-            None => Self { key: Some(key.to_owned()), message: format!("{key}: {}", self.message), ..self },
-        }
-    }
-
-    fn into_problem(self, pairs: &[(Cow<'_, str>, Cow<'_, str>)]) -> ApiError {
-        let key = self.key.unwrap_or_default();
-        let error = ApiError::new(Code::BadQuery, self.message).field(&key).allowed(self.allowed);
-        match pairs.iter().rev().find(|(name, _)| *name == key) {
-            Some((_, value)) => error.value(value),
-            None => error,
-        }
-    }
-}
-
-impl fmt::Display for QueryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for QueryError {}
-
-/// Keeps what serde's own error type would only write into its message.
-impl de::Error for QueryError {
-    fn custom<T: fmt::Display>(message: T) -> Self {
-        Self { key: None, message: message.to_string(), allowed: Vec::new() }
-    }
-
-    fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        let message = de::value::Error::invalid_type(unexpected, expected);
-        Self { allowed: vec![expected.to_string()], ..Self::custom(message) }
-    }
-
-    fn invalid_value(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        let message = de::value::Error::invalid_value(unexpected, expected);
-        Self { allowed: vec![expected.to_string()], ..Self::custom(message) }
-    }
-
-    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        let message = de::value::Error::unknown_variant(variant, expected);
-        let allowed = expected.iter().copied().map(str::to_owned).collect();
-        Self { allowed, ..Self::custom(message) }
-    }
-
-    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
-        Self::of_field(field, &de::value::Error::unknown_field(field, expected), expected)
-    }
-
-    fn missing_field(field: &'static str) -> Self {
-        Self::of_field(field, &de::value::Error::missing_field(field), &[])
-    }
-
-    fn duplicate_field(field: &'static str) -> Self {
-        Self::of_field(field, &de::value::Error::duplicate_field(field), &[])
-    }
-}
-
-macro_rules! parsed {
-    ($($method:ident $visit:ident $type:ty),*) => { $(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, QueryError> {
-            match self.text.parse::<$type>() {
-                Ok(value) => visitor.$visit(value),
-                Err(_) => Err(de::Error::invalid_value(Unexpected::Str(self.text), &visitor)),
-            }
-            .map_err(|error: QueryError| error.with_key(self.key))
-        }
-    )* };
-}
-
-impl<'de> Deserializer<'de> for Text<'_> {
-    type Error = QueryError;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, QueryError> {
-        visitor.visit_str(self.text).map_err(|error: QueryError| error.with_key(self.key))
-    }
-
-    parsed! {
-        deserialize_bool visit_bool bool, deserialize_i64 visit_i64 i64, deserialize_u64 visit_u64 u64,
-        deserialize_i32 visit_i32 i32, deserialize_u32 visit_u32 u32, deserialize_f32 visit_f32 f32,
-        deserialize_f64 visit_f64 f64
-    }
-
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, QueryError> {
-        visitor.visit_some(self)
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, QueryError> {
-        visitor.visit_newtype_struct(self)
-    }
-
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        _: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, QueryError> {
-        visitor
-            .visit_enum(self.text.into_deserializer())
-            .map_err(|error: QueryError| error.with_key(self.key))
-    }
-
-    serde::forward_to_deserialize_any! {
-        i8 i16 i128 u8 u16 u128 char str string bytes byte_buf unit unit_struct seq tuple tuple_struct map struct
-        identifier ignored_any
-    }
-}
-
-impl<'de> IntoDeserializer<'de, QueryError> for Text<'_> {
-    type Deserializer = Self;
-
-    fn into_deserializer(self) -> Self {
-        self
-    }
+    })
 }
 
 /// The `{id}` of a path that accepts a name or an id.
@@ -190,7 +51,7 @@ pub(crate) enum NameOrId {
 impl<S: Send + Sync> FromRequestParts<S> for NameOrId {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let text = match Path::<String>::from_request_parts(parts, state).await {
             Ok(Path(text)) if !text.contains('\0') => text,
             // Invalid UTF-8 and NUL cannot be part of a name. The empty name matches nothing.
@@ -206,7 +67,7 @@ pub(crate) struct Id(pub(crate) Uuid);
 impl<S: Send + Sync> FromRequestParts<S> for Id {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         match Path::<String>::from_request_parts(parts, state).await {
             Ok(Path(text)) => Uuid::parse_str(&text).map(Self).map_err(|_| not_a_uuid("id", &text)),
             Err(_) => Err(not_a_uuid("id", last_part(parts))),
@@ -224,7 +85,7 @@ pub(crate) struct SubjectFace {
 impl<S: Send + Sync> FromRequestParts<S> for SubjectFace {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let Ok(Path((id, face_id))) = Path::<(String, String)>::from_request_parts(parts, state).await else {
             return Err(not_a_uuid("face_id", last_part(parts)));
         };
@@ -235,10 +96,7 @@ impl<S: Send + Sync> FromRequestParts<S> for SubjectFace {
 
 /// Returns the problem for an id that is not a UUID.
 fn not_a_uuid(field: &str, text: &str) -> ApiError {
-    ApiError::new(Code::BadId, format!("{field}: `{text}` is not a UUID"))
-        .field(field)
-        .value(text)
-        .allowed(["a UUID"])
+    ApiError::of_field(Code::BadId, field, format!("`{text}` is not a UUID")).value(text).allowed(["a UUID"])
 }
 
 /// Returns the last part of the raw path. It is used if the percent-encoding is not valid UTF-8.

@@ -1,11 +1,14 @@
 //! Contains the value types of query strings and JSON bodies: numbers with a range, times and
 //! UUIDs.
+use pipeline::Interval;
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+use serde_json::Value;
 use std::fmt;
 use store::index::scope::Site;
 use time::format_description::well_known;
 use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;
+
 /// Message for a NUL character, which Postgres cannot store. Extractors reject it, so that no
 /// operation has to check for it.
 pub(super) const NUL: &str = "it contains a NUL character";
@@ -27,27 +30,32 @@ impl<const MIN: i64, const MAX: i64> Bounded<MIN, MAX> {
 
 impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Bounded<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_i64(Whole {
+        deserializer.deserialize_i64(Number {
             expected: |f| write!(f, "a whole number from {MIN} to {MAX}"),
-            accept: |value| (MIN..=MAX).contains(&value).then_some(Self(value)),
+            // JSON Schema treats 3.0 as a whole number, and some languages write whole numbers this
+            // way.
+            accept: |value| {
+                let fits = value.fract() == 0.0 && (MIN as f64..=MAX as f64).contains(&value);
+                fits.then_some(Self(value as i64))
+            },
         })
     }
 }
 
-/// Reads a whole number. JSON Schema treats 3.0 as a whole number, and some languages write whole
-/// numbers this way.
-struct Whole<T> {
+/// Reads a number. The limits of all numbers are far below those of the whole numbers that `f64`
+/// represents exactly.
+struct Number<T> {
     expected: fn(&mut fmt::Formatter<'_>) -> fmt::Result,
-    accept: fn(i64) -> Option<T>,
+    accept: fn(f64) -> Option<T>,
 }
 
-impl<T> Whole<T> {
-    fn read<E: Error>(self, value: Option<i64>, given: Unexpected<'_>) -> Result<T, E> {
-        value.and_then(self.accept).ok_or_else(|| E::invalid_value(given, &self))
+impl<T> Number<T> {
+    fn read<E: Error>(self, value: f64, given: Unexpected<'_>) -> Result<T, E> {
+        (self.accept)(value).ok_or_else(|| E::invalid_value(given, &self))
     }
 }
 
-impl<T> Visitor<'_> for Whole<T> {
+impl<T> Visitor<'_> for Number<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -55,16 +63,15 @@ impl<T> Visitor<'_> for Whole<T> {
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
-        self.read(Some(value), Unexpected::Signed(value))
+        self.read(value as f64, Unexpected::Signed(value))
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<T, E> {
-        self.read(i64::try_from(value).ok(), Unexpected::Unsigned(value))
+        self.read(value as f64, Unexpected::Unsigned(value))
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<T, E> {
-        let exact = value.fract() == 0.0 && value.abs() < i64::MAX as f64;
-        self.read(exact.then_some(value as i64), Unexpected::Float(value))
+        self.read(value, Unexpected::Float(value))
     }
 }
 
@@ -82,32 +89,11 @@ macro_rules! ranged {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct Number;
-                impl Visitor<'_> for Number {
-                    type Value = f64;
-
-                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str($text)
-                    }
-
-                    fn visit_f64<E: Error>(self, value: f64) -> Result<f64, E> {
-                        // NaN is outside every range.
-                        if ($min..=$max).contains(&value) {
-                            Ok(value)
-                        } else {
-                            Err(E::invalid_value(Unexpected::Float(value), &self))
-                        }
-                    }
-
-                    fn visit_i64<E: Error>(self, value: i64) -> Result<f64, E> {
-                        self.visit_f64(value as f64)
-                    }
-
-                    fn visit_u64<E: Error>(self, value: u64) -> Result<f64, E> {
-                        self.visit_f64(value as f64)
-                    }
-                }
-                deserializer.deserialize_f64(Number).map(|value| Self(value as f32))
+                deserializer.deserialize_f64(Number {
+                    expected: |f| f.write_str($text),
+                    // NaN is outside every range.
+                    accept: |value| ($min..=$max).contains(&value).then_some(Self(value as f32)),
+                })
             }
         }
     };
@@ -133,11 +119,10 @@ pub(crate) struct DetSize(pub(crate) u32);
 
 impl<'de> Deserialize<'de> for DetSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_i64(Whole {
+        deserializer.deserialize_i64(Number {
             expected: |f| f.write_str("a multiple of 32 from 64 to 2048"),
             accept: |value| {
-                let side = u32::try_from(value).ok()?;
-                (side % 32 == 0 && (64..=2048).contains(&side)).then_some(Self(side))
+                (value % 32.0 == 0.0 && (64.0..=2048.0).contains(&value)).then_some(Self(value as u32))
             },
         })
     }
@@ -165,6 +150,13 @@ pub(crate) fn site<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     optional_text(deserializer, EXPECTED, |text| Site::parse(text).ok())
 }
 
+/// Deserializes the optional time between two runs of a crawl.
+pub(crate) fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Interval>, D::Error> {
+    const EXPECTED: &str =
+        "a whole number followed by m, h, d or w (minutes, hours, days, weeks), from 5m to 366d";
+    optional_text(deserializer, EXPECTED, |text| text.parse().ok())
+}
+
 pub(crate) fn uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
     optional_text(deserializer, "a UUID", |text| Uuid::parse_str(text).ok())
 }
@@ -176,35 +168,9 @@ fn optional_text<'de, T, D: Deserializer<'de>>(
     expected: &'static str,
     parse: fn(&str) -> Option<T>,
 ) -> Result<Option<T>, D::Error> {
-    struct Text<T> {
-        expected: &'static str,
-        parse: fn(&str) -> Option<T>,
-    }
-    impl<'de, T> Visitor<'de> for Text<T> {
-        type Value = Option<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(self.expected)
-        }
-
-        fn visit_none<E: Error>(self) -> Result<Option<T>, E> {
-            Ok(None)
-        }
-
-        fn visit_unit<E: Error>(self) -> Result<Option<T>, E> {
-            Ok(None)
-        }
-
-        fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<T>, D::Error> {
-            deserializer.deserialize_str(self)
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<Option<T>, E> {
-            match (self.parse)(text) {
-                Some(value) => Ok(Some(value)),
-                None => Err(E::invalid_value(Unexpected::Str(text), &self)),
-            }
-        }
-    }
-    deserializer.deserialize_option(Text { expected, parse })
+    let Some(value) = Option::<Value>::deserialize(deserializer)? else { return Ok(None) };
+    value.as_str().and_then(parse).map(Some).ok_or_else(|| match value.as_str() {
+        Some(text) => Error::invalid_value(Unexpected::Str(text), &expected),
+        None => Error::invalid_type(Unexpected::Other(&value.to_string()), &expected),
+    })
 }

@@ -6,7 +6,7 @@ use crate::extract::drop_unread;
 use crate::hosts::{Authority, Origin};
 use crate::operation::{Access, Operations};
 use crate::request::Peer;
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, Method, Uri, header};
 use axum::middleware::Next;
@@ -30,7 +30,7 @@ pub(crate) async fn check_host(State(api): State<Api>, request: Request, next: N
     }
 }
 
-fn check(config: &Config, operations: &Operations, request: &Request) -> Result<(), ApiError> {
+fn check(config: &Config, operations: &Operations, request: &Request) -> Result<()> {
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
     if config.auth != Auth::None {
         return Ok(());
@@ -48,7 +48,7 @@ fn check(config: &Config, operations: &Operations, request: &Request) -> Result<
 
 /// Returns the host that a request names. The `Host` header must occur exactly once. If the request
 /// target also contains a host, that host must be allowed as well.
-fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority, ApiError> {
+fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority> {
     let mut named = headers.get_all(header::HOST).iter();
     let (first, second) = (named.next(), named.next());
     let text = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -78,7 +78,7 @@ fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority, Ap
 
 /// Checks the origin of a change. Browsers send `Origin` with every request that may change
 /// something, and most also send `Sec-Fetch-Site`. A page can set neither of these headers.
-fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Result<(), ApiError> {
+fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Result<()> {
     let refuse = |name: &HeaderName, value: &str| {
         let sentence =
             "pages of other sites must not send changes; the operator can allow an origin with ALLOW_ORIGINS";
@@ -142,7 +142,7 @@ pub(crate) async fn authenticate(State(api): State<Api>, mut request: Request, n
     response
 }
 
-async fn admit(api: &Api, request: &mut Request) -> Result<Caller, ApiError> {
+async fn admit(api: &Api, request: &mut Request) -> Result<Caller> {
     let store = &api.state.services.store;
     let operation = api.operations.of(request).ok_or_else(|| {
         let (method, path) = (request.method(), request.uri().path());

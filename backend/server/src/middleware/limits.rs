@@ -8,10 +8,10 @@ use crate::admission::{BodyReservation, ResponseReservation};
 use crate::extract::{discard_rest, drop_unread, is_json, unsupported};
 use crate::operation::{Access, Operations};
 use crate::request::{self, with_deadline};
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
@@ -132,9 +132,10 @@ pub(crate) async fn reserve_body(State(api): State<Api>, request: Request, next:
 
 /// Rejects a body without a content type, which determines how a body is read. A page of another
 /// site can send a body without a content type and without a CORS preflight.
-fn check_type(operations: &Operations, request: &Request) -> Result<(), ApiError> {
+fn check_type(operations: &Operations, request: &Request) -> Result<()> {
     let reads_one = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
-    if !reads_one || request.body().is_end_stream() || has_type(request.headers()) {
+    let has_type = request.headers().get(header::CONTENT_TYPE).is_some_and(|value| !value.is_empty());
+    if !reads_one || request.body().is_end_stream() || has_type {
         return Ok(());
     }
     let media = operations.of(request).map_or(&[][..], |operation| &operation.media);
@@ -145,7 +146,7 @@ fn check_type(operations: &Operations, request: &Request) -> Result<(), ApiError
 
 /// Rejects a compressed body. The limits of bodies count the bytes that arrive, so they would not
 /// limit the memory for a decompressed body.
-fn check_encoding(request: &Request) -> Result<(), ApiError> {
+fn check_encoding(request: &Request) -> Result<()> {
     const ALLOWED: &str = "identity";
     let header = header::CONTENT_ENCODING;
     let mut encodings = request.headers().get_all(&header).iter();
@@ -162,10 +163,6 @@ fn check_encoding(request: &Request) -> Result<(), ApiError> {
         .field(header.as_str())
         .value(other)
         .allowed([ALLOWED]))
-}
-
-fn has_type(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|value| !value.is_empty())
 }
 
 /// Returns the time until which a body may wait for memory: half of the request's remaining time.

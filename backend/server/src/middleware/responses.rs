@@ -1,5 +1,6 @@
 //! The layers that complete every response: the request id, the log line and the metrics, security
 //! headers, and a problem document instead of a panic. CORS headers are set by the router.
+use crate::telemetry::Counted;
 use crate::{ApiError, request};
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue, Method, header};
@@ -34,23 +35,6 @@ fn is_sane(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':'))
 }
 
-/// Counts a request in flight. Dropping it decrements the gauge, even if the caller has
-/// disconnected.
-struct InFlight;
-
-impl InFlight {
-    fn enter() -> Self {
-        metrics::gauge!("facecrawl_http_requests_in_flight").increment(1.0);
-        Self
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        metrics::gauge!("facecrawl_http_requests_in_flight").decrement(1.0);
-    }
-}
-
 /// Records one request. The labels are the route's template and a known method, so callers cannot
 /// cause new time series.
 pub(crate) async fn observe(request: Request, next: Next) -> Response {
@@ -66,7 +50,8 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
         route,
         key_id = tracing::field::Empty
     );
-    let in_flight = InFlight::enter();
+    // Dropped even if the caller has disconnected.
+    let in_flight = Counted::by(metrics::gauge!("facecrawl_http_requests_in_flight"));
     let start = Instant::now();
     let response = next.run(request).instrument(span.clone()).await;
     drop(in_flight);

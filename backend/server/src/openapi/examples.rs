@@ -31,8 +31,14 @@ pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
         if let Some(RefOr::T(body)) = &mut operation.request_body {
             let takes_video = body.content.keys().any(|content_type| content_type.starts_with("video/"));
             if takes_video {
-                let files = body.content.iter_mut().filter(|(kind, _)| *kind != "application/json");
-                files.for_each(|(_, content)| show_video(content));
+                // The service has no file of a video.
+                for (kind, content) in &mut body.content {
+                    if kind != "application/json"
+                        && let RefOr::T(content) = content
+                    {
+                        content.example = Some(json!("the bytes of film.mp4"));
+                    }
+                }
             }
             fill(body.content.iter_mut(), &schemas);
         }
@@ -65,13 +71,6 @@ fn fill<'a>(content: impl Iterator<Item = (&'a String, &'a mut RefOr<Content>)>,
             continue;
         }
         content.example = schemas.example(&json!(content.schema), "").ok();
-    }
-}
-
-/// Adds the example of a video, which the service has no file of.
-fn show_video(content: &mut RefOr<Content>) {
-    if let RefOr::T(content) = content {
-        content.example = Some(json!("the bytes of film.mp4"));
     }
 }
 

@@ -154,7 +154,6 @@ const SOMETIMES_CHALLENGE: &str = "www-authenticate-where-keys";
 
 /// Returns every header of the document under its name among the components.
 fn shared() -> Vec<(String, RefOr<Header>)> {
-    let text = || Object::with_type(Type::String);
     let seconds = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).build();
     let id = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[A-Za-z0-9._:-]{1,128}$")).build();
     let scale = ObjectBuilder::new().schema_type(Type::Number).minimum(Some(1)).maximum(Some(4)).build();
@@ -174,45 +173,34 @@ fn shared() -> Vec<(String, RefOr<Header>)> {
             "Seconds to wait before the next attempt; only with `database_unavailable`, and not if the change may already have been made (`outcome_unknown`)",
             5,
         ),
-        header(
+        text(
             "www-authenticate",
-            text(),
             true,
             "The required kind of key, and what was wrong with the key in the request (RFC 6750)",
             "Bearer realm=\"facecrawl\"",
         ),
-        header(
+        text(
             SOMETIMES_CHALLENGE,
-            text(),
             false,
             "The scope that the key lacks (RFC 6750); only with `scope_missing`",
             "Bearer realm=\"facecrawl\", error=\"insufficient_scope\", scope=\"erase\"",
         ),
-        header(
+        text(
             "ratelimit",
-            text(),
             false,
             "Remaining requests of the key, and the seconds until its full limit is available again; only for a key with a limit",
             "\"key\";r=117;t=2",
         ),
-        header(
+        text(
             "ratelimit-policy",
-            text(),
             false,
             "The limit of the key and its window in seconds; only for a key with a limit",
             "\"key\";q=120;w=60",
         ),
-        header("etag", text(), true, "Entity tag of the file, for `If-None-Match`", "\"5f2c1a.jpg\""),
-        header(
-            "vary",
-            text(),
-            true,
-            "The request header that determined the format of the response",
-            "accept",
-        ),
-        header(
+        text("etag", true, "Entity tag of the file, for `If-None-Match`", "\"5f2c1a.jpg\""),
+        text("vary", true, "The request header that determined the format of the response", "accept"),
+        text(
             "content-disposition",
-            text(),
             true,
             "The suggested file name",
             "attachment; filename=\"crawl-0198f1c2-7d10-7000-8000-4a6f1f6e2b01.csv\"",
@@ -224,14 +212,18 @@ fn shared() -> Vec<(String, RefOr<Header>)> {
             "Scale of the enhanced image relative to the image in the request",
             2.5,
         ),
-        header(
+        text(
             "location",
-            text(),
             true,
             "The path of the created resource",
             "/crawls/0198f1c2-7d10-7000-8000-4a6f1f6e2b01",
         ),
     ]
+}
+
+/// Describes a header whose value is a text.
+fn text(name: &str, always: bool, description: &str, example: impl Into<Value>) -> (String, RefOr<Header>) {
+    header(name, Object::with_type(Type::String), always, description, example)
 }
 
 /// Describes a header. `always` states whether every response that declares the header contains it.

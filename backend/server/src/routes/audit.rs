@@ -2,7 +2,7 @@
 use crate::auth::Caller;
 use crate::extract::{Bounded, List, Query, time, uuid};
 use crate::operation::Routes;
-use crate::{ApiError, Code, Scope, Spec};
+use crate::{ApiError, Code, Result, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -119,7 +119,7 @@ const SPEC: Spec = Spec::needs(Scope::Admin);
     params(ListParams),
     responses((status = 200, description = "A page of records, newest first", body = AuditList)),
 )]
-async fn list_audit(caller: Caller, Query(params): Query<ListParams>) -> Result<Json<AuditList>, ApiError> {
+async fn list_audit(caller: Caller, Query(params): Query<ListParams>) -> Result<Json<AuditList>> {
     let action = params.action.as_deref().map(action).transpose()?;
     let collection_id = match &params.collection {
         Some(name) => Some(caller.store().collections().get(name).await?.id),
@@ -140,7 +140,7 @@ async fn list_audit(caller: Caller, Query(params): Query<ListParams>) -> Result<
     Ok(Json(AuditList { records: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }
 
-fn action(name: &str) -> Result<Action, ApiError> {
+fn action(name: &str) -> Result<Action> {
     Action::parse(name).ok_or_else(|| {
         ApiError::new(Code::BadQuery, "action: the value is not an action of the audit log")
             .field("action")

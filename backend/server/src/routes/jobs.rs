@@ -1,9 +1,8 @@
 //! Operations on jobs of the queue, for operators.
 use crate::extract::{Bounded, Id, List, Query, uuid};
 use crate::operation::Routes;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use queue::{JobRow, JobState, KindReport};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -103,7 +102,7 @@ impl From<JobRow> for JobView {
         (status = 404, description = "The job does not exist. Ended jobs are kept for a day, discarded jobs until they are retried"),
     ),
 )]
-async fn get_job(State(state): State<AppState>, Id(id): Id) -> Result<Json<JobView>, ApiError> {
+async fn get_job(state: AppState, Id(id): Id) -> Result<Json<JobView>> {
     Ok(Json(state.services.queue.jobs().get(id).await?.into()))
 }
 
@@ -170,10 +169,7 @@ struct JobList {
     params(ListParams),
     responses((status = 200, description = "A page of jobs, newest first", body = JobList)),
 )]
-async fn list_jobs(
-    State(state): State<AppState>,
-    Query(params): Query<ListParams>,
-) -> Result<Json<JobList>, ApiError> {
+async fn list_jobs(state: AppState, Query(params): Query<ListParams>) -> Result<Json<JobList>> {
     let limit = params.limit.map_or(50, Bounded::get);
     let wanted = params.state.unwrap_or(StateFilter::Discarded).state();
     let list = List::of("jobs", (wanted, &params.kind, params.crawl_id));
@@ -200,7 +196,7 @@ const RETRY: Spec = Spec::needs(Scope::System).problems(&[&[Code::Conflict]]);
         (status = 409, description = "The crawl of the job has ended, so the job would have no effect"),
     ),
 )]
-async fn retry_job(State(state): State<AppState>, Id(id): Id) -> Result<Json<JobView>, ApiError> {
+async fn retry_job(state: AppState, Id(id): Id) -> Result<Json<JobView>> {
     Ok(Json(state.services.crawls.retry(id).await?.into()))
 }
 
@@ -259,10 +255,7 @@ struct JobStats {
     params(StatsParams),
     responses((status = 200, description = "The counts of every kind of job", body = JobStats)),
 )]
-async fn get_job_stats(
-    State(state): State<AppState>,
-    Query(params): Query<StatsParams>,
-) -> Result<Json<JobStats>, ApiError> {
+async fn get_job_stats(state: AppState, Query(params): Query<StatsParams>) -> Result<Json<JobStats>> {
     let seconds = params.window_seconds.map_or(60, Bounded::get).unsigned_abs();
     let report = state.services.queue.jobs().report(Duration::from_secs(seconds)).await?;
     let rate = |count: i64| count as f64 / seconds as f64;

@@ -3,7 +3,7 @@ use crate::auth::{Caller, insufficient};
 use crate::extract::{Bounded, Id, Json as JsonBody, List, Query, time};
 use crate::operation::{Access, Routes, Spec};
 use crate::routes::shared::values::ShortText;
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -105,7 +105,7 @@ impl From<ApiKey> for KeyView {
 ///
 /// # Errors
 /// Fails with 409 if the service requires no keys.
-fn calling_key(caller: &Caller) -> Result<&ApiKey, ApiError> {
+fn calling_key(caller: &Caller) -> Result<&ApiKey> {
     caller.key().ok_or_else(|| {
         let sentence = "this service runs with AUTH=none, so keys cannot be changed over HTTP; use `facecrawl keys` on the host of the service";
         ApiError::new(Code::Conflict, sentence).allowed(["facecrawl keys create", "facecrawl keys revoke", "AUTH=keys"])
@@ -166,7 +166,7 @@ const LIST: Spec = Spec::needs(Scope::Keys);
     params(ListParams),
     responses((status = 200, description = "A page of keys, newest first", body = KeyList)),
 )]
-async fn list_keys(caller: Caller, Query(params): Query<ListParams>) -> Result<Json<KeyList>, ApiError> {
+async fn list_keys(caller: Caller, Query(params): Query<ListParams>) -> Result<Json<KeyList>> {
     let limit = params.limit.map_or(50, Bounded::get);
     let list = List::of("keys", ());
     let before = list.after(params.cursor.as_deref())?;
@@ -230,7 +230,7 @@ const CREATE: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Conflict, Code:
 async fn create_key(
     caller: Caller,
     JsonBody(body): JsonBody<CreateKey>,
-) -> Result<(StatusCode, Json<CreatedKey>), ApiError> {
+) -> Result<(StatusCode, Json<CreatedKey>)> {
     let by = calling_key(&caller)?;
     let store = caller.store();
     let mut scopes = body.scopes;
@@ -262,7 +262,7 @@ async fn create_key(
 
 /// Rejects a key that allows more than the calling key: another scope, another collection, a higher
 /// rate or a later expiry.
-fn check_power(by: &ApiKey, new: &NewKey) -> Result<(), ApiError> {
+fn check_power(by: &ApiKey, new: &NewKey) -> Result<()> {
     let refuse = |field: &str, sentence: String| insufficient(Scope::Keys, sentence).field(field);
     if let Some(scope) = new.scopes.iter().find(|scope| !by.allows(**scope)) {
         let sentence = format!("scopes: the calling key does not have the scope {scope} and cannot grant it");
@@ -314,12 +314,6 @@ struct RevokedKey {
     descendants_working: usize,
 }
 
-impl From<Revocation> for RevokedKey {
-    fn from(Revocation { key, descendants, working }: Revocation) -> Self {
-        Self { key: key.into(), descendants_revoked: descendants.len(), descendants_working: working }
-    }
-}
-
 const REVOKE: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Conflict]]);
 
 /// Revoke a key permanently.
@@ -339,7 +333,7 @@ async fn revoke_key(
     caller: Caller,
     Id(id): Id,
     Query(params): Query<RevokeParams>,
-) -> Result<Json<RevokedKey>, ApiError> {
+) -> Result<Json<RevokedKey>> {
     calling_key(&caller)?;
     let store = caller.store();
     let ended = retried("revoke_key", || async {
@@ -352,5 +346,10 @@ async fn revoke_key(
         Ok::<_, ApiError>(ended)
     })
     .await?;
-    Ok(Json(ended.into()))
+    let Revocation { key, descendants, working } = ended;
+    Ok(Json(RevokedKey {
+        key: key.into(),
+        descendants_revoked: descendants.len(),
+        descendants_working: working,
+    }))
 }

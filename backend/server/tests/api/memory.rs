@@ -1,6 +1,7 @@
 //! Tests the memory limits of request bodies, of images that are fetched for callers, and of
 //! decoded images.
 use crate::support::images::drawn;
+use crate::support::site::Site;
 use crate::support::{App, Json, Models, Options, elsewhere, ok, problem};
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
@@ -226,7 +227,7 @@ async fn chunked_body_is_counted_by_received_bytes() {
 async fn fetched_images_have_separate_budget() {
     let config = Config { body_budget: BUDGET, image_limit: 600 << 10, ..Config::default() };
     let app = spawn(4, config, false).await;
-    let site = crate::support::site::Site::with(&[]).await;
+    let site = Site::with(&[]).await;
     let image = |path: &str| json!({"url": format!("{}{path}", site.url)});
     let (client, url) = (app.client.clone(), format!("{}/faces/detect", app.url));
     let held = image("/held.jpg");
@@ -320,17 +321,13 @@ async fn multi_image_requests_need_memory_for_one_image() {
     until(&app, "bytes", PIXELS, 0).await;
 }
 
-/// Starts a site with two images and returns its URL.
-async fn site() -> String {
+/// Starts a site with two images.
+async fn site() -> Site {
     let file = |height| {
         let bytes = drawn(SIDE, height);
         get(move || async move { ([(CONTENT_TYPE, "image/png")], bytes) })
     };
-    let router = Router::new().route("/a.png", file(SIDE)).route("/b.png", file(SIDE - 1));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-    url
+    Site::of(Router::new().route("/a.png", file(SIDE)).route("/b.png", file(SIDE - 1))).await
 }
 
 #[testing::test]
@@ -342,7 +339,7 @@ async fn crawl_leaves_memory_for_callers_and_continues_later() {
     let collection = store.collections().get("default").await.unwrap().id;
     let mut erasing = store.begin().await.unwrap();
     store.suppressions().lock(erasing.conn(), collection, true).await.unwrap();
-    let seeds = [format!("{site}/a.png"), format!("{site}/b.png")];
+    let seeds = ["/a.png", "/b.png"].map(|path| format!("{}{path}", site.url));
     let crawl = json!({"seeds": seeds, "delay_ms": 0, "dedupe": "exact"});
     let crawl = app.create("/crawls", &crawl).await;
     // Background work may use three quarters of the budget, which is one and a half images.

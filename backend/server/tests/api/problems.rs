@@ -145,7 +145,7 @@ fn error_codes_are_unique_and_have_error_status() {
     }
 }
 
-/// Maximum number of values in a body, including arrays and objects (`extract::structure`).
+/// Maximum number of values in a body, including arrays and objects (`extract::json`).
 const VALUES: usize = 20_000;
 
 async fn spawn() -> App {

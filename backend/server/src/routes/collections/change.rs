@@ -2,12 +2,13 @@
 use super::view::{CollectionView, find};
 use crate::auth::{Caller, insufficient};
 use crate::extract::{Bounded, Cosine, Json as JsonBody, NameOrId, Query, double_option};
-use crate::routes::shared::analysis::ProfileParam;
-use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, preview};
+use crate::routes::shared::analysis::{ProfileParam, profile_name};
+use crate::routes::shared::deletion::{
+    DeletionParams, DeletionPreview, RequestedDeletion, carry_out, preview,
+};
 use crate::routes::shared::values::{check_name, located};
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use pipeline::jobs::erase_collection;
@@ -41,17 +42,6 @@ pub(crate) struct CreateCollection {
     retention_days: Option<Bounded<1, 36500>>,
 }
 
-/// Returns the name of a profile in the database.
-fn profile_name(profile: vision::Profile) -> String {
-    match profile {
-        vision::Profile::Off => "off",
-        vision::Profile::Standard => "standard",
-        vision::Profile::Strict => "strict",
-    }
-    .to_owned()
-}
-
-/// Converts a retention in days to the type of the database.
 fn days(value: Bounded<1, 36500>) -> i32 {
     i32::try_from(value.get()).unwrap_or(i32::MAX)
 }
@@ -72,7 +62,7 @@ pub(super) const CREATE: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Con
 pub(super) async fn create_collection(
     caller: Caller,
     JsonBody(body): JsonBody<CreateCollection>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     if caller.bound_to().is_some() {
         // The request is rejected even if the name is free, so that a tenant cannot find out which
         // names others use.
@@ -83,7 +73,7 @@ pub(super) async fn create_collection(
     }
     check_name("name", &body.name)?;
     let settings = CollectionSettings {
-        quality_profile: body.quality_profile.map(profile_name),
+        quality_profile: body.quality_profile.map(profile_name).map(str::to_owned),
         match_threshold: body.match_threshold.map(Cosine::get),
         retention_days: body.retention_days.map(days),
     };
@@ -151,12 +141,12 @@ pub(super) const UPDATE: Spec =
     ),
 )]
 pub(super) async fn update_collection(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     which: NameOrId,
     Query(params): Query<DeletionParams>,
     JsonBody(body): JsonBody<UpdateCollection>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     if let Some(name) = &body.name {
         check_name("name", name)?;
     }
@@ -168,7 +158,9 @@ pub(super) async fn update_collection(
         return Err(insufficient(Scope::Admin, sentence));
     }
     let settings = CollectionSettings {
-        quality_profile: body.quality_profile.map_or(old.quality_profile, |new| new.map(profile_name)),
+        quality_profile: body
+            .quality_profile
+            .map_or(old.quality_profile, |new| new.map(|new| profile_name(new).to_owned())),
         match_threshold: body.match_threshold.map_or(old.match_threshold, |new| new.map(Cosine::get)),
         retention_days: body.retention_days.map_or(old.retention_days, |new| new.map(days)),
     };
@@ -180,8 +172,7 @@ pub(super) async fn update_collection(
         None => Extent::default(),
     };
     let target = format!("update_collection.{}.{shorter:?}", old.id);
-    let (dry_run, confirm) = (params.dry_run, params.confirm.as_deref());
-    if let Some(preview) = DeletionPreview::of(&state, target, extent, dry_run, confirm).await? {
+    if let Some(preview) = preview(&state, &target, extent, &params).await? {
         return Ok(Json(UpdateAnswer::Preview(preview)).into_response());
     }
     let name = body.name.as_deref().unwrap_or(&old.name);
@@ -218,29 +209,26 @@ pub(super) const DELETE: Spec =
     ),
 )]
 pub(super) async fn delete_collection(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     which: NameOrId,
     Query(params): Query<DeletionParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let collection = find(&caller, which).await?;
-    let store = caller.store();
-    let extent = store.extents().of_collection(collection.id).await?;
-    let target = format!("delete_collection.{}", collection.id);
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    retried("delete_collection", || async {
-        let mut tx = store.begin().await?;
-        state.services.queue.enqueue(tx.conn(), &[erase_collection(collection.id)]).await?;
+    let (store, queue) = (caller.store(), &state.services.queue);
+    let deletion = RequestedDeletion {
+        operation: "delete_collection",
+        target: collection.id.to_string(),
+        extent: store.extents().of_collection(collection.id).await?,
+        params,
+        audit: (Action::DeleteCollection, collection.id, json!({"name": collection.name})),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::ACCEPTED, |mut tx| async move {
+        queue.enqueue(tx.conn(), &[erase_collection(collection.id)]).await?;
         store.collections().mark_deleted(tx.conn(), collection.id).await?;
-        let detail = json!({"name": collection.name});
-        caller.audit(&mut tx, Action::DeleteCollection, collection.id, detail).await?;
-        Ok::<_, ApiError>(tx.commit().await?)
+        Ok((Vec::new(), tx))
     })
-    .await?;
-    Ok(StatusCode::ACCEPTED.into_response())
+    .await
 }
 
 /// Default number of hours during which messages are also signed with the previous secret.
@@ -287,11 +275,11 @@ pub(super) const ROTATE_WEBHOOK_SECRET: Spec = Spec::needs(Scope::Admin).problem
     ),
 )]
 pub(super) async fn rotate_webhook_secret(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     which: NameOrId,
     JsonBody(body): JsonBody<RotateWebhookSecret>,
-) -> Result<(StatusCode, Json<WebhookSecretView>), ApiError> {
+) -> Result<(StatusCode, Json<WebhookSecretView>)> {
     let collection = find(&caller, which).await?;
     let hours = body.overlap_hours.map_or(OVERLAP_HOURS, |hours| hours.get().unsigned_abs());
     let overlap = Duration::from_secs(hours * 3600);

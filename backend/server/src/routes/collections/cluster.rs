@@ -2,16 +2,14 @@
 use super::view::find;
 use crate::auth::Caller;
 use crate::extract::{Cosine, Json as JsonBody, NameOrId};
-use crate::{ApiError, AppState, Scope, Spec};
+use crate::{ApiError, AppState, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use domain::ClusteringState;
 use pipeline::{Clusters, default_threshold};
 use serde::{Deserialize, Serialize};
 use store::collections::Collection;
-use store::people::clusters::ClusterScope;
-use store::people::clusters::Clustering;
+use store::people::clusters::{ClusterScope, Clustering};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -111,11 +109,11 @@ pub(super) const START: Spec = Spec::needs(Scope::Write);
     responses((status = 202, description = "The new run, or the run that is already in progress", body = ClusteringView)),
 )]
 pub(super) async fn cluster_collection(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     which: NameOrId,
     JsonBody(body): JsonBody<ClusterBody>,
-) -> Result<(StatusCode, Json<ClusteringView>), ApiError> {
+) -> Result<(StatusCode, Json<ClusteringView>)> {
     let collection = find(&caller, which).await?;
     let collection_default = || {
         let margin = state.services.analyzer.engine().embedder().cluster_margin;
@@ -143,10 +141,7 @@ pub(super) const LATEST: Spec = Spec::needs(Scope::Read);
         (status = 404, description = "The collection does not exist or was never clustered"),
     ),
 )]
-pub(super) async fn get_clustering(
-    caller: Caller,
-    which: NameOrId,
-) -> Result<Json<ClusteringView>, ApiError> {
+pub(super) async fn get_clustering(caller: Caller, which: NameOrId) -> Result<Json<ClusteringView>> {
     let collection = find(&caller, which).await?;
     let run = caller.store().clusters().latest(collection.id).await?;
     let run = run.ok_or_else(|| ApiError::not_found("clustering of the collection", &collection.name))?;

@@ -1,7 +1,7 @@
 //! Gets and lists collections.
 use crate::auth::Caller;
 use crate::extract::{NameOrId, Query};
-use crate::{ApiError, Code, Scope, Spec};
+use crate::{Code, Result, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use store::collections::Collection;
@@ -48,7 +48,7 @@ impl From<Collection> for CollectionView {
 }
 
 /// Returns the collection of a path if the caller may access it.
-pub(super) async fn find(caller: &Caller, which: NameOrId) -> Result<Collection, ApiError> {
+pub(super) async fn find(caller: &Caller, which: NameOrId) -> Result<Collection> {
     Ok(match which {
         NameOrId::Id(id) => caller.store().collections().by_id(id).await?,
         NameOrId::Name(name) => caller.store().collections().get(&name).await?,
@@ -63,10 +63,7 @@ pub(super) const GET: Spec = Spec::needs(Scope::Read);
     params(("id" = String, Path, description = "Name or id of the collection", example = "default")),
     responses((status = 200, description = "The collection", body = CollectionView)),
 )]
-pub(super) async fn get_collection(
-    caller: Caller,
-    which: NameOrId,
-) -> Result<Json<CollectionView>, ApiError> {
+pub(super) async fn get_collection(caller: Caller, which: NameOrId) -> Result<Json<CollectionView>> {
     Ok(Json(find(&caller, which).await?.into()))
 }
 
@@ -91,7 +88,7 @@ pub(super) const LIST: Spec = Spec::needs(Scope::Read).problems(&[&[Code::BadQue
 pub(super) async fn list_collections(
     caller: Caller,
     Query(NoParams {}): Query<NoParams>,
-) -> Result<Json<CollectionList>, ApiError> {
+) -> Result<Json<CollectionList>> {
     let rows = caller.store().collections().list().await?;
     Ok(Json(CollectionList { collections: rows.into_iter().map(Into::into).collect() }))
 }

@@ -4,18 +4,17 @@ use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::follow::Snapshot;
 use crate::openapi::example_of;
-use crate::routes::shared::deletion::{DeletionPreview, deleted, preview};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::events::events;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
 use store::db::deletions::CarriedOut;
 use store::erasures::retention::Extent;
 use store::keys::audit::Action;
-use store::retried;
 use utoipa::IntoParams;
 
 pub(super) const CONTROL: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
@@ -26,11 +25,7 @@ pub(super) const CONTROL: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Co
     params(("id" = Uuid, Path, description = "Id of the crawl")),
     responses((status = 200, description = "The crawl in its new state", body = CrawlView)),
 )]
-pub(super) async fn pause_crawl(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<CrawlView>, ApiError> {
+pub(super) async fn pause_crawl(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
     caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.pause(id).await?;
     CrawlView::of(&caller, crawl).await.map(Json)
@@ -42,11 +37,7 @@ pub(super) async fn pause_crawl(
     params(("id" = Uuid, Path, description = "Id of the crawl")),
     responses((status = 200, description = "The crawl in its new state", body = CrawlView)),
 )]
-pub(super) async fn resume_crawl(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<CrawlView>, ApiError> {
+pub(super) async fn resume_crawl(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
     caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.resume(id).await?;
     CrawlView::of(&caller, crawl).await.map(Json)
@@ -63,11 +54,7 @@ pub(super) async fn resume_crawl(
     params(("id" = Uuid, Path, description = "Id of the crawl")),
     responses((status = 200, description = "The crawl in its new state", body = CrawlView)),
 )]
-pub(super) async fn cancel_crawl(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<CrawlView>, ApiError> {
+pub(super) async fn cancel_crawl(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
     caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.cancel(id).await?;
     CrawlView::of(&caller, crawl).await.map(Json)
@@ -90,11 +77,7 @@ pub(super) const EVENTS: Spec = Spec::needs(Scope::Read).limited_elsewhere();
         (status = 429, description = "The caller has the maximum number of open streams"),
     ),
 )]
-pub(super) async fn follow_crawl(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<impl IntoResponse, ApiError> {
+pub(super) async fn follow_crawl(state: AppState, caller: Caller, Id(id): Id) -> Result<impl IntoResponse> {
     let view = |caller: &Caller, crawl: &Snapshot| CrawlView::new(caller, crawl.clone());
     events(state.clone(), caller, &state.crawl_followers, id, view).await
 }
@@ -131,12 +114,12 @@ pub(super) const DELETE: Spec =
     ),
 )]
 pub(super) async fn delete_crawl(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<DeleteParams>,
-) -> Result<Response, ApiError> {
-    let store = caller.store();
+) -> Result<Response> {
+    let (store, queue) = (caller.store(), &state.services.queue);
     let crawl = store.crawls().get(id).await?;
     if crawl.state.is_live() {
         return Err(ApiError::new(Code::Conflict, format!("the crawl is {}; cancel it first", crawl.state)));
@@ -147,20 +130,18 @@ pub(super) async fn delete_crawl(
     }
     let with_images = params.with_images.unwrap_or(false);
     let extent = if with_images { store.extents().of_crawl(id).await? } else { Extent::default() };
-    let target = format!("delete_crawl.{id}.{with_images}");
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    let blobs = retried("delete_crawl", || async {
-        let mut tx = store.begin().await?;
+    let detail = json!({"crawl_id": id, "with_images": with_images});
+    let deletion = RequestedDeletion {
+        operation: "delete_crawl",
+        target: format!("{id}.{with_images}"),
+        extent,
+        params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
+        audit: (Action::DeleteCrawl, crawl.collection_id, detail),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
         let CarriedOut { blobs, jobs } = store.crawls().delete(tx.conn(), id, with_images).await?;
-        pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
-        let detail = json!({"crawl_id": id, "with_images": with_images});
-        caller.audit(&mut tx, Action::DeleteCrawl, crawl.collection_id, detail).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(blobs)
+        pipeline::forget_jobs(queue, &mut tx, &jobs).await?;
+        Ok((blobs, tx))
     })
-    .await?;
-    Ok(deleted(&state, blobs).await)
+    .await
 }

@@ -1,11 +1,10 @@
 //! Starts crawls. The rules for their options are in the crate `pipeline`.
 use super::view::CrawlView;
 use crate::auth::Caller;
-use crate::extract::{Bounded, Json as JsonBody};
+use crate::extract::{Bounded, Json as JsonBody, interval};
 use crate::routes::shared::analysis::RotateParam;
 use crate::routes::shared::values::{check_name, located};
-use crate::{ApiError, AppState, Code, Spec};
-use axum::extract::State;
+use crate::{ApiError, AppState, Code, Result, Spec};
 use axum::http::StatusCode;
 use axum::response::Response;
 use crawler::{FetchError, Guard, Scope};
@@ -114,6 +113,7 @@ pub(crate) struct CreateCrawl {
     /// `5m` to `366d` (`m`, `h`, `d`, `w`). Every run is a separate crawl of the same series with
     /// the same options. A run begins only after the previous run has ended.
     #[schema(value_type = Option<String>, pattern = "^[0-9]+[mhdw]$", example = "24h")]
+    #[serde(default, deserialize_with = "interval")]
     every: Option<Interval>,
     /// An http or https URL that receives a signed `POST` when a run has ended. The `POST` is
     /// repeated until the response status is 2xx. The URL must pass the same guard as the pages of
@@ -123,7 +123,7 @@ pub(crate) struct CreateCrawl {
 }
 
 impl CreateCrawl {
-    fn options(&self, guard: &Guard) -> Result<CrawlOptions, ApiError> {
+    fn options(&self, guard: &Guard) -> Result<CrawlOptions> {
         let defaults = CrawlOptions::default();
         Ok(CrawlOptions {
             scope: self.scope.unwrap_or(defaults.scope),
@@ -150,9 +150,9 @@ impl CreateCrawl {
 }
 
 /// Checks that the guard allows a URL, as far as is known without DNS.
-fn webhook(text: &str, guard: &Guard) -> Result<Url, ApiError> {
+fn webhook(text: &str, guard: &Guard) -> Result<Url> {
     let url = crawler::urls::parse(text.trim())
-        .map_err(|error| ApiError::new(Code::InvalidField, format!("webhook: {error}")).field("webhook"))?;
+        .map_err(|error| ApiError::of_field(Code::InvalidField, "webhook", error))?;
     guard.check_url(&url).map_err(|error| ApiError::from(FetchError::from(error)).field("webhook"))?;
     Ok(url)
 }
@@ -175,10 +175,10 @@ pub(super) const SPEC: Spec = Spec::needs(store::keys::Scope::Crawl).problems(&[
     ),
 )]
 pub(super) async fn create_crawl(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     JsonBody(body): JsonBody<CreateCrawl>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     if let Some(name) = &body.collection {
         check_name("collection", name)?;
     }
@@ -194,7 +194,7 @@ pub(super) async fn create_crawl(
 
 /// Returns the name of a collection that the caller may access. A collection that the caller may
 /// not access gives the same error as one that does not exist.
-async fn collection(caller: &Caller, named: Option<&str>) -> Result<String, ApiError> {
+async fn collection(caller: &Caller, named: Option<&str>) -> Result<String> {
     let found = caller.collection(named).await;
     found.map(|collection| collection.name).map_err(|error| match (error.code(), named) {
         (Code::NotFound, Some(name)) => {

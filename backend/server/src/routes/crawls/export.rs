@@ -2,13 +2,12 @@
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::shared::export::{
-    CREATED_AT, FACE_COLUMNS, FaceLine, LineKind, TRACKS, about_face, csv_row, embedding_field,
-    empty_columns, example_face, example_track, example_video, field, json_line, track_line, video_line,
+    CREATED_AT, Export, FACE_COLUMNS, FaceLine, Format, LineKind, Piece, TRACKS, about_face, csv_header,
+    csv_row, embedding_field, empty_columns, example_face, example_track, example_video, field, json_line,
+    track_line, video_line,
 };
-use crate::routes::shared::export::{Export, Format, Piece};
 use crate::routes::shared::values::{hash_hex, to_ms};
-use crate::{ApiError, AppState, Scope, Spec};
-use axum::extract::State;
+use crate::{AppState, Result, Scope, Spec};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -61,11 +60,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
     ), headers(("content-disposition")))),
 )]
 pub(super) async fn export_crawl(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(crawl): Id,
     Query(params): Query<ExportParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     caller.store().crawls().get(crawl).await?;
     let (format, embeddings) = (params.format.unwrap_or_default(), params.embeddings.unwrap_or(false));
     let export = Export { format, name: format!("crawl-{crawl}"), head: csv_head(embeddings) };
@@ -91,7 +90,7 @@ struct Reader {
 }
 
 impl Reader {
-    async fn read(self, caller: Caller, at: Cursor) -> Result<Piece<Cursor>, ApiError> {
+    async fn read(self, caller: Caller, at: Cursor) -> Result<Piece<Cursor>> {
         match at {
             Cursor::Images(after) => self.images(&caller, after).await,
             Cursor::Videos { after, ids } => self.video(&caller, after, ids).await,
@@ -99,7 +98,7 @@ impl Reader {
         }
     }
 
-    async fn images(self, caller: &Caller, after: Option<Uuid>) -> Result<Piece<Cursor>, ApiError> {
+    async fn images(self, caller: &Caller, after: Option<Uuid>) -> Result<Piece<Cursor>> {
         let Self { crawl, format, embeddings } = self;
         let page = caller.store().images().export(crawl, after, IMAGES, embeddings).await?;
         let line = |image| match format {
@@ -114,12 +113,7 @@ impl Reader {
     }
 
     /// Reads the next video, without its tracks.
-    async fn video(
-        self,
-        caller: &Caller,
-        after: Uuid,
-        mut ids: VecDeque<Uuid>,
-    ) -> Result<Piece<Cursor>, ApiError> {
+    async fn video(self, caller: &Caller, after: Uuid, mut ids: VecDeque<Uuid>) -> Result<Piece<Cursor>> {
         let store = caller.store();
         if ids.is_empty() {
             ids = store.crawled_videos().list_for_export(self.crawl, after, VIDEOS).await?.into();
@@ -139,7 +133,7 @@ impl Reader {
         id: Uuid,
         after: Option<(i64, Uuid)>,
         ids: VecDeque<Uuid>,
-    ) -> Result<Piece<Cursor>, ApiError> {
+    ) -> Result<Piece<Cursor>> {
         let page = caller.store().crawled_videos().export_tracks(id, after, TRACKS, self.embeddings).await?;
         // The video or its addresses may have been erased since the last piece.
         let Some(video) = caller.store().crawled_videos().export_of_crawl(self.crawl, id).await? else {
@@ -227,10 +221,7 @@ const FILE_COLUMNS: &str = "image_id,sha256,width,height,format,bytes,image_url,
 const VIDEO_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,at_ms";
 
 fn csv_head(embeddings: bool) -> String {
-    crate::routes::shared::export::csv_header(
-        &format!("{FILE_COLUMNS},{FACE_COLUMNS},{VIDEO_COLUMNS}"),
-        embeddings,
-    )
+    csv_header(&format!("{FILE_COLUMNS},{FACE_COLUMNS},{VIDEO_COLUMNS}"), embeddings)
 }
 
 /// Returns the rows of an image. `image_url` and `page_url` are the first place where the crawl
@@ -278,7 +269,6 @@ fn csv_of_track(video: &ExportedVideo, exported: &ExportedTrack, embeddings: boo
     exported.faces.iter().map(row).collect()
 }
 
-/// Returns the row of a video without tracks.
 fn csv_of_video(video: &ExportedVideo, embeddings: bool) -> String {
     let rest = VIDEO_COLUMNS.split(',').count() - 1;
     let times = std::iter::once(video.video.id.to_string()).chain(std::iter::repeat_n(String::new(), rest));
@@ -306,22 +296,16 @@ fn csv_line(
     times: impl Iterator<Item = String>,
     embeddings: bool,
 ) -> String {
-    let about: Vec<String> = match face {
-        Some(face) => about_face(face).collect(),
-        None => empty_columns(FACE_COLUMNS).collect(),
-    };
     let embedding = embeddings.then(|| embedding_field(face));
-    csv_row(file.iter().cloned().chain(about).chain(times).chain(embedding))
+    csv_row(file.iter().cloned().chain(about_face(face)).chain(times).chain(embedding))
 }
 
-/// Returns the line of one image with one face, and the lines of a video with one track.
 fn jsonl_example() -> String {
     let video = example_video();
     let track = track_line(video.video.id, &example_track()).expect("the boxes of the example are valid");
     image_line(&exported()) + &video_line(&video) + &track
 }
 
-/// Returns the header row, the row of one image with one face, and that of a face of a video.
 fn csv_example() -> String {
     csv_head(false)
         + &csv_of_image(&exported(), false)

@@ -2,7 +2,7 @@
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query, uuid};
 use crate::follow::Snapshot;
-use crate::{ApiError, Spec};
+use crate::{Result, Spec};
 use axum::Json;
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, VideoState};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -201,14 +201,9 @@ impl CrawlView {
         }
     }
 
-    pub(super) async fn of(caller: &Caller, crawl: Crawl) -> Result<Self, ApiError> {
+    pub(super) async fn of(caller: &Caller, crawl: Crawl) -> Result<Self> {
         let progress = caller.store().crawls().progress(crawl.id).await?;
         Ok(Self::new(caller, Snapshot { crawl, progress }))
-    }
-
-    async fn load(caller: &Caller, id: Uuid) -> Result<Self, ApiError> {
-        let crawl = caller.store().crawls().get(id).await?;
-        Self::of(caller, crawl).await
     }
 }
 
@@ -227,8 +222,9 @@ fn mask_webhook(options: &mut serde_json::Value) {
     params(("id" = Uuid, Path, description = "Id of the crawl")),
     responses((status = 200, description = "The crawl", body = CrawlView)),
 )]
-pub(super) async fn get_crawl(caller: Caller, Id(id): Id) -> Result<Json<CrawlView>, ApiError> {
-    CrawlView::load(&caller, id).await.map(Json)
+pub(super) async fn get_crawl(caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
+    let crawl = caller.store().crawls().get(id).await?;
+    CrawlView::of(&caller, crawl).await.map(Json)
 }
 
 /// Number of crawls whose counts are loaded at a time.
@@ -269,10 +265,7 @@ pub(super) struct CrawlList {
     params(ListParams),
     responses((status = 200, description = "A page of crawls, newest first", body = CrawlList)),
 )]
-pub(super) async fn list_crawls(
-    caller: Caller,
-    Query(params): Query<ListParams>,
-) -> Result<Json<CrawlList>, ApiError> {
+pub(super) async fn list_crawls(caller: Caller, Query(params): Query<ListParams>) -> Result<Json<CrawlList>> {
     let store = caller.store();
     if let Some(name) = &params.collection {
         store.collections().get(name).await?;
@@ -366,7 +359,7 @@ pub(super) async fn list_unprocessed_images(
     caller: Caller,
     Id(id): Id,
     Query(params): Query<UnprocessedParams>,
-) -> Result<Json<UnprocessedImages>, ApiError> {
+) -> Result<Json<UnprocessedImages>> {
     let store = caller.store();
     let crawl = store.crawls().get(id).await?;
     let reason = params.reason.as_deref().map(Reason::from);

@@ -2,15 +2,15 @@
 use super::target::{ErasureBody, ErasureParams, ResolvedTarget, TARGETS, TargetInput};
 use super::view::{ErasureAnswer, ErasureView};
 use crate::auth::Caller;
-use crate::confirmation::{Confirmations, Deletion};
+use crate::confirmation::Confirmations;
 use crate::extract::Query;
 use crate::extract::image::{BodyFormat, ImageForm, one_part, raw, read_json};
 use crate::routes::erasures::target::check_range;
 use crate::routes::shared::deletion::drop_blobs;
 use crate::routes::shared::values::Binary;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::db::deletions::CarriedOut;
@@ -54,11 +54,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
     ),
 )]
 pub(super) async fn create_erasure(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<ErasureParams>,
     request: Request,
-) -> Result<(StatusCode, Json<ErasureAnswer>), ApiError> {
+) -> Result<(StatusCode, Json<ErasureAnswer>)> {
     let (input, params) = match BodyFormat::of(request.headers())? {
         BodyFormat::Multipart => (TargetInput::ImageBytes(one_part(request, &state).await?), params),
         BodyFormat::Raw => (TargetInput::ImageBytes(raw(request, &state).await?), params),
@@ -81,7 +81,6 @@ pub(super) async fn create_erasure(
     }
 }
 
-/// An erasure that was requested.
 struct Erasure<'a> {
     state: &'a AppState,
     caller: &'a Caller,
@@ -90,7 +89,6 @@ struct Erasure<'a> {
     confirmations: Confirmations,
 }
 
-/// What the transaction of an erasure did.
 enum ErasureResult {
     Preview {
         plan: Plan,
@@ -107,7 +105,7 @@ enum ErasureResult {
 
 impl Erasure<'_> {
     /// Plans the erasure and, unless this is a dry run, carries it out, in one transaction.
-    async fn run(&self) -> Result<ErasureResult, ApiError> {
+    async fn run(&self) -> Result<ErasureResult> {
         let Self { state, caller, params, confirmations, .. } = self;
         let ResolvedTarget { target, collection, digest } = self.target;
         let threshold = match target {
@@ -122,9 +120,8 @@ impl Erasure<'_> {
             if suppress_person { sketches(state, &mut tx, target, &plan).await? } else { Vec::new() };
         let (faces, images, subjects) = (plan.faces.len(), plan.images.len(), plan.subjects.len());
         let videos = plan.videos.len();
-        let target_text =
-            format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
-        let deletion = Deletion { target: target_text, count: (faces + images + subjects + videos) as u64 };
+        let named = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
+        let count = (faces + images + subjects + videos) as u64;
         if params.dry_run.unwrap_or(false) {
             let detail = json!({
                 "kind": target.kind(), "threshold": threshold, "faces": faces, "images": images,
@@ -132,9 +129,9 @@ impl Erasure<'_> {
             });
             caller.audit(&mut tx, Action::PreviewErasure, collection.id, detail).await?;
             tx.commit().await?;
-            return Ok(ErasureResult::Preview { confirm: confirmations.token(&deletion), plan });
+            return Ok(ErasureResult::Preview { confirm: confirmations.token(&named, count), plan });
         }
-        confirmations.check(&deletion, params.confirm.as_deref())?;
+        confirmations.check(&named, count, params.confirm.as_deref())?;
         let suppress = params.suppress.unwrap_or(true);
         let mut record = ErasureRecord {
             id: Uuid::now_v7(),
@@ -185,12 +182,7 @@ fn suppressed_addresses(spellings: &[String]) -> impl Iterator<Item = Suppressio
 
 /// Returns the sketches that suppress a person. For a likeness, this is only the sketch of the
 /// likeness. A face that was erased by mistake must not suppress the person whom it shows.
-async fn sketches(
-    state: &AppState,
-    tx: &mut Tx,
-    target: &Target,
-    plan: &Plan,
-) -> Result<Vec<Suppression>, ApiError> {
+async fn sketches(state: &AppState, tx: &mut Tx, target: &Target, plan: &Plan) -> Result<Vec<Suppression>> {
     let sketch = |model: i32, embedding: &[f32]| {
         let sketch = state.services.face_store.suppressor().sketch(model, embedding).map(Suppression::Person);
         sketch.ok_or_else(|| {
@@ -202,14 +194,12 @@ async fn sketches(
         })
     };
     let refuse = |reason: &str| {
-        ApiError::new(Code::InvalidField, format!("suppress_person: {reason}"))
-            .field("suppress_person")
-            .allowed([
-                "an image of the person",
-                "face_id",
-                "subject_id",
-                "image_id of an image with one face",
-            ])
+        ApiError::of_field(Code::InvalidField, "suppress_person", reason).allowed([
+            "an image of the person",
+            "face_id",
+            "subject_id",
+            "image_id of an image with one face",
+        ])
     };
     match target {
         Target::Likeness { embedding, model_id, .. } => Ok(vec![sketch(*model_id, embedding)?]),

@@ -3,9 +3,9 @@
 pub(crate) use super::target::ErasureBody;
 
 use super::target::{TargetInput, address};
-use crate::ApiError;
 use crate::extract::fuzzing::{body, decode_image, parameters};
 use crate::routes::erasures::target::{check_range, erasure_threshold};
+use crate::{ApiError, Result};
 use bytes::Bytes;
 use pipeline::MatchThreshold;
 use uuid::Uuid;
@@ -43,12 +43,7 @@ pub struct Erasure {
 ///
 /// # Errors
 /// Fails with 400, 413 and 422, like the operation.
-pub fn erasure(
-    query: &str,
-    text: &[u8],
-    thresholds: Thresholds,
-    image_bytes: usize,
-) -> Result<Erasure, ApiError> {
+pub fn erasure(query: &str, text: &[u8], thresholds: Thresholds, image_bytes: usize) -> Result<Erasure> {
     let params = parameters(query)?;
     let (input, params) = body::<ErasureBody>(text)?.split(params)?;
     check_range(params.threshold)?;

@@ -1,10 +1,10 @@
 //! Reads the request of an erasure. Its target is a likeness in an image, a face, an image, a
 //! video, a person, or the images and videos found at an address.
 use crate::auth::Caller;
-use crate::extract::image::{ImageSource, SourceFields, exactly_one_of, resolve};
+use crate::extract::image::{ImageSource, exactly_one, resolve};
 use crate::extract::{Bounded, Score, uuid};
-use crate::routes::shared::analysis::Likeness;
-use crate::{ApiError, AppState, Code};
+use crate::routes::shared::analysis::{Likeness, WantedFace};
+use crate::{ApiError, AppState, Code, Result};
 use bytes::Bytes;
 use pipeline::{MatchThreshold, ThresholdSource};
 use serde::Deserialize;
@@ -129,7 +129,7 @@ pub(super) enum TargetInput {
 
 impl ErasureBody {
     /// Returns the target and the merged options of body and query.
-    pub(super) fn split(self, query: ErasureParams) -> Result<(TargetInput, ErasureParams), ApiError> {
+    pub(super) fn split(self, query: ErasureParams) -> Result<(TargetInput, ErasureParams)> {
         let params = ErasureParams {
             collection: self.collection.or(query.collection),
             suppress: self.suppress.or(query.suppress),
@@ -141,21 +141,15 @@ impl ErasureBody {
             dry_run: self.dry_run.or(query.dry_run),
             confirm: self.confirm.or(query.confirm),
         };
-        let source = self.image_base64.map(|text| SourceFields { url: None, image_base64: Some(text) });
-        let source = source.and_then(|fields| ImageSource::try_from(fields).ok());
         let targets = [
-            source.map(TargetInput::Source),
+            self.image_base64.map(ImageSource::in_base64).map(TargetInput::Source),
             self.face_id.map(TargetInput::Face),
             self.image_id.map(TargetInput::Image),
             self.video_id.map(TargetInput::Video),
             self.subject_id.map(TargetInput::Subject),
             self.url.map(TargetInput::Url),
         ];
-        let mut targets = targets.into_iter().flatten();
-        match (targets.next(), targets.next()) {
-            (Some(target), None) => Ok((target, params)),
-            _ => Err(exactly_one_of(TARGETS)),
-        }
+        Ok((exactly_one(TARGETS, targets)?, params))
     }
 }
 
@@ -166,46 +160,45 @@ impl TargetInput {
         state: &AppState,
         caller: &Caller,
         params: &ErasureParams,
-    ) -> Result<ResolvedTarget, ApiError> {
+    ) -> Result<ResolvedTarget> {
         let store = caller.store();
-        let resolved = |target, collection, digest| ResolvedTarget { target, collection, digest };
-        let check_collection = |name: &str, what: &str, id: Uuid| {
-            let is_other = params.collection.as_ref().is_some_and(|named| named != name);
-            let not_found = || ApiError::not_found(what, id).field(format!("{what}_id"));
-            if is_other { Err(not_found()) } else { Ok(()) }
-        };
-        match self {
-            Self::ImageBytes(bytes) => likeness(state, caller, bytes, params).await,
-            Self::Source(source) => likeness(state, caller, resolve(state, source).await?, params).await,
-            Self::Face(id) => {
-                let face = store.faces().get(id).await?;
-                check_collection(&face.collection, "face", id)?;
-                let collection = store.collections().by_id(face.collection_id).await?;
-                Ok(resolved(Target::Face(id), collection, id.to_string()))
-            }
-            Self::Image(id) => {
-                let image = store.images().get(id).await?;
-                check_collection(&image.collection, "image", id)?;
-                let collection = store.collections().by_id(image.collection_id).await?;
-                Ok(resolved(Target::Image(id), collection, id.to_string()))
-            }
-            Self::Video(id) => {
-                let video = store.videos().get(id).await?;
-                check_collection(&video.collection, "video", id)?;
-                let collection = store.collections().by_id(video.collection_id).await?;
-                Ok(resolved(Target::Video(id), collection, id.to_string()))
+        let (target, what, id, name, collection_id) = match self {
+            Self::ImageBytes(bytes) => return likeness(state, caller, bytes, params).await,
+            Self::Source(source) => {
+                return likeness(state, caller, resolve(state, source).await?, params).await;
             }
             Self::Subject(id) => {
                 let collection = caller.collection(params.collection.as_deref()).await?;
-                Ok(resolved(Target::Subject(id), collection, id.to_string()))
+                return Ok(ResolvedTarget {
+                    target: Target::Subject(id),
+                    collection,
+                    digest: id.to_string(),
+                });
             }
             Self::Url(text) => {
                 let collection = caller.collection(params.collection.as_deref()).await?;
                 let spellings = spellings(state, caller, &text, collection.id).await?;
                 let digest = spellings.first().cloned().unwrap_or(text);
-                Ok(resolved(Target::Url(spellings), collection, digest))
+                return Ok(ResolvedTarget { target: Target::Url(spellings), collection, digest });
             }
+            Self::Face(id) => {
+                let face = store.faces().get(id).await?;
+                (Target::Face(id), "face", id, face.collection, face.collection_id)
+            }
+            Self::Image(id) => {
+                let image = store.images().get(id).await?;
+                (Target::Image(id), "image", id, image.collection, image.collection_id)
+            }
+            Self::Video(id) => {
+                let video = store.videos().get(id).await?;
+                (Target::Video(id), "video", id, video.collection, video.collection_id)
+            }
+        };
+        if params.collection.as_ref().is_some_and(|named| *named != name) {
+            return Err(ApiError::not_found(what, id).field(format!("{what}_id")));
         }
+        let collection = store.collections().by_id(collection_id).await?;
+        Ok(ResolvedTarget { target, collection, digest: id.to_string() })
     }
 }
 
@@ -213,10 +206,9 @@ impl TargetInput {
 ///
 /// # Errors
 /// Fails with 422 if `text` is not an absolute http, https or file URL.
-pub(super) fn address(text: &str) -> Result<Url, ApiError> {
+pub(super) fn address(text: &str) -> Result<Url> {
     crawler::urls::parse_address(text).map_err(|reason| {
-        ApiError::new(Code::InvalidField, format!("url: {reason}"))
-            .field("url")
+        ApiError::of_field(Code::InvalidField, "url", reason)
             .value(&*crawler::urls::without_credentials(text))
             .allowed(["an absolute http, https or file URL"])
     })
@@ -225,12 +217,7 @@ pub(super) fn address(text: &str) -> Result<Url, ApiError> {
 /// Returns the normal form of an address and other spellings under which it can be stored. Links to
 /// pages are stored in the spelling that the operator's rules produce. Earlier versions stored the
 /// addresses of enrolled images as the callers sent them.
-async fn spellings(
-    state: &AppState,
-    caller: &Caller,
-    text: &str,
-    collection: Uuid,
-) -> Result<Vec<String>, ApiError> {
+async fn spellings(state: &AppState, caller: &Caller, text: &str, collection: Uuid) -> Result<Vec<String>> {
     let address = address(text)?;
     let mut spellings = vec![address.to_string()];
     if matches!(address.scheme(), "http" | "https") {
@@ -259,14 +246,16 @@ async fn likeness(
     caller: &Caller,
     bytes: Bytes,
     params: &ErasureParams,
-) -> Result<ResolvedTarget, ApiError> {
+) -> Result<ResolvedTarget> {
     let collection = caller.collection(params.collection.as_deref()).await?;
     // This check runs before any expensive work.
     let request = params.threshold.map(|threshold| threshold as f32);
     let threshold = state.match_threshold(request, collection.match_threshold);
     let model = state.services.analyzer.engine().embedder().match_threshold;
     let threshold = erasure_threshold(threshold, model, params.force.unwrap_or(false))?;
-    let seen = Likeness::of_one_face(state, bytes, params.face_index, params.min_score, "image").await?;
+    let wanted =
+        WantedFace { index: params.face_index, min_score: params.min_score, must_be_unambiguous: true };
+    let seen = Likeness::of(state, bytes, wanted, "image").await?;
     let target = Target::Likeness {
         embedding: seen.embedding.as_slice().to_vec(),
         model_id: state.services.face_store.model_id(),
@@ -284,7 +273,7 @@ async fn likeness(
 /// # Errors
 /// Fails with 422 for a threshold below that of the model, from any source, unless `force` is set.
 /// At that similarity strangers match, and an erasure cannot be undone.
-pub(super) fn erasure_threshold(threshold: MatchThreshold, model: f32, force: bool) -> Result<f32, ApiError> {
+pub(super) fn erasure_threshold(threshold: MatchThreshold, model: f32, force: bool) -> Result<f32> {
     let MatchThreshold { value, source } = threshold;
     if value >= model || force {
         return Ok(value.max(0.0));
@@ -308,7 +297,7 @@ pub(super) fn erasure_threshold(threshold: MatchThreshold, model: f32, force: bo
 ///
 /// # Errors
 /// Fails with 422. The message contains the allowed range.
-pub(super) fn check_range(threshold: Option<f64>) -> Result<(), ApiError> {
+pub(super) fn check_range(threshold: Option<f64>) -> Result<()> {
     const ALLOWED: &str = "a number from 0 to 1";
     match threshold.filter(|value| !(0.0..=1.0).contains(value)) {
         None => Ok(()),

@@ -1,10 +1,9 @@
 //! Lists erasures and lifts their suppressions. Erasures are described by counts only.
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query};
-use crate::routes::shared::deletion::{DeletionParams, DeletionPreview};
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, preview};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::erasures::{ErasureRecord, Plan};
@@ -128,10 +127,10 @@ pub(super) struct ErasureAnswer {
 const MAX_AFFECTED: usize = 1000;
 
 impl ErasureAnswer {
-    pub(super) fn done(plan: &Plan, erasure: ErasureView) -> Self {
+    fn counts(plan: &Plan) -> Self {
         Self {
             dry_run: false,
-            erasure: Some(erasure),
+            erasure: None,
             faces: plan.faces.len(),
             images: plan.images.len(),
             videos: plan.videos.len(),
@@ -141,6 +140,10 @@ impl ErasureAnswer {
             affected: None,
             affected_subjects: None,
         }
+    }
+
+    pub(super) fn done(plan: &Plan, erasure: ErasureView) -> Self {
+        Self { erasure: Some(erasure), ..Self::counts(plan) }
     }
 
     pub(super) fn dry_run(mut plan: Plan, confirm: String) -> Self {
@@ -154,15 +157,10 @@ impl ErasureAnswer {
         });
         Self {
             dry_run: true,
-            erasure: None,
-            faces: plan.faces.len(),
-            images: plan.images.len(),
-            videos: plan.videos.len(),
-            subjects: plan.subjects.len(),
-            not_compared: plan.not_compared,
             confirm: Some(confirm),
             affected: Some(affected.collect()),
-            affected_subjects: Some(plan.subjects.into_iter().take(MAX_AFFECTED).collect()),
+            affected_subjects: Some(plan.subjects.iter().copied().take(MAX_AFFECTED).collect()),
+            ..Self::counts(&plan)
         }
     }
 }
@@ -201,7 +199,7 @@ pub(super) const LIST: Spec = Spec::needs(Scope::Erase);
 pub(super) async fn list_erasures(
     caller: Caller,
     Query(params): Query<ListParams>,
-) -> Result<Json<ErasureList>, ApiError> {
+) -> Result<Json<ErasureList>> {
     let collection = caller.collection(params.collection.as_deref()).await?;
     let list = List::of("erasures", collection.id);
     let before = list.after(params.cursor.as_deref())?;
@@ -252,16 +250,14 @@ pub(super) const LIFT: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Confi
     ),
 )]
 pub(super) async fn lift_suppressions(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<DeletionParams>,
-) -> Result<Json<LiftOutcome>, ApiError> {
+) -> Result<Json<LiftOutcome>> {
     let store = caller.store();
     let extent = store.extents().of_suppressions(id).await?;
-    let target = format!("lift_suppressions.{id}");
-    let (dry_run, confirm) = (params.dry_run, params.confirm.as_deref());
-    if let Some(preview) = DeletionPreview::of(&state, target, extent, dry_run, confirm).await? {
+    if let Some(preview) = preview(&state, &format!("lift_suppressions.{id}"), extent, &params).await? {
         return Ok(Json(LiftOutcome::Preview(preview)));
     }
     let (record, lifted, collection) = retried("lift_suppressions", || async {

@@ -6,12 +6,12 @@ use crate::extract::image::{
 };
 use crate::extract::{Bounded, Cosine, DetSize, Query, Score};
 use crate::routes::shared::analysis::{
-    DetectedFace, ImageInfo, Likeness, ModelNames, ProfileParam, RotateParam, Timings, analyze,
+    DetectedFace, ImageInfo, Likeness, ModelNames, ProfileParam, RotateParam, Timings, WantedFace, analyze,
 };
 use crate::routes::shared::values::Binary;
-use crate::{ApiError, AppState, Code, Problem, Scope, Spec};
+use crate::{ApiError, AppState, Code, Problem, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use futures::{StreamExt, stream};
 use inference::{Engine, Priority};
 use pipeline::{Analysis, AnalyzeOptions, Enhance, Passes, Rotate, profile_of};
@@ -87,7 +87,7 @@ pub(super) enum PassesParam {
 }
 
 impl DetectParams {
-    pub(super) async fn options(&self, caller: &Caller) -> Result<AnalyzeOptions, ApiError> {
+    pub(super) async fn options(&self, caller: &Caller) -> Result<AnalyzeOptions> {
         let defaults = AnalyzeOptions::default();
         let collection = caller.settings_collection(self.collection.as_deref()).await?;
         Ok(AnalyzeOptions {
@@ -152,11 +152,11 @@ pub(super) const DETECT: Spec =
     responses((status = 200, description = "The faces, by descending score; the list may be empty", body = DetectAnswer)),
 )]
 pub(super) async fn detect_faces(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<DetectParams>,
     ImageBody(bytes): ImageBody,
-) -> Result<Json<DetectAnswer>, ApiError> {
+) -> Result<Json<DetectAnswer>> {
     let analysis = analyze(&state, bytes, &params.options(&caller).await?).await?;
     Ok(Json(DetectAnswer::of(&analysis, state.services.analyzer.engine())))
 }
@@ -199,11 +199,11 @@ pub(super) const DETECT_BATCH: Spec = Spec::needs(Scope::Analyze).limited_elsewh
     ),
 )]
 pub(super) async fn detect_faces_batch(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<DetectParams>,
     request: Request,
-) -> Result<Json<BatchAnswer>, ApiError> {
+) -> Result<Json<BatchAnswer>> {
     let options = Arc::new(params.options(&caller).await?);
     let inputs = batch(request, &state).await?;
     let permit = state.analyses.admit(inputs.len())?;
@@ -332,11 +332,11 @@ pub(super) const COMPARE: Spec =
     ),
 )]
 pub(super) async fn compare_faces(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<CompareParams>,
     request: Request,
-) -> Result<Json<CompareAnswer>, ApiError> {
+) -> Result<Json<CompareAnswer>> {
     let collection_threshold = caller
         .settings_collection(params.collection.as_deref())
         .await?
@@ -356,9 +356,10 @@ pub(super) async fn compare_faces(
             .allowed(["multipart/form-data", "application/json"]));
         }
     };
+    let wanted = |index| WantedFace { index, min_score: params.min_score, must_be_unambiguous: false };
     let (a, b) = tokio::try_join!(
-        Likeness::of(&state, a, params.face_a, params.min_score, "a"),
-        Likeness::of(&state, b, params.face_b, params.min_score, "b"),
+        Likeness::of(&state, a, wanted(params.face_a), "a"),
+        Likeness::of(&state, b, wanted(params.face_b), "b"),
     )?;
     let similarity = a
         .embedding

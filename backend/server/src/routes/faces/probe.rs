@@ -1,10 +1,10 @@
 //! Reads the request of a search. Its probe is the best face of an image, a stored face, or an
 //! embedding.
 use crate::auth::Caller;
-use crate::extract::image::{ImageSource, SourceFields, exactly_one_of, resolve};
+use crate::extract::image::{ImageSource, exactly_one, resolve};
 use crate::extract::{Bounded, Cosine, Fraction, Score, site, time, uuid};
-use crate::routes::shared::analysis::{DetectedFace, ImageInfo, Likeness};
-use crate::{ApiError, AppState, Code};
+use crate::routes::shared::analysis::{DetectedFace, ImageInfo, Likeness, WantedFace};
+use crate::{ApiError, AppState, Code, Result};
 use bytes::Bytes;
 use inference::Embedding;
 use serde::{Deserialize, Serialize};
@@ -159,7 +159,7 @@ pub(super) enum ProbeInput {
 
 impl SearchBody {
     /// Returns the probe and the merged options of body and query.
-    pub(super) fn split(self, query: SearchParams) -> Result<(ProbeInput, SearchParams), ApiError> {
+    pub(super) fn split(self, query: SearchParams) -> Result<(ProbeInput, SearchParams)> {
         let params = SearchParams {
             collection: self.collection.or(query.collection),
             limit: self.limit.or(query.limit),
@@ -175,15 +175,13 @@ impl SearchBody {
             min_score: self.min_score.or(query.min_score),
             group_by: self.group_by.or(query.group_by),
         };
-        let fields = SourceFields { url: self.url, image_base64: self.image_base64 };
-        let input =
-            match (fields.url.is_some() || fields.image_base64.is_some(), self.face_id, self.embedding) {
-                (true, None, None) => ImageSource::try_from(fields).ok().map(ProbeInput::Source),
-                (false, Some(id), None) => Some(ProbeInput::Face(id)),
-                (false, None, Some(values)) => Some(ProbeInput::Embedding(values)),
-                _ => None,
-            };
-        Ok((input.ok_or_else(|| exactly_one_of(PROBES))?, params))
+        let inputs = [
+            self.url.map(ImageSource::by_url).map(ProbeInput::Source),
+            self.image_base64.map(ImageSource::in_base64).map(ProbeInput::Source),
+            self.face_id.map(ProbeInput::Face),
+            self.embedding.map(ProbeInput::Embedding),
+        ];
+        Ok((exactly_one(PROBES, inputs)?, params))
     }
 }
 
@@ -238,7 +236,7 @@ impl Probe {
         caller: &Caller,
         input: ProbeInput,
         params: &SearchParams,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self> {
         match input {
             ProbeInput::Image(bytes) => Self::of_image(state, caller, bytes, params).await,
             ProbeInput::Source(source) => {
@@ -254,10 +252,11 @@ impl Probe {
         caller: &Caller,
         bytes: Bytes,
         params: &SearchParams,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self> {
         let collection = caller.collection(params.collection.as_deref()).await?;
-        let Likeness { embedding, image, face } =
-            Likeness::of(state, bytes, params.face_index, params.min_score, "image").await?;
+        let wanted =
+            WantedFace { index: params.face_index, min_score: params.min_score, must_be_unambiguous: false };
+        let Likeness { embedding, image, face } = Likeness::of(state, bytes, wanted, "image").await?;
         Ok(Self {
             embedding: embedding.as_slice().to_vec(),
             collection,
@@ -268,12 +267,7 @@ impl Probe {
 
     /// A face of another collection gives the same error as a face that does not exist, because a
     /// search is limited to one collection.
-    async fn of_face(
-        state: &AppState,
-        caller: &Caller,
-        id: Uuid,
-        params: &SearchParams,
-    ) -> Result<Self, ApiError> {
+    async fn of_face(state: &AppState, caller: &Caller, id: Uuid, params: &SearchParams) -> Result<Self> {
         let store = caller.store();
         let face = store.faces().get(id).await?;
         if params.collection.as_ref().is_some_and(|name| *name != face.collection) {
@@ -304,13 +298,11 @@ impl Probe {
         caller: &Caller,
         values: Vec<f32>,
         params: &SearchParams,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self> {
         let dimensions = state.services.analyzer.engine().embedder().dimensions;
         let allowed = format!("{dimensions} numbers, not all zero");
         let refuse = |detail: String| {
-            ApiError::new(Code::InvalidField, format!("embedding: {detail}"))
-                .field("embedding")
-                .allowed([allowed.clone()])
+            ApiError::of_field(Code::InvalidField, "embedding", detail).allowed([allowed.clone()])
         };
         if values.len() != dimensions {
             return Err(refuse(format!(

@@ -6,9 +6,9 @@ use crate::extract::image::{BodyFormat, one_part, raw, read_json};
 use crate::extract::{Bounded, Cosine, Fraction, Query};
 use crate::routes::shared::stored::{Appearance, FirstSources, Source, StoredFace, sources_by_image};
 use crate::routes::shared::values::{Binary, BoundingBox, Quality};
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use serde::Serialize;
 use serde_json::json;
 use std::collections::HashMap;
@@ -21,6 +21,7 @@ use store::{Store, StoreError, retried};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
+use vision::QualityReport;
 
 /// Maximum time that a search with `fresh` waits for the index.
 const FRESH_WAIT: Duration = Duration::from_secs(5);
@@ -49,7 +50,8 @@ struct Match {
     #[schema(example = 0.93)]
     det_score: f32,
     /// Quality of the face; null if it was not assessed.
-    quality: Option<Quality>,
+    #[schema(value_type = Option<Quality>)]
+    quality: Option<QualityReport>,
     /// When the face was visible, if its image is the frame of a video.
     appearances: Vec<Appearance>,
     /// The first places where its image was found.
@@ -154,11 +156,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Search)
     ),
 )]
 pub(super) async fn search_faces(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<SearchParams>,
     request: Request,
-) -> Result<Json<SearchAnswer>, ApiError> {
+) -> Result<Json<SearchAnswer>> {
     let (input, params) = match BodyFormat::of(request.headers())? {
         BodyFormat::Multipart => (ProbeInput::Image(one_part(request, &state).await?), params),
         BodyFormat::Raw => (ProbeInput::Image(raw(request, &state).await?), params),
@@ -239,7 +241,7 @@ pub(super) async fn search_faces(
 
 /// Returns whether the index contains every face that was stored before the call, after waiting for
 /// at most `FRESH_WAIT`.
-async fn is_fresh(store: &Store) -> Result<bool, ApiError> {
+async fn is_fresh(store: &Store) -> Result<bool> {
     match store.faces().index_caught_up(FRESH_WAIT).await {
         Err(StoreError::IndexUnavailable(reason)) => {
             tracing::warn!(reason, "the search index is behind; comparing all faces in scope");
@@ -255,7 +257,7 @@ async fn hits(
     store: &Store,
     query: &SearchQuery,
     by: GroupBy,
-) -> Result<(Vec<(Hit, Option<FaceSubject>)>, bool), ApiError> {
+) -> Result<(Vec<(Hit, Option<FaceSubject>)>, bool)> {
     if by == GroupBy::Subject {
         let (best, exact) = store.faces().search_people(query).await?;
         return Ok((best.into_iter().map(|(hit, shown)| (hit, Some(shown))).collect(), exact));

@@ -1,20 +1,18 @@
 //! Gets, lists and deletes stored faces, and returns their images.
 use crate::auth::Caller;
 use crate::extract::{Bounded, Fraction, Id, List, Query, site, time, uuid};
-use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, deleted, preview};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{StoredFace, blob_answer, with_sources};
 use crate::routes::shared::values::Binary;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::faces::FaceListQuery;
 use store::index::scope::{FaceFilter, Site};
 use store::keys::audit::Action;
-use store::retried;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::{IntoParams, ToSchema};
@@ -28,11 +26,7 @@ pub(super) const READ: Spec = Spec::needs(Scope::Read);
     params(("id" = Uuid, Path, description = "Id of the face")),
     responses((status = 200, description = "The face", body = StoredFace)),
 )]
-pub(super) async fn get_face(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<StoredFace>, ApiError> {
+pub(super) async fn get_face(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<StoredFace>> {
     let face = caller.store().faces().get(id).await?;
     let face = with_sources(&state, vec![face]).await?.pop();
     face.map(Json).ok_or_else(|| ApiError::not_found("face", id))
@@ -93,10 +87,10 @@ pub(super) struct FaceList {
     responses((status = 200, description = "A page of faces, newest first", body = FaceList)),
 )]
 pub(super) async fn list_faces(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<ListParams>,
-) -> Result<Json<FaceList>, ApiError> {
+) -> Result<Json<FaceList>> {
     let store = caller.store();
     let collection = caller.collection(params.collection.as_deref()).await?;
     let filter = checked_filter(
@@ -127,7 +121,7 @@ pub(super) async fn list_faces(
 ///
 /// # Errors
 /// Fails with `code` if the period is empty.
-pub(super) fn checked_filter(filter: FaceFilter, code: Code) -> Result<FaceFilter, ApiError> {
+pub(super) fn checked_filter(filter: FaceFilter, code: Code) -> Result<FaceFilter> {
     match (filter.since, filter.until) {
         (Some(since), Some(until)) if since >= until => Err(ApiError::new(
             code,
@@ -175,12 +169,12 @@ pub(super) struct CropParams {
     ),
 )]
 pub(super) async fn get_face_crop(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<CropParams>,
     headers: HeaderMap,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let face = caller.store().faces().get(id).await?;
     let (key, what) = match params.kind.unwrap_or_default() {
         CropKind::Crop => (face.crop_key, "crop of face"),
@@ -205,25 +199,22 @@ pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::Con
     ),
 )]
 pub(super) async fn delete_face(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<DeletionParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let store = caller.store();
     let face = store.faces().get(id).await?;
-    let (target, extent) = (format!("delete_face.{id}"), store.extents().of_face(id).await?);
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    let blobs = retried("delete_face", || async {
-        let mut tx = store.begin().await?;
-        let blobs = store.faces().delete(tx.conn(), id).await?;
-        caller.audit(&mut tx, Action::DeleteFace, face.collection_id, json!({"face_id": id})).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(blobs)
+    let deletion = RequestedDeletion {
+        operation: "delete_face",
+        target: id.to_string(),
+        extent: store.extents().of_face(id).await?,
+        params,
+        audit: (Action::DeleteFace, face.collection_id, json!({"face_id": id})),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
+        Ok((store.faces().delete(tx.conn(), id).await?, tx))
     })
-    .await?;
-    Ok(deleted(&state, blobs).await)
+    .await
 }

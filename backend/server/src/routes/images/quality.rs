@@ -4,8 +4,7 @@ use crate::extract::image::{ImageBody, ImageForm, ImageSource};
 use crate::extract::{Query, Score};
 use crate::routes::shared::analysis::{DetectedFace, ImageInfo, ProfileParam, Timings, analyze};
 use crate::routes::shared::values::Binary;
-use crate::{ApiError, AppState, Code, Scope, Spec};
-use axum::extract::State;
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -73,11 +72,11 @@ pub(super) struct QualityAnswer {
     responses((status = 200, description = "The quality of the image and of its faces", body = QualityAnswer)),
 )]
 pub(super) async fn report_quality(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<QualityParams>,
     ImageBody(bytes): ImageBody,
-) -> Result<Json<QualityAnswer>, ApiError> {
+) -> Result<Json<QualityAnswer>> {
     let collection = caller.settings_collection(params.collection.as_deref()).await?;
     let options = AnalyzeOptions {
         min_score: params.min_score.map(Score::get),
@@ -125,10 +124,10 @@ const JPEG_QUALITY: u8 = 95;
     ),
 )]
 pub(super) async fn enhance_image(
-    State(state): State<AppState>,
+    state: AppState,
     headers: HeaderMap,
     ImageBody(bytes): ImageBody,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let jpeg = prefers_jpeg(&headers);
     let permit = state.analyses.admit(1)?;
     let enhanced = state.analyzer().enhance(bytes, Priority::Interactive).await?;

@@ -1,20 +1,18 @@
 //! Gets, lists and deletes stored images, with the places where they were found.
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query, uuid};
-use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, deleted, preview};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{FirstSources, Source, StoredFace, blob_answer, sources_by_image};
 use crate::routes::shared::values::{Binary, hash_hex};
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::faces::FaceListQuery;
 use store::images::{Image, ImageFilter};
 use store::keys::audit::Action;
-use store::retried;
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -108,11 +106,7 @@ pub(super) struct ImageAnswer {
     params(("id" = Uuid, Path, description = "Id of the image")),
     responses((status = 200, description = "The image", body = ImageAnswer)),
 )]
-pub(super) async fn get_image(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<ImageAnswer>, ApiError> {
+pub(super) async fn get_image(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<ImageAnswer>> {
     let store = caller.store();
     let image = store.images().get(id).await?;
     let list = FaceListQuery {
@@ -163,10 +157,10 @@ pub(super) struct ImageList {
     responses((status = 200, description = "A page of images, newest first", body = ImageList)),
 )]
 pub(super) async fn list_images(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<ListParams>,
-) -> Result<Json<ImageList>, ApiError> {
+) -> Result<Json<ImageList>> {
     let store = caller.store();
     let collection = caller.collection(params.collection.as_deref()).await?;
     let filter =
@@ -219,7 +213,7 @@ pub(super) async fn list_image_sources(
     caller: Caller,
     Id(id): Id,
     Query(params): Query<SourceListParams>,
-) -> Result<Json<SourcePage>, ApiError> {
+) -> Result<Json<SourcePage>> {
     let store = caller.store();
     let image = store.images().get(id).await?;
     let list = List::of("image_sources", id);
@@ -244,11 +238,11 @@ pub(super) async fn list_image_sources(
     ),
 )]
 pub(super) async fn get_image_thumbnail(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     headers: HeaderMap,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let gone = || ApiError::not_found("thumbnail of image", id);
     let key = caller.store().images().get(id).await?.thumbnail_key.ok_or_else(gone)?;
     blob_answer(&state, &key, &headers).await?.ok_or_else(gone)
@@ -266,26 +260,23 @@ pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::Con
     ),
 )]
 pub(super) async fn delete_image(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<DeletionParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let store = caller.store();
     let image = store.images().get(id).await?;
-    let (target, extent) = (format!("delete_image.{id}"), store.extents().of_image(id).await?);
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    let blobs = retried("delete_image", || async {
-        let mut tx = store.begin().await?;
-        let blobs = store.images().delete(tx.conn(), id).await?;
-        let detail = json!({"image_id": id, "faces": image.face_count});
-        caller.audit(&mut tx, Action::DeleteImage, image.collection_id, detail).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(blobs)
+    let detail = json!({"image_id": id, "faces": image.face_count});
+    let deletion = RequestedDeletion {
+        operation: "delete_image",
+        target: id.to_string(),
+        extent: store.extents().of_image(id).await?,
+        params,
+        audit: (Action::DeleteImage, image.collection_id, detail),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
+        Ok((store.images().delete(tx.conn(), id).await?, tx))
     })
-    .await?;
-    Ok(deleted(&state, blobs).await)
+    .await
 }

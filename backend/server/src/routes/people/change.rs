@@ -1,13 +1,12 @@
 //! Creates, changes, merges and deletes subjects.
 use super::faces::{Enrolled, EnrolledImagesParams};
-use super::view::{SubjectView, check_metadata, check_text};
+use super::view::{SubjectView, check_ids, check_metadata, check_text};
 use crate::auth::Caller;
 use crate::extract::{Id, Json as JsonBody, Query, double_option};
-use crate::routes::shared::deletion::{DeletionPreview, deleted, preview};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::values::{ShortText, located};
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
@@ -53,7 +52,7 @@ pub(super) const CREATE: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Con
 pub(super) async fn create_subject(
     caller: Caller,
     JsonBody(body): JsonBody<CreateSubject>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let new = NewSubject {
         name: check_text("name", body.name)?,
         external_id: check_text("external_id", body.external_id)?,
@@ -106,7 +105,7 @@ pub(super) async fn update_subject(
     caller: Caller,
     Id(id): Id,
     JsonBody(body): JsonBody<UpdateSubject>,
-) -> Result<Json<SubjectView>, ApiError> {
+) -> Result<Json<SubjectView>> {
     let patch = SubjectPatch {
         name: body.name.map(|name| check_text("name", name)).transpose()?,
         external_id: body.external_id.map(|text| check_text("external_id", text)).transpose()?,
@@ -123,9 +122,6 @@ pub(super) async fn update_subject(
     .await?;
     Ok(Json(store.people().get(id).await?.into()))
 }
-
-/// Maximum number of subjects in one call.
-const MAX_SUBJECTS: usize = 100;
 
 /// The subjects to merge, which represent the same person.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -157,23 +153,14 @@ pub(super) async fn merge_subject(
     caller: Caller,
     Id(id): Id,
     JsonBody(body): JsonBody<MergeSubjects>,
-) -> Result<Json<SubjectView>, ApiError> {
-    let mut others = body.subjects;
-    others.sort_unstable();
-    others.dedup();
-    if !(1..=MAX_SUBJECTS).contains(&others.len()) || others.contains(&id) {
-        let allowed = format!("1 to {MAX_SUBJECTS} ids of other subjects");
-        return Err(ApiError::new(Code::InvalidField, format!("subjects: the value must contain {allowed}"))
-            .field("subjects")
-            .allowed([allowed]));
-    }
+) -> Result<Json<SubjectView>> {
+    let others = check_ids("subjects", "other subjects", body.subjects, Some(id))?;
     let store = caller.store();
     let subject = store.people().get(id).await?;
     let mut all = others.clone();
     all.push(id);
     let invalid = |error| match error {
-        StoreError::Invalid(sentence) => ApiError::new(Code::InvalidField, format!("subjects: {sentence}"))
-            .field("subjects")
+        StoreError::Invalid(sentence) => ApiError::of_field(Code::InvalidField, "subjects", sentence)
             .allowed([format!("subjects whose merged metadata has at most {MAX_METADATA_BYTES} bytes")]),
         error => error.into(),
     };
@@ -204,11 +191,11 @@ pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::Con
     ),
 )]
 pub(super) async fn delete_subject(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<EnrolledImagesParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let store = caller.store();
     let subject = store.people().get(id).await?;
     let enrolled = params.enrolled_images.unwrap_or_default();
@@ -216,13 +203,15 @@ pub(super) async fn delete_subject(
         Enrolled::Delete => store.extents().of_enrolled(Some(id), None).await?,
         Enrolled::Keep => Extent::default(),
     };
-    let (target, extent) = (format!("delete_subject.{id}.{enrolled:?}"), Extent { subjects: 1, ..images });
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    let blobs = retried("delete_subject", || async {
-        let mut tx = store.begin().await?;
+    let detail = json!({"subject_id": id, "faces": subject.face_count});
+    let deletion = RequestedDeletion {
+        operation: "delete_subject",
+        target: format!("{id}.{enrolled:?}"),
+        extent: Extent { subjects: 1, ..images },
+        params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
+        audit: (Action::DeleteSubject, subject.collection_id, detail),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
         store.people().lock(tx.conn(), subject.collection_id, &[id]).await?;
         let images = store.people().lock_images(tx.conn(), id).await?;
         store.people().delete(tx.conn(), id).await?;
@@ -230,11 +219,7 @@ pub(super) async fn delete_subject(
             Enrolled::Delete => store.people().drop_enrolled(tx.conn(), &images).await?,
             Enrolled::Keep => Vec::new(),
         };
-        let detail = json!({"subject_id": id, "faces": subject.face_count});
-        caller.audit(&mut tx, Action::DeleteSubject, subject.collection_id, detail).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(blobs)
+        Ok((blobs, tx))
     })
-    .await?;
-    Ok(deleted(&state, blobs).await)
+    .await
 }

@@ -1,22 +1,22 @@
 //! Enrols, lists and removes the faces of a subject.
 use crate::auth::{Caller, insufficient};
 use crate::extract::image::{
-    BodyFormat, ImageForm, ImageSource, SourceFields, exactly_one_of, one_part, raw, read_json,
-    resolve_with_url,
+    BodyFormat, ImageForm, ImageSource, exactly_one, one_part, raw, read_json, resolve_with_urls,
 };
 use crate::extract::{Bounded, Id, List, Query, Score, SubjectFace};
-use crate::routes::people::view::SubjectView;
-use crate::routes::shared::analysis::{ProfileParam, RotateParam};
-use crate::routes::shared::deletion::{DeletionPreview, deleted, preview};
+use crate::routes::people::view::{SubjectView, check_ids};
+use crate::routes::shared::analysis::{ProfileParam, RotateParam, profile_name};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{StoredFace, with_sources};
-use crate::routes::shared::values::Binary;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::routes::shared::values::{Binary, stored_quality};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
-use pipeline::Rotate;
 use pipeline::people::enrol::{EnrolError, Enrolment, unmet_requirements};
+use pipeline::{AnalyzeOptions, Rotate};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::erasures::retention::Extent;
@@ -25,7 +25,7 @@ use store::people::Subject;
 use store::retried;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
-use vision::{Profile, QualityReport};
+use vision::Profile;
 
 /// What happens to images that were sent for enrolment.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
@@ -86,11 +86,11 @@ pub(super) const LIST_FACES: Spec = Spec::needs(Scope::Read);
     responses((status = 200, description = "A page of faces, newest first", body = SubjectFaceList)),
 )]
 pub(super) async fn list_subject_faces(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<FaceListParams>,
-) -> Result<Json<SubjectFaceList>, ApiError> {
+) -> Result<Json<SubjectFaceList>> {
     let store = caller.store();
     let subject = store.people().get(id).await?;
     let list = List::of("subject_faces", id);
@@ -118,11 +118,11 @@ pub(super) const REMOVE_FACE: Spec = Spec::needs(Scope::Write).problems(&[&[Code
     ),
 )]
 pub(super) async fn remove_subject_face(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     SubjectFace { id, face_id }: SubjectFace,
     Query(params): Query<EnrolledImagesParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let drop = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
     if drop && caller.key().is_some_and(|key| !key.allows(Scope::Erase)) {
         let detail = "this deletes images that were sent for enrolment, which requires the scope erase; \
@@ -133,22 +133,19 @@ pub(super) async fn remove_subject_face(
     let subject = store.people().get(id).await?;
     let extent =
         if drop { store.extents().of_enrolled(Some(id), Some(face_id)).await? } else { Extent::default() };
-    let target = format!("remove_subject_face.{id}.{face_id}.{drop}");
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    let blobs = retried("remove_subject_face", || async {
-        let mut tx = store.begin().await?;
+    let detail = json!({"subject_id": id, "face_id": face_id});
+    let deletion = RequestedDeletion {
+        operation: "remove_subject_face",
+        target: format!("{id}.{face_id}.{drop}"),
+        extent,
+        params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
+        audit: (Action::RemoveSubjectFace, subject.collection_id, detail),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
         store.people().lock(tx.conn(), subject.collection_id, &[id]).await?;
-        let blobs = store.people().unlink_face(tx.conn(), id, face_id, drop).await?;
-        let detail = json!({"subject_id": id, "face_id": face_id});
-        caller.audit(&mut tx, Action::RemoveSubjectFace, subject.collection_id, detail).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(blobs)
+        Ok((store.people().unlink_face(tx.conn(), id, face_id, drop).await?, tx))
     })
-    .await?;
-    Ok(deleted(&state, blobs).await)
+    .await
 }
 
 /// A face that was assigned to the subject.
@@ -197,25 +194,30 @@ pub(super) const ENROL: Spec = Spec::needs(Scope::Write)
     ),
 )]
 pub(super) async fn enrol_faces(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<EnrolParams>,
     request: Request,
-) -> Result<Json<EnrolAnswer>, ApiError> {
+) -> Result<Json<EnrolAnswer>> {
     // This check runs before the body is read, so that no image is analysed for a subject that does
     // not exist.
     let subject = caller.store().people().get(id).await?;
     let (input, params) = match BodyFormat::of(request.headers())? {
-        BodyFormat::Multipart => (Input::Image(one_part(request, &state).await?, None), params),
-        BodyFormat::Raw => (Input::Image(raw(request, &state).await?, None), params),
-        BodyFormat::Json => read_json::<EnrolBody>(request, &state).await?.split(&state, params).await?,
+        BodyFormat::Multipart => (Input::Image(one_part(request, &state).await?), params),
+        BodyFormat::Raw => (Input::Image(raw(request, &state).await?), params),
+        BodyFormat::Json => read_json::<EnrolBody>(request, &state).await?.split(params)?,
     };
     let faces = match input {
-        Input::Image(bytes, address) => {
-            vec![enrol_image(&state, &caller, &subject, (bytes, address), &params).await?]
+        Input::Image(bytes) => vec![enrol_image(&state, &caller, &subject, (bytes, None), &params).await?],
+        Input::Source(source) => {
+            let image = resolve_with_urls(&state, source).await?;
+            vec![enrol_image(&state, &caller, &subject, image, &params).await?]
         }
-        Input::Faces(faces) => enrol_stored(&caller, &subject, &faces, &params).await?,
+        Input::Faces(faces) => {
+            let faces = check_ids("face_ids", "stored faces", faces, None)?;
+            enrol_stored(&caller, &subject, &faces, &params).await?
+        }
     };
     Ok(Json(EnrolAnswer { faces, subject: caller.store().people().get(id).await?.into() }))
 }
@@ -224,12 +226,17 @@ async fn enrol_image(
     state: &AppState,
     caller: &Caller,
     subject: &Subject,
-    (bytes, address): (bytes::Bytes, Option<ImageAddress>),
+    (bytes, urls): (Bytes, Option<(String, String)>),
     params: &EnrolParams,
-) -> Result<EnrolledFace, ApiError> {
+) -> Result<EnrolledFace> {
     let collection = caller.store().collections().by_id(subject.collection_id).await?;
-    let collection_profile = pipeline::profile_of(&collection);
-    let (url, answered) = address.map(|address| (address.requested, address.fetched_from)).unzip();
+    let options = AnalyzeOptions {
+        min_score: params.min_score.map(Score::get),
+        rotate: params.rotate.unwrap_or_default(),
+        quality_profile: pipeline::profile_of(&collection),
+        ..AnalyzeOptions::default()
+    };
+    let (url, answered) = urls.unzip();
     let enrolment = Enrolment {
         bytes,
         url,
@@ -238,7 +245,7 @@ async fn enrol_image(
         subject: subject.id,
         face_index: params.face_index.map_or(0, Bounded::index),
         aligned: params.aligned.unwrap_or(false),
-        options: analysis(params, collection_profile),
+        options,
         required_profile: demands(params),
         force: params.force.unwrap_or(false),
         moved: params.r#move.unwrap_or(false),
@@ -258,7 +265,7 @@ async fn enrol_stored(
     subject: &Subject,
     faces: &[Uuid],
     params: &EnrolParams,
-) -> Result<Vec<EnrolledFace>, ApiError> {
+) -> Result<Vec<EnrolledFace>> {
     let store = caller.store();
     let mut enrolled = Vec::with_capacity(faces.len());
     for &face_id in faces {
@@ -266,9 +273,7 @@ async fn enrol_stored(
         if face.collection_id != subject.collection_id {
             return Err(ApiError::not_found("face", face_id).field("face_ids"));
         }
-        let quality: Option<QualityReport> =
-            face.quality.and_then(|stored| serde_json::from_value(stored).ok());
-        let unmet = unmet_requirements(quality.as_ref(), demands(params), false);
+        let unmet = unmet_requirements(stored_quality(face.quality).as_ref(), demands(params), false);
         if !unmet.is_empty() && !params.force.unwrap_or(false) {
             return Err(low_quality("face_ids", demands(params), unmet).value(face_id.to_string()));
         }
@@ -290,8 +295,7 @@ fn demands(params: &EnrolParams) -> Profile {
 }
 
 fn low_quality(field: &str, demands: Profile, unmet: Vec<String>) -> ApiError {
-    let name = serde_json::to_value(demands).ok().and_then(|value| value.as_str().map(str::to_owned));
-    let name = name.unwrap_or_default();
+    let name = profile_name(demands);
     ApiError::new(
         Code::LowQuality,
         format!("the face does not meet the profile {name}: {}", unmet.join(", ")),
@@ -307,8 +311,6 @@ fn low_quality(field: &str, demands: Profile, unmet: Vec<String>) -> ApiError {
 
 /// Fields of the body that select the faces.
 const INPUTS: &[&str] = &["url", "image_base64", "face_ids"];
-/// Maximum number of stored faces in one call.
-const MAX_FACES: usize = 100;
 
 /// Options that select a face and its quality requirements. A JSON body may contain the same
 /// fields; its values take precedence.
@@ -378,23 +380,16 @@ pub(crate) struct EnrolBody {
     r#move: Option<bool>,
 }
 
-pub(super) struct ImageAddress {
-    /// The URL that the caller sent.
-    pub(super) requested: String,
-    /// The URL that returned the image, after redirects.
-    pub(super) fetched_from: String,
-}
-
 pub(super) enum Input {
-    /// An image file and, if it was fetched, its addresses.
-    Image(Bytes, Option<ImageAddress>),
-    /// Stored faces.
+    Image(Bytes),
+    Source(ImageSource),
+    /// Ids of stored faces.
     Faces(Vec<Uuid>),
 }
 
 impl EnrolBody {
     /// Returns the input, and the options merged from the body and the query.
-    async fn split(self, state: &AppState, query: EnrolParams) -> Result<(Input, EnrolParams), ApiError> {
+    fn split(self, query: EnrolParams) -> Result<(Input, EnrolParams)> {
         let params = EnrolParams {
             face_index: self.face_index.or(query.face_index),
             min_score: self.min_score.or(query.min_score),
@@ -404,44 +399,11 @@ impl EnrolBody {
             force: self.force.or(query.force),
             r#move: self.r#move.or(query.r#move),
         };
-        let url = self.url.clone();
-        let fields = SourceFields { url: self.url, image_base64: self.image_base64 };
-        let input = match (fields.url.is_some() || fields.image_base64.is_some(), self.face_ids) {
-            (true, None) => match ImageSource::try_from(fields) {
-                Ok(source) => {
-                    let (bytes, fetched_from) = resolve_with_url(state, source).await?;
-                    let address = url
-                        .zip(fetched_from)
-                        .map(|(requested, fetched_from)| ImageAddress { requested, fetched_from });
-                    Some(Input::Image(bytes, address))
-                }
-                Err(_) => None,
-            },
-            (false, Some(faces)) => Some(Input::Faces(checked_faces(faces)?)),
-            _ => None,
-        };
-        Ok((input.ok_or_else(|| exactly_one_of(INPUTS))?, params))
-    }
-}
-
-fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
-    faces.sort_unstable();
-    faces.dedup();
-    if (1..=MAX_FACES).contains(&faces.len()) {
-        return Ok(faces);
-    }
-    let allowed = format!("1 to {MAX_FACES} ids of stored faces");
-    Err(ApiError::new(Code::InvalidField, format!("face_ids: the value must contain {allowed}"))
-        .field("face_ids")
-        .allowed([allowed]))
-}
-
-/// Returns the options for the analysis of the image.
-fn analysis(params: &EnrolParams, stored_by: Option<Profile>) -> pipeline::AnalyzeOptions {
-    pipeline::AnalyzeOptions {
-        min_score: params.min_score.map(Score::get),
-        rotate: params.rotate.unwrap_or_default(),
-        quality_profile: stored_by,
-        ..pipeline::AnalyzeOptions::default()
+        let inputs = [
+            self.url.map(ImageSource::by_url).map(Input::Source),
+            self.image_base64.map(ImageSource::in_base64).map(Input::Source),
+            self.face_ids.map(Input::Faces),
+        ];
+        Ok((exactly_one(INPUTS, inputs)?, params))
     }
 }

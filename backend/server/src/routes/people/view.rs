@@ -1,7 +1,7 @@
 //! Gets and lists subjects, and checks the values that callers set.
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query};
-use crate::{ApiError, Code, Scope, Spec};
+use crate::{ApiError, Code, Result, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,6 +14,8 @@ pub(super) const READ: Spec = Spec::needs(Scope::Read);
 
 /// Maximum length of a name and an external id, in characters.
 const MAX_CHARS: usize = 200;
+/// Maximum number of ids in one call.
+const MAX_IDS: usize = 100;
 
 /// A person.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -71,7 +73,7 @@ fn normal_text(text: &str) -> &str {
 }
 
 /// Validates a name or an external id and returns its [normal form](normal_text).
-pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
+pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<String>> {
     let Some(text) = text else { return Ok(None) };
     let normal = normal_text(&text);
     let length = normal.chars().count();
@@ -79,17 +81,36 @@ pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<Str
         return Ok(Some(normal.to_owned()));
     }
     let allowed = format!("1 to {MAX_CHARS} characters without control characters");
-    Err(ApiError::new(Code::InvalidField, format!("{field}: the value must have {allowed}"))
-        .field(field)
+    Err(ApiError::of_field(Code::InvalidField, field, format!("the value must have {allowed}"))
         .value(text)
         .allowed([allowed, "null".into()]))
 }
 
+/// Returns the ids without duplicates. `of` names what they identify.
+///
+/// # Errors
+/// Fails with 422 for no id, for too many, and for the id `except`.
+pub(super) fn check_ids(
+    field: &str,
+    of: &str,
+    mut ids: Vec<Uuid>,
+    except: Option<Uuid>,
+) -> Result<Vec<Uuid>> {
+    ids.sort_unstable();
+    ids.dedup();
+    if (1..=MAX_IDS).contains(&ids.len()) && !except.is_some_and(|id| ids.contains(&id)) {
+        return Ok(ids);
+    }
+    let allowed = format!("1 to {MAX_IDS} ids of {of}");
+    let sentence = format!("the value must contain {allowed}");
+    Err(ApiError::of_field(Code::InvalidField, field, sentence).allowed([allowed]))
+}
+
 /// A JSON object that the caller sets.
-pub(super) fn check_metadata(metadata: Value) -> Result<Value, ApiError> {
+pub(super) fn check_metadata(metadata: Value) -> Result<Value> {
     let refuse = |detail: String| {
         let allowed = format!("a JSON object of at most {MAX_METADATA_BYTES} bytes");
-        ApiError::new(Code::InvalidField, format!("metadata: {detail}")).field("metadata").allowed([allowed])
+        ApiError::of_field(Code::InvalidField, "metadata", detail).allowed([allowed])
     };
     if !metadata.is_object() {
         return Err(refuse("the value must be a JSON object".into()));
@@ -107,7 +128,7 @@ pub(super) fn check_metadata(metadata: Value) -> Result<Value, ApiError> {
     params(("id" = Uuid, Path, description = "Id of the subject")),
     responses((status = 200, description = "The subject", body = SubjectView)),
 )]
-pub(super) async fn get_subject(caller: Caller, Id(id): Id) -> Result<Json<SubjectView>, ApiError> {
+pub(super) async fn get_subject(caller: Caller, Id(id): Id) -> Result<Json<SubjectView>> {
     Ok(Json(caller.store().people().get(id).await?.into()))
 }
 
@@ -161,7 +182,7 @@ pub(super) struct SubjectList {
 pub(super) async fn list_subjects(
     caller: Caller,
     Query(params): Query<ListParams>,
-) -> Result<Json<SubjectList>, ApiError> {
+) -> Result<Json<SubjectList>> {
     let filter = SubjectFilter {
         collection_id: caller.collection(params.collection.as_deref()).await?.id,
         name: params.name.as_deref().map(normal_text).map(str::to_owned),

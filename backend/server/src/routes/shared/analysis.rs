@@ -1,12 +1,13 @@
 //! Analyses an image for an operation, and describes the image and its faces in responses.
 use crate::extract::{Bounded, Score};
 use crate::routes::shared::values::{BoundingBox, Quality, hash_hex, milliseconds};
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, AppState, Code, Result};
 use bytes::Bytes;
 use inference::{Embedding, Engine, Priority};
 use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace};
 use serde::Serialize;
 use utoipa::ToSchema;
+use vision::QualityReport;
 
 /// Whether to detect rotated faces.
 #[derive(ToSchema)]
@@ -25,6 +26,15 @@ pub(crate) enum ProfileParam {
     Off,
     Standard,
     Strict,
+}
+
+/// Returns the name of a profile in requests and in the database.
+pub(crate) fn profile_name(profile: vision::Profile) -> &'static str {
+    match profile {
+        vision::Profile::Off => "off",
+        vision::Profile::Standard => "standard",
+        vision::Profile::Strict => "strict",
+    }
 }
 
 /// An image that was analysed.
@@ -86,7 +96,8 @@ pub(crate) struct DetectedFace {
     pub(crate) landmarks: Vec<[f32; 2]>,
     /// Quality of the face; absent with `quality=false`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) quality: Option<Quality>,
+    #[schema(value_type = Option<Quality>)]
+    pub(crate) quality: Option<QualityReport>,
     /// Embedding of the face, a vector of length 1; absent with `embeddings=false`. Only vectors of
     /// the same model can be compared. They have 128 or 512 components, depending on the model;
     /// examples show the first four.
@@ -101,7 +112,7 @@ impl DetectedFace {
             bbox: face.detection.bbox.into(),
             det_score: face.detection.det_score,
             landmarks: face.detection.landmarks.iter().map(|point| [point.x, point.y]).collect(),
-            quality: face.quality.clone().map(Into::into),
+            quality: face.quality.clone(),
             embedding: face.embedding.as_ref().filter(|_| with_embedding).map(|e| e.as_slice().to_vec()),
         }
     }
@@ -161,11 +172,7 @@ impl From<pipeline::Timings> for Timings {
 }
 
 /// Analyses one image for a caller, if the limit on analyses allows it.
-pub(crate) async fn analyze(
-    state: &AppState,
-    bytes: Bytes,
-    options: &AnalyzeOptions,
-) -> Result<Analysis, ApiError> {
+pub(crate) async fn analyze(state: &AppState, bytes: Bytes, options: &AnalyzeOptions) -> Result<Analysis> {
     let permit = state.analyses.admit(1)?;
     let analysis = state.analyzer().analyze(bytes, options, Priority::Interactive).await?;
     drop(permit);
@@ -179,74 +186,44 @@ pub(crate) struct Likeness {
     pub(crate) face: DetectedFace,
 }
 
-impl Likeness {
-    /// Analyses the image and returns the face at `index` by descending score, or the face with the
-    /// highest score. Problems refer to the image as `field`.
-    pub(crate) async fn of(
-        state: &AppState,
-        bytes: Bytes,
-        index: Option<Bounded<0, 999>>,
-        min_score: Option<Score>,
-        field: &str,
-    ) -> Result<Self, ApiError> {
-        let index = index.map_or(0, Bounded::index);
-        let analysis = Self::analysis(state, bytes, index + 1, min_score, field).await?;
-        Self::at(&analysis, index, field)
-    }
+/// Selects a face of an image.
+pub(crate) struct WantedFace {
+    /// Index by descending score; the default is the face with the highest score.
+    pub(crate) index: Option<Bounded<0, 999>>,
+    pub(crate) min_score: Option<Score>,
+    /// Whether an image with several faces needs an index.
+    pub(crate) must_be_unambiguous: bool,
+}
 
-    /// Works like [`Self::of`], but an image with several faces needs an index.
-    pub(crate) async fn of_one_face(
-        state: &AppState,
-        bytes: Bytes,
-        index: Option<Bounded<0, 999>>,
-        min_score: Option<Score>,
-        field: &str,
-    ) -> Result<Self, ApiError> {
-        let at = index.map_or(0, Bounded::index);
-        let analysis = Self::analysis(state, bytes, (at + 1).max(2), min_score, field).await?;
-        if index.is_none() && analysis.faces.len() > 1 {
+impl Likeness {
+    /// Analyses the image and returns the wanted face. Problems refer to the image as `field`.
+    pub(crate) async fn of(state: &AppState, bytes: Bytes, wanted: WantedFace, field: &str) -> Result<Self> {
+        let index = wanted.index.map_or(0, Bounded::index);
+        let options = AnalyzeOptions {
+            min_score: wanted.min_score.map(Score::get),
+            max_faces: Some((index + 1).max(if wanted.must_be_unambiguous { 2 } else { 1 })),
+            ..AnalyzeOptions::default()
+        };
+        let analysis = analyze(state, bytes, &options).await.map_err(|error| error.within(field))?;
+        if wanted.must_be_unambiguous && wanted.index.is_none() && analysis.faces.len() > 1 {
             let sentence = format!("`{field}` has several faces; `face_index` must name one of them");
             return Err(ApiError::new(Code::NoSuchFace, sentence).field("face_index"));
         }
-        Self::at(&analysis, at, field)
-    }
-
-    async fn analysis(
-        state: &AppState,
-        bytes: Bytes,
-        max_faces: usize,
-        min_score: Option<Score>,
-        field: &str,
-    ) -> Result<Analysis, ApiError> {
-        let options = AnalyzeOptions {
-            min_score: min_score.map(Score::get),
-            max_faces: Some(max_faces),
-            ..AnalyzeOptions::default()
-        };
-        analyze(state, bytes, &options).await.map_err(|error| error.within(field))
-    }
-
-    fn at(analysis: &Analysis, index: usize, field: &str) -> Result<Self, ApiError> {
-        let face = pick(analysis, index, field)?;
+        let found = analysis.faces.len();
+        let face = analysis.faces.get(index).ok_or_else(|| no_such_face(found, index, field))?;
         let embedding =
             face.embedding.clone().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
-        Ok(Self { embedding, image: ImageInfo::of(analysis), face: DetectedFace::of(face, false) })
+        Ok(Self { embedding, image: ImageInfo::of(&analysis), face: DetectedFace::of(face, false) })
     }
 }
 
-fn pick<'a>(analysis: &'a Analysis, index: usize, field: &str) -> Result<&'a AnalyzedFace, ApiError> {
-    let found = analysis.faces.len();
-    analysis.faces.get(index).ok_or_else(|| {
-        if found == 0 {
-            ApiError::new(Code::NoFace, format!("no face was found in `{field}`")).field(field)
-        } else {
-            ApiError::new(
-                Code::NoSuchFace,
-                format!("`{field}` has {found} faces; there is no face with index {index}"),
-            )
-            .field(field)
-            .value(index.to_string())
-            .allowed([format!("0 to {}", found - 1)])
-        }
-    })
+fn no_such_face(found: usize, index: usize, field: &str) -> ApiError {
+    if found == 0 {
+        return ApiError::new(Code::NoFace, format!("no face was found in `{field}`")).field(field);
+    }
+    let sentence = format!("`{field}` has {found} faces; there is no face with index {index}");
+    ApiError::new(Code::NoSuchFace, sentence)
+        .field(field)
+        .value(index.to_string())
+        .allowed([format!("0 to {}", found - 1)])
 }

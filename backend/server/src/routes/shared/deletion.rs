@@ -1,13 +1,18 @@
-//! What deletions share: the dry run, its confirmation token, and the deletion of blobs afterwards.
-use crate::confirmation::Deletion;
-use crate::{ApiError, AppState};
+//! What deletions share: the dry run, its confirmation token, the entry in the audit log, and the
+//! deletion of blobs afterwards.
+use crate::auth::Caller;
+use crate::{ApiError, AppState, Result};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::time::Duration;
 use store::erasures::retention::Extent;
+use store::keys::audit::Action;
+use store::{Tx, retried};
 use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
 
 /// Options of a deletion: a dry run, or the confirmation of one.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -53,45 +58,69 @@ pub(crate) struct DeletionPreview {
 /// Fails with 428 `confirmation_needed` if the deletion needs a token and `confirm` is not one.
 pub(crate) async fn preview(
     state: &AppState,
-    target: String,
+    target: &str,
     extent: Extent,
-    dry_run: Option<bool>,
-    confirm: Option<&str>,
-) -> Result<Option<Response>, ApiError> {
-    let preview = DeletionPreview::of(state, target, extent, dry_run, confirm).await?;
-    Ok(preview.map(|preview| Json(preview).into_response()))
+    params: &DeletionParams,
+) -> Result<Option<DeletionPreview>> {
+    let (count, confirmations) = (extent.rows(), state.confirmations().await?);
+    if params.dry_run.unwrap_or(false) {
+        let Extent { images, faces, videos, subjects, suppressions } = extent;
+        let confirm = confirmations.token(target, count);
+        let preview =
+            DeletionPreview { dry_run: true, images, faces, videos, subjects, suppressions, confirm };
+        return Ok(Some(preview));
+    }
+    confirmations.check(target, count, params.confirm.as_deref())?;
+    Ok(None)
 }
 
-impl DeletionPreview {
-    /// Does the same as [`preview`], and returns the body of the response.
-    pub(crate) async fn of(
-        state: &AppState,
-        target: String,
-        extent: Extent,
-        dry_run: Option<bool>,
-        confirm: Option<&str>,
-    ) -> Result<Option<Self>, ApiError> {
-        let deletion = Deletion { target, count: extent.rows() };
-        let confirmations = state.confirmations().await?;
-        if dry_run.unwrap_or(false) {
-            let Extent { images, faces, videos, subjects, suppressions } = extent;
-            let confirm = confirmations.token(&deletion);
-            return Ok(Some(Self { dry_run: true, images, faces, videos, subjects, suppressions, confirm }));
-        }
-        confirmations.check(&deletion, confirm)?;
-        Ok(None)
+/// A deletion that a caller requests.
+pub(crate) struct RequestedDeletion {
+    /// Name of the operation.
+    pub(crate) operation: &'static str,
+    /// Identifies what the operation deletes.
+    pub(crate) target: String,
+    pub(crate) extent: Extent,
+    pub(crate) params: DeletionParams,
+    /// Action, collection and details for the audit log.
+    pub(crate) audit: (Action, Uuid, Value),
+}
+
+/// Responds to a dry run, or carries out a deletion and responds with the status `done`. `delete`
+/// deletes the rows and returns the keys of their blobs and its transaction, which then records the
+/// audit entry. The blobs are deleted after the commit.
+///
+/// # Errors
+/// Fails with the errors of [`preview`] and of `delete`.
+pub(crate) async fn carry_out<F>(
+    state: &AppState,
+    caller: &Caller,
+    deletion: RequestedDeletion,
+    done: StatusCode,
+    delete: impl Fn(Tx) -> F,
+) -> Result<Response>
+where
+    F: Future<Output = Result<(Vec<String>, Tx)>>,
+{
+    let RequestedDeletion { operation, target, extent, params, audit } = deletion;
+    if let Some(preview) = preview(state, &format!("{operation}.{target}"), extent, &params).await? {
+        return Ok(Json(preview).into_response());
     }
+    let (action, collection, detail) = audit;
+    let blobs = retried(operation, || async {
+        let (blobs, mut tx) = delete(caller.store().begin().await?).await?;
+        caller.audit(&mut tx, action, collection, detail.clone()).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(blobs)
+    })
+    .await?;
+    drop_blobs(state, blobs).await;
+    Ok(done.into_response())
 }
 
 /// Maximum time for which the response waits for the deletion of blobs. Longer deletions continue
 /// after the response.
 const MAX_DELETION_WAIT: Duration = Duration::from_secs(10);
-
-/// Responds to a deletion after the commit. Blobs of the deleted rows are deleted first.
-pub(crate) async fn deleted(state: &AppState, blobs: Vec<String>) -> Response {
-    drop_blobs(state, blobs).await;
-    StatusCode::NO_CONTENT.into_response()
-}
 
 /// Deletes blobs whose rows were deleted, after the commit. A failed deletion is logged, and the
 /// sweep repeats it.

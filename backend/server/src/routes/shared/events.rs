@@ -2,7 +2,7 @@
 use crate::admission::EventStream;
 use crate::auth::Caller;
 use crate::follow::{Followed, Followers, Read};
-use crate::{ApiError, AppState, Code};
+use crate::{AppState, Code, Result};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use serde::Serialize;
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ enum Next<T> {
 struct Watcher<T> {
     state: AppState,
     caller: Caller,
-    reads: watch::Receiver<Option<Read<T>>>,
+    reads: watch::Receiver<Option<Read<Arc<T>>>>,
     /// Time at which the first value was read. A read that began earlier may return older data.
     since: Instant,
     _counted: EventStream,
@@ -41,7 +41,7 @@ pub(crate) async fn events<T: Followed, V: Serialize + 'static>(
     followers: &Followers<T>,
     id: Uuid,
     view: fn(&Caller, &T) -> V,
-) -> Result<Sse<impl futures::Stream<Item = Result<Event, Infallible>> + use<T, V>>, ApiError> {
+) -> Result<Sse<impl futures::Stream<Item = Result<Event, Infallible>> + use<T, V>>> {
     let counted = state.event_streams.admit()?;
     let first = T::read(caller.store(), id).await?;
     let since = Instant::now();

@@ -6,8 +6,8 @@
 //! of the caller's database connections.
 use crate::auth::Caller;
 use crate::request::CallerId;
-use crate::routes::shared::values::{BoundingBox, Quality, TrackBox, boxes, points, to_ms};
-use crate::{ApiError, AppState};
+use crate::routes::shared::values::{BoundingBox, Quality, TrackBox, boxes, points, stored_quality, to_ms};
+use crate::{ApiError, AppState, Result};
 use axum::body::Body;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -26,6 +26,7 @@ use time::OffsetDateTime;
 use time::macros::datetime;
 use utoipa::{PartialSchema, ToSchema};
 use uuid::{Uuid, uuid};
+use vision::QualityReport;
 
 /// The format of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -65,11 +66,11 @@ impl Export {
         caller: Caller,
         start: C,
         read: R,
-    ) -> Result<Response, ApiError>
+    ) -> Result<Response>
     where
         C: Send + 'static,
         R: Fn(Caller, C) -> F + Clone + Send + 'static,
-        F: Future<Output = Result<Piece<C>, ApiError>> + Send,
+        F: Future<Output = Result<Piece<C>>> + Send,
     {
         let Self { format, name, head } = self;
         let (content_type, extension, head) = match format {
@@ -121,7 +122,7 @@ pub(crate) struct FaceLine<'a> {
     bbox: BoundingBox,
     det_score: f32,
     landmarks: Vec<[f32; 2]>,
-    quality: Option<Quality>,
+    quality: Option<QualityReport>,
     embedding_model: &'a str,
     /// Present only if the request includes embeddings.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,7 +136,7 @@ impl<'a> From<&'a ExportedFace> for FaceLine<'a> {
             bbox: BoundingBox::from_slice(&face.bbox),
             det_score: face.det_score,
             landmarks: points(&face.landmarks),
-            quality: Quality::from_stored(face.quality.clone()),
+            quality: stored_quality(face.quality.clone()),
             embedding_model: &face.embedding_model,
             embedding: embedding.as_deref(),
         }
@@ -157,8 +158,9 @@ pub(crate) fn csv_header(columns: &str, embeddings: bool) -> String {
     format!("{columns}{}\r\n", if embeddings { ",embedding" } else { "" })
 }
 
-/// Returns the fields of [`FACE_COLUMNS`].
-pub(crate) fn about_face((face, _): &ExportedFace) -> impl Iterator<Item = String> + use<> {
+/// Returns the fields of [`FACE_COLUMNS`], which are empty without a face.
+pub(crate) fn about_face(face: Option<&ExportedFace>) -> Vec<String> {
+    let Some((face, _)) = face else { return empty_columns(FACE_COLUMNS).collect() };
     let judged = |key: &str| {
         let value = face.quality.as_ref().and_then(|quality| quality.get(key));
         value.map(ToString::to_string).unwrap_or_default()
@@ -166,7 +168,7 @@ pub(crate) fn about_face((face, _): &ExportedFace) -> impl Iterator<Item = Strin
     let (quality, passed) = (judged("overall"), judged("passed"));
     let numbers: Vec<String> = face.bbox.iter().chain([&face.det_score]).map(ToString::to_string).collect();
     let model = face.embedding_model.clone();
-    std::iter::once(face.id.to_string()).chain(numbers).chain([quality, passed, model])
+    std::iter::once(face.id.to_string()).chain(numbers).chain([quality, passed, model]).collect()
 }
 
 pub(crate) fn empty_columns(columns: &str) -> impl Iterator<Item = String> + use<> {
@@ -293,7 +295,7 @@ fn source_line(source: &VideoSource) -> VideoSourceLine<'_> {
 ///
 /// # Errors
 /// Fails if the stored boxes cannot be decoded.
-pub(crate) fn track_line(video: Uuid, exported: &ExportedTrack) -> Result<String, ApiError> {
+pub(crate) fn track_line(video: Uuid, exported: &ExportedTrack) -> Result<String> {
     let ExportedTrack { track, faces } = exported;
     let faces = faces.iter().map(|(at_us, face)| TrackFaceLine {
         at_ms: to_ms(*at_us),

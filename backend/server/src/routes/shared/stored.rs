@@ -1,10 +1,9 @@
 //! Describes stored faces, the places where images were found, and stored files in responses.
-use crate::routes::shared::values::{BoundingBox, Quality, points, to_ms};
-use crate::{ApiError, AppState};
+use crate::routes::shared::values::{BoundingBox, Quality, points, stored_quality, to_ms};
+use crate::{ApiError, AppState, Result};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use serde::Serializer;
+use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 use std::sync::Arc;
 use store::faces::Face;
@@ -13,6 +12,7 @@ use store::videos::tracks::StoredAppearance;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
+use vision::QualityReport;
 
 /// Where an image was found.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -93,12 +93,6 @@ impl FirstSources {
     }
 }
 
-impl From<SourceList> for ImageSources {
-    fn from(list: SourceList) -> Self {
-        Self { list: list.sources.into_iter().map(Source::from).collect(), total: list.total }
-    }
-}
-
 impl Serialize for FirstSources {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(&self.list[..self.shown])
@@ -127,7 +121,8 @@ pub(crate) struct StoredFace {
     #[schema(example = json!([[188.1, 202.1], [270.7, 198.8], [233.4, 248.9], [200.3, 290.9], [267.4, 286.9]]))]
     pub(crate) landmarks: Vec<[f32; 2]>,
     /// Quality of the face; null if it was not assessed.
-    pub(crate) quality: Option<Quality>,
+    #[schema(value_type = Option<Quality>)]
+    pub(crate) quality: Option<QualityReport>,
     /// The model of its embedding.
     #[schema(example = "sface")]
     pub(crate) embedding_model: String,
@@ -154,7 +149,7 @@ impl StoredFace {
             bbox: BoundingBox::from_slice(&face.bbox),
             det_score: face.det_score,
             landmarks: points(&face.landmarks),
-            quality: Quality::from_stored(face.quality),
+            quality: stored_quality(face.quality),
             embedding_model: face.embedding_model,
             sources_total: sources.total,
             sources_cut: sources.is_truncated(),
@@ -165,7 +160,7 @@ impl StoredFace {
 }
 
 /// Adds the sources of all images in one query.
-pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<Vec<StoredFace>, ApiError> {
+pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<Vec<StoredFace>> {
     let images: Vec<Uuid> = faces.iter().map(|face| face.image_id).collect();
     let sources = sources_by_image(state, images).await?;
     let lists = faces.len();
@@ -184,7 +179,7 @@ pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<V
 pub(crate) async fn sources_by_image(
     state: &AppState,
     mut images: Vec<Uuid>,
-) -> Result<HashMap<Uuid, ImageSources>, ApiError> {
+) -> Result<HashMap<Uuid, ImageSources>> {
     images.sort_unstable();
     images.dedup();
     let lists = state.services.store.images().source_lists(&images, None).await?;
@@ -234,7 +229,7 @@ pub(crate) async fn blob_answer(
     state: &AppState,
     key: &str,
     request: &HeaderMap,
-) -> Result<Option<Response>, ApiError> {
+) -> Result<Option<Response>> {
     let name = key.rsplit('/').next().unwrap_or(key);
     let content_type = match name.rsplit_once('.').map(|(_, extension)| extension) {
         Some("jpg" | "jpeg") => "image/jpeg",

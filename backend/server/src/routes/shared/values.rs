@@ -1,12 +1,12 @@
 //! Values that responses and requests of several nouns contain.
-use crate::{ApiError, Code};
+use crate::{ApiError, Code, Result};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
-use vision::Rect;
+use vision::{QualityReport, Rect};
 
 /// The bytes of a file.
 #[derive(ToSchema)]
@@ -53,8 +53,9 @@ impl BoundingBox {
 }
 
 /// A score and the raw value from which it was computed.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(example = json!({"value": 0.95, "raw": 22970.6}))]
+#[allow(dead_code, reason = "only describes vision::quality::Measure in the OpenAPI document")]
 pub(crate) struct Measure {
     /// 0 to 1, higher is better.
     pub(crate) value: f32,
@@ -62,14 +63,9 @@ pub(crate) struct Measure {
     pub(crate) raw: f32,
 }
 
-impl From<vision::quality::Measure> for Measure {
-    fn from(measure: vision::quality::Measure) -> Self {
-        Self { value: measure.value, raw: measure.raw }
-    }
-}
-
 /// Head pose, estimated from the five landmarks.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
+#[allow(dead_code, reason = "only describes vision::quality::Pose in the OpenAPI document")]
 #[schema(example = json!({"value": 0.97, "yaw": 2.5, "pitch": 0.0, "roll": -2.7}))]
 pub(crate) struct Pose {
     /// 0 to 1, 1 is frontal.
@@ -83,7 +79,8 @@ pub(crate) struct Pose {
 }
 
 /// Quality of a face.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
+#[allow(dead_code, reason = "only describes vision::QualityReport in the OpenAPI document")]
 #[schema(example = json!({
     "overall": 0.96, "passed": true, "reasons": [],
     "blur": {"value": 1.0, "raw": 2632.8}, "sharpness": {"value": 0.95, "raw": 22970.6}, "brightness": {"value": 1.0, "raw": 109.4},
@@ -122,40 +119,17 @@ pub(crate) struct Quality {
     pub(crate) learned: Option<Measure>,
 }
 
-impl From<vision::QualityReport> for Quality {
-    fn from(report: vision::QualityReport) -> Self {
-        let pose = report.pose;
-        Self {
-            overall: report.overall,
-            passed: report.passed,
-            reasons: report.reasons,
-            blur: report.blur.into(),
-            sharpness: report.sharpness.into(),
-            brightness: report.brightness.into(),
-            contrast: report.contrast.into(),
-            exposure: report.exposure.into(),
-            size: report.size.into(),
-            pose: Pose { value: pose.value, yaw: pose.yaw, pitch: pose.pitch, roll: pose.roll },
-            truncation: report.truncation.into(),
-            det_score: report.det_score.into(),
-            learned: report.learned.map(Into::into),
-        }
-    }
-}
-
-impl Quality {
-    /// Parses the stored quality. Returns `None` for a face without a stored quality, or with the
-    /// measures of an earlier version.
-    pub(crate) fn from_stored(value: Option<serde_json::Value>) -> Option<Self> {
-        serde_json::from_value(value?).ok()
-    }
+/// Parses the stored quality. Returns `None` for a face without a stored quality, or with the
+/// measures of an earlier version.
+pub(crate) fn stored_quality(value: Option<serde_json::Value>) -> Option<QualityReport> {
+    serde_json::from_value(value?).ok()
 }
 
 /// Returns a response whose header `Location` is the path of the resource.
 ///
 /// # Errors
 /// Fails if `path` is not a value of a header.
-pub(crate) fn located(status: StatusCode, path: &str, view: impl Serialize) -> Result<Response, ApiError> {
+pub(crate) fn located(status: StatusCode, path: &str, view: impl Serialize) -> Result<Response> {
     let location = HeaderValue::from_str(path).map_err(ApiError::internal)?;
     Ok((status, [(header::LOCATION, location)], Json(view)).into_response())
 }
@@ -173,11 +147,14 @@ pub(crate) fn hash_hex(bits: u64) -> String {
 /// Time in milliseconds, x, y, width and height in pixels.
 pub(crate) type TrackBox = (i64, f32, f32, f32, f32);
 
+pub(crate) fn track_box(at_us: i64, Rect { x, y, width, height }: Rect) -> TrackBox {
+    (to_ms(at_us), x, y, width, height)
+}
+
 /// Decodes the stored boxes of a track.
-pub(crate) fn boxes(encoded: &[u8]) -> Result<Vec<TrackBox>, ApiError> {
-    let boxed = |at_us, Rect { x, y, width, height }| (to_ms(at_us), x, y, width, height);
+pub(crate) fn boxes(encoded: &[u8]) -> Result<Vec<TrackBox>> {
     let boxes = pipeline::decode_boxes(encoded).map_err(ApiError::internal)?;
-    Ok(boxes.iter().map(|timed| boxed(timed.at_us, timed.bbox)).collect())
+    Ok(boxes.iter().map(|timed| track_box(timed.at_us, timed.bbox)).collect())
 }
 
 /// Converts microseconds to milliseconds, rounded down.
@@ -192,15 +169,14 @@ pub(crate) fn milliseconds(duration: std::time::Duration) -> f64 {
 
 /// Rejects invalid names of collections. In a path, a name that has the form of an id could refer
 /// to a different collection.
-pub(crate) fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
+pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
     let good = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))
         && Uuid::parse_str(name).is_err();
     if good {
         return Ok(());
     }
-    Err(ApiError::new(Code::InvalidField, format!("{field}: the value is not a valid collection name"))
-        .field(field)
+    Err(ApiError::of_field(Code::InvalidField, field, "the value is not a valid collection name")
         .value(name)
         .allowed(["1 to 64 characters of a-z, 0-9, - and _, but not a UUID"]))
 }

@@ -1,12 +1,13 @@
 //! Reports the devices and the device of each operation.
 use crate::{AppState, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
+use inference::{GpuDevice, LoadedModel, OperationReport, ProviderReport};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 /// One operation's device.
-#[derive(Serialize, ToSchema)]
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "only describes inference::OperationReport in the OpenAPI document")]
 struct OperationView {
     /// `face_detection`, `face_embedding`, `image_processing`, `image_enhancement`,
     /// `quality_checks` or `video_decoding`.
@@ -41,7 +42,8 @@ struct OperationView {
 }
 
 /// An execution provider.
-#[derive(Serialize, ToSchema)]
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "only describes inference::ProviderReport in the OpenAPI document")]
 struct ProviderView {
     /// Its name.
     #[schema(example = "cuda")]
@@ -55,11 +57,12 @@ struct ProviderView {
 }
 
 /// A GPU.
-#[derive(Serialize, ToSchema)]
+#[derive(ToSchema)]
 #[schema(example = json!({
     "id": 0, "name": "NVIDIA GeForce RTX 3060", "backend": "cuda", "memory_total": 12884901888_u64, "memory_used": 1503238553_u64,
     "driver": "560.35.03", "utilization": 0.42, "compute_capability": "8.6"
 }))]
+#[allow(dead_code, reason = "only describes inference::GpuDevice in the OpenAPI document")]
 struct DeviceView {
     /// Index of the GPU as reported by the driver.
     id: u32,
@@ -81,7 +84,8 @@ struct DeviceView {
 }
 
 /// A model on a device.
-#[derive(Serialize, ToSchema)]
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "only describes inference::LoadedModel in the OpenAPI document")]
 struct LoadedView {
     /// The operation that uses it.
     #[schema(example = "face_detection")]
@@ -144,13 +148,17 @@ pub(super) struct GpuAnswer {
     #[schema(example = json!(["cpu"]))]
     backends: Vec<String>,
     /// All known providers.
-    providers: Vec<ProviderView>,
+    #[schema(value_type = Vec<ProviderView>)]
+    providers: Vec<ProviderReport>,
     /// The GPUs that were found.
-    devices: Vec<DeviceView>,
+    #[schema(value_type = Vec<DeviceView>)]
+    devices: Vec<GpuDevice>,
     /// The six operations.
-    operations: Vec<OperationView>,
+    #[schema(value_type = Vec<OperationView>)]
+    operations: Vec<OperationReport>,
     /// The loaded models, with the time and memory that loading took.
-    models: Vec<LoadedView>,
+    #[schema(value_type = Vec<LoadedView>)]
+    models: Vec<LoadedModel>,
     /// The threshold for matches.
     matching: MatchingView,
 }
@@ -162,7 +170,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::System);
     get, path = "/gpu", operation_id = "get_gpu", tag = "system",
     responses((status = 200, description = "The report", body = GpuAnswer)),
 )]
-pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
+pub(super) async fn get_gpu(state: AppState) -> Json<GpuAnswer> {
     let mut report = state.services.analyzer.engine().report();
     if let Some(operation) = &state.services.video_decoding {
         report.add_operation(operation.clone());
@@ -177,58 +185,9 @@ pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
         matching,
         runtime_version: report.runtime_version,
         backends: report.backends,
-        providers: report
-            .providers
-            .into_iter()
-            .map(|provider| ProviderView {
-                name: provider.name.to_string(),
-                in_build: provider.in_build,
-                in_library: provider.in_library,
-            })
-            .collect(),
-        devices: report
-            .devices
-            .into_iter()
-            .map(|device| DeviceView {
-                id: device.id,
-                name: device.name,
-                backend: device.backend.to_string(),
-                memory_total: device.memory_total,
-                memory_used: device.memory_used,
-                driver: device.driver,
-                utilization: device.utilization,
-                compute_capability: device.compute_capability,
-            })
-            .collect(),
-        operations: report
-            .operations
-            .into_iter()
-            .map(|operation| OperationView {
-                operation: operation.operation.to_string(),
-                gpu_requested: operation.gpu_requested,
-                requested: operation.requested,
-                effective: operation.effective,
-                reason: operation.reason,
-                reason_kind: operation.reason_kind.map(str::to_owned),
-                detail: operation.detail,
-            })
-            .collect(),
-        models: report
-            .models
-            .into_iter()
-            .map(|model| LoadedView {
-                operation: model.operation.to_string(),
-                file: model.file,
-                bytes: model.bytes,
-                device: model.device,
-                provider: model.provider.to_owned(),
-                precision: model.precision.to_owned(),
-                sessions: model.sessions,
-                max_batch: model.max_batch,
-                seconds: model.seconds,
-                memory_before: model.memory_before,
-                memory_after: model.memory_after,
-            })
-            .collect(),
+        providers: report.providers,
+        devices: report.devices,
+        operations: report.operations,
+        models: report.models,
     })
 }

@@ -1,7 +1,6 @@
 //! Reports health and metrics.
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use serde::Serialize;
@@ -49,7 +48,7 @@ pub(super) const READY: Spec = Spec::open().problems(&[&[Code::NotReady]]).any_h
         (status = 503, description = "The service cannot process requests; `errors` lists the reasons"),
     ),
 )]
-pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Ready>, ApiError> {
+pub(super) async fn ready(state: AppState) -> Result<Json<Ready>> {
     let mut reasons = Vec::new();
     if state.shutdown.is_cancelled() {
         reasons.push("the service is shutting down".to_owned());
@@ -77,7 +76,7 @@ pub(super) const METRICS: Spec = Spec::needs(Scope::System);
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain",
         example = "# TYPE facecrawl_http_requests_total counter\nfacecrawl_http_requests_total{method=\"GET\",route=\"/faces\",status=\"200\"} 12\n")),
 )]
-pub(super) async fn get_metrics(State(state): State<AppState>) -> impl IntoResponse {
+pub(super) async fn get_metrics(state: AppState) -> impl IntoResponse {
     gather_queue(&state).await;
     gather_index(&state).await;
     if let Err(error) = tokio::task::spawn_blocking(inference::devices::record).await {

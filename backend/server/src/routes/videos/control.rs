@@ -4,15 +4,14 @@ use super::view::VideoView;
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::openapi::example_of;
-use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, deleted, preview};
+use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::events::events;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{AppState, Code, Result, Scope, Spec};
 use axum::Json;
-use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use store::keys::audit::Action;
-use store::retried;
 use store::videos::Video;
 
 pub(super) const CONTROL: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
@@ -27,11 +26,7 @@ pub(super) const RETRY: Spec =
     params(("id" = Uuid, Path, description = "Id of the video")),
     responses((status = 200, description = "The video in its new state", body = VideoView)),
 )]
-pub(super) async fn pause_video(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<VideoView>, ApiError> {
+pub(super) async fn pause_video(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<VideoView>> {
     Ok(Json(state.services.videos.pause(caller.store(), id).await?.into()))
 }
 
@@ -41,11 +36,7 @@ pub(super) async fn pause_video(
     params(("id" = Uuid, Path, description = "Id of the video")),
     responses((status = 200, description = "The video in its new state", body = VideoView)),
 )]
-pub(super) async fn resume_video(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<VideoView>, ApiError> {
+pub(super) async fn resume_video(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<VideoView>> {
     Ok(Json(state.services.videos.resume(caller.store(), id).await?.into()))
 }
 
@@ -58,11 +49,7 @@ pub(super) async fn resume_video(
     params(("id" = Uuid, Path, description = "Id of the video")),
     responses((status = 200, description = "The video in its new state", body = VideoView)),
 )]
-pub(super) async fn retry_video(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<VideoView>, ApiError> {
+pub(super) async fn retry_video(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<VideoView>> {
     state.video_tools()?;
     let videos = &state.services.videos;
     let video = videos.retry(caller.store(), id).await?.ok_or_else(|| too_many(videos.limits()))?;
@@ -76,11 +63,7 @@ pub(super) async fn retry_video(
     params(("id" = Uuid, Path, description = "Id of the video")),
     responses((status = 200, description = "The cancelled video", body = VideoView)),
 )]
-pub(super) async fn cancel_video(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<Json<VideoView>, ApiError> {
+pub(super) async fn cancel_video(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<VideoView>> {
     Ok(Json(state.services.videos.cancel(caller.store(), id).await?.into()))
 }
 
@@ -101,11 +84,7 @@ pub(super) const EVENTS: Spec = Spec::needs(Scope::Read).limited_elsewhere();
         (status = 429, description = "The caller has the maximum number of open streams"),
     ),
 )]
-pub(super) async fn follow_video(
-    State(state): State<AppState>,
-    caller: Caller,
-    Id(id): Id,
-) -> Result<impl IntoResponse, ApiError> {
+pub(super) async fn follow_video(state: AppState, caller: Caller, Id(id): Id) -> Result<impl IntoResponse> {
     let view = |_: &Caller, video: &Video| VideoView::from(video.clone());
     events(state.clone(), caller, &state.video_followers, id, view).await
 }
@@ -123,25 +102,22 @@ pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::Con
     ),
 )]
 pub(super) async fn delete_video(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<DeletionParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let store = caller.store();
-    let video = store.videos().get(id).await?;
-    let (target, extent) = (format!("delete_video.{id}"), store.extents().of_video(id).await?);
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
-    }
-    let blobs = retried("delete_video", || async {
-        let mut tx = store.begin().await?;
-        let blobs = state.services.videos.delete(&mut tx, store, id).await?;
-        caller.audit(&mut tx, Action::DeleteVideo, video.collection_id, json!({"video_id": id})).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(blobs)
+    let (video, videos) = (store.videos().get(id).await?, &state.services.videos);
+    let deletion = RequestedDeletion {
+        operation: "delete_video",
+        target: id.to_string(),
+        extent: store.extents().of_video(id).await?,
+        params,
+        audit: (Action::DeleteVideo, video.collection_id, json!({"video_id": id})),
+    };
+    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
+        Ok((videos.delete(&mut tx, store, id).await?, tx))
     })
-    .await?;
-    Ok(deleted(&state, blobs).await)
+    .await
 }

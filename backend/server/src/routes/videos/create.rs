@@ -2,13 +2,13 @@
 use super::upload::{refuse, spool};
 use super::view::VideoView;
 use crate::auth::Caller;
-use crate::extract::{Query, is_json, read_small_json};
+use crate::extract::{Query, content_length, is_json, read_small_json};
 use crate::routes::shared::analysis::RotateParam;
 use crate::routes::shared::values::{Binary, located};
 use crate::routes::videos::upload::{MaxGap, check_type, file_address, video_request};
-use crate::{ApiError, AppState, Code, Scope, Spec};
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec};
+use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::response::Response;
 use pipeline::{Added, Rotate, Upload, VideoLimits};
 use serde::Deserialize;
@@ -86,11 +86,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write)
     ),
 )]
 pub(super) async fn create_video(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<CreateParams>,
     request: Request,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let headers = request.headers();
     if is_json(headers) {
         let VideoByUrl { url } = read_small_json(request, MAX_JSON, JSON_TIME).await?;
@@ -133,12 +133,6 @@ pub(super) async fn create_video(
     answer(&caller, added?, videos.limits()).await
 }
 
-/// Returns the length of the body that the caller announces, or 0.
-fn content_length(headers: &HeaderMap) -> u64 {
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    length.and_then(|length| length.parse().ok()).unwrap_or(0)
-}
-
 pub(super) fn too_many(limits: VideoLimits) -> ApiError {
     let VideoLimits { videos, bytes } = limits;
     let sentence = format!(
@@ -148,7 +142,7 @@ pub(super) fn too_many(limits: VideoLimits) -> ApiError {
     ApiError::overloaded(sentence, RETRY_AFTER)
 }
 
-async fn answer(caller: &Caller, added: Added, limits: VideoLimits) -> Result<Response, ApiError> {
+async fn answer(caller: &Caller, added: Added, limits: VideoLimits) -> Result<Response> {
     let (status, id) = match added {
         Added::New(id) => (StatusCode::ACCEPTED, id),
         Added::Existing(id) => (StatusCode::OK, id),

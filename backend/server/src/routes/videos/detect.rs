@@ -5,11 +5,11 @@ use crate::auth::Caller;
 use crate::extract::{Query, Score};
 use crate::request::CallerId;
 use crate::routes::shared::analysis::{DetectedFace, ModelNames, RotateParam};
-use crate::routes::shared::values::{Binary, milliseconds, to_ms};
+use crate::routes::shared::values::{Binary, TrackBox, milliseconds, to_ms, track_box};
 use crate::routes::videos::upload::{MaxGap, check_type, video_request};
-use crate::{ApiError, AppState, Code, Scope, Spec, request};
+use crate::{ApiError, AppState, Code, Result, Scope, Spec, request};
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -30,7 +30,6 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 use utoipa::IntoParams;
 use video::{Decoder, Index};
-use vision::Rect;
 
 /// Maximum size of a clip in bytes.
 const MAX_BYTES: u64 = 100 << 20;
@@ -92,11 +91,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Analyze)
     ))),
 )]
 pub(super) async fn detect_video(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Query(params): Query<DetectVideoParams>,
     request: Request,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let typed = check_type(request.headers(), &[]);
     let prepared = async {
         // Before the first statement of the database: the permit limits the connections of uploads.
@@ -125,7 +124,7 @@ pub(super) async fn detect_video(
     let spooled = spool(request, &tools.spool, MAX_BYTES.min(state.config.max_video_bytes)).await?;
     let file = spooled.file.into_std().await;
     let admission = state.analyses.admit(1)?;
-    let options = ClipOptions { options, with_embeddings: params.embeddings.unwrap_or(false) };
+    let options = (options, params.embeddings.unwrap_or(false));
     let lines = analyze_clip(&state, tools.decoder, file, options, (permit, admission)).await?;
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
 }
@@ -142,11 +141,6 @@ const MAX_TIME: Duration = Duration::from_secs(600);
 /// Maximum number of bytes of lines that wait for their reader. 60 s at 25 frames per second have
 /// that many with 40 faces in each frame.
 const MAX_WAITING: usize = 4 << 20;
-
-pub(super) struct ClipOptions {
-    pub(super) options: VideoOptions,
-    pub(super) with_embeddings: bool,
-}
 
 #[derive(Serialize)]
 struct FrameLine {
@@ -174,9 +168,9 @@ async fn analyze_clip<H: Send + 'static>(
     state: &AppState,
     decoder: Decoder,
     file: File,
-    clip: ClipOptions,
+    (options, with_embeddings): (VideoOptions, bool),
     held: H,
-) -> Result<impl Stream<Item = Result<Bytes, ApiError>> + use<H>, ApiError> {
+) -> Result<impl Stream<Item = Result<Bytes>> + use<H>> {
     let memory = state.response_memory.try_take(MAX_WAITING as u64)?;
     let (sender, lines) = unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -186,18 +180,22 @@ async fn analyze_clip<H: Send + 'static>(
         sender: sender.clone(),
         waiting: waiting.clone(),
         too_slow: CancellationToken::new(),
-        min_score: clip.options.min_score.unwrap_or(analyzer.engine().detector().min_score),
+        min_score: options.min_score.unwrap_or(analyzer.engine().detector().min_score),
     };
     let (too_slow, of_last) = (progress.too_slow.clone(), waiting.clone());
     let analysis = async move {
         let _held = held;
         let decoder = decoder.with_max_duration(MAX_DURATION);
-        let ClipOptions { options, with_embeddings } = clip;
         // A clip has many frames. At the priority of calls for one image it would delay them.
         let priority = Priority::Background;
         let video = VideoAnalyzer { analyzer: &analyzer, decoder: &decoder, options: &options, priority };
         let analysis = video.analyze(file, &mut progress).await?;
         Ok(line(&VideoAnswer::of(&analysis, analyzer.engine(), with_embeddings)))
+    };
+    let too_long = || {
+        let minutes = MAX_TIME.as_secs() / 60;
+        let sentence = format!("the analysis takes longer than {minutes} minutes; store the video instead");
+        ApiError::new(Code::Timeout, sentence)
     };
     let task = async move {
         let last = tokio::select! {
@@ -225,18 +223,10 @@ fn read_too_slowly() -> ApiError {
     ApiError::new(Code::Timeout, sentence)
 }
 
-fn too_long() -> ApiError {
-    let sentence = format!(
-        "the analysis takes longer than {} minutes; store the video instead",
-        MAX_TIME.as_secs() / 60
-    );
-    ApiError::new(Code::Timeout, sentence)
-}
-
 /// The lines of a result that have not been read. Dropping it ends the analysis and its decoder.
 struct Clip {
     /// The lines, and then the last line or the error.
-    lines: UnboundedReceiver<Result<Bytes, ApiError>>,
+    lines: UnboundedReceiver<Result<Bytes>>,
     /// Number of bytes in `lines`.
     waiting: Arc<AtomicUsize>,
     _task: AbortOnDropHandle<()>,
@@ -244,7 +234,7 @@ struct Clip {
 }
 
 impl Clip {
-    async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
+    async fn next(&mut self) -> Option<Result<Bytes>> {
         let line = self.lines.recv().await?;
         self.waiting.fetch_sub(line.as_ref().map_or(0, Bytes::len), Ordering::Relaxed);
         Some(line)
@@ -253,7 +243,7 @@ impl Clip {
 
 /// Sends a line for each frame.
 struct Lines {
-    sender: UnboundedSender<Result<Bytes, ApiError>>,
+    sender: UnboundedSender<Result<Bytes>>,
     waiting: Arc<AtomicUsize>,
     /// Fires when too many bytes wait.
     too_slow: CancellationToken,
@@ -335,7 +325,7 @@ pub(super) struct TrackAnswer {
     faces: Vec<TrackFaceAnswer>,
     /// Boxes over time: time in milliseconds, x, y, width and height in pixels. Long tracks omit
     /// boxes that linear interpolation predicts well.
-    boxes: Vec<(i64, f32, f32, f32, f32)>,
+    boxes: Vec<TrackBox>,
 }
 
 /// A best shot of a track.
@@ -420,7 +410,6 @@ impl TrackAnswer {
             at_ms: to_ms(face.at_us),
             face: DetectedFace::of(&face.face, with_embeddings),
         };
-        let boxed = |at_us, Rect { x, y, width, height }| (to_ms(at_us), x, y, width, height);
         Self {
             track: track.number,
             person: track.person,
@@ -429,7 +418,7 @@ impl TrackAnswer {
             to_end: last_us == Some(track.ended_us),
             samples: track.samples,
             faces: track.faces.iter().map(face).collect(),
-            boxes: track.boxes.iter().map(|timed| boxed(timed.at_us, timed.bbox)).collect(),
+            boxes: track.boxes.iter().map(|timed| track_box(timed.at_us, timed.bbox)).collect(),
         }
     }
 }

@@ -1,14 +1,12 @@
 //! Exports a video with its tracks. The stream and the JSON lines are in `shared::export`.
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
-use crate::routes::shared::export::{Export, Format, Piece};
 use crate::routes::shared::export::{
-    FACE_COLUMNS, TRACKS, about_face, csv_row, embedding_field, empty_columns, example_track, example_video,
-    field, track_line, video_line,
+    Export, FACE_COLUMNS, Format, Piece, TRACKS, about_face, csv_header, csv_row, embedding_field,
+    example_track, example_video, field, track_line, video_line,
 };
 use crate::routes::shared::values::to_ms;
-use crate::{ApiError, AppState, Scope, Spec};
-use axum::extract::State;
+use crate::{AppState, Result, Scope, Spec};
 use axum::response::Response;
 use serde::Deserialize;
 use store::videos::export::ExportedTrack;
@@ -48,11 +46,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
     ), headers(("content-disposition")))),
 )]
 pub(super) async fn export_video(
-    State(state): State<AppState>,
+    state: AppState,
     caller: Caller,
     Id(video): Id,
     Query(params): Query<ExportParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let (format, embeddings) = (params.format.unwrap_or_default(), params.embeddings.unwrap_or(false));
     let export = Export { format, name: format!("video-{video}"), head: csv_head(embeddings) };
     let reader = Reader { video, format, embeddings };
@@ -71,7 +69,7 @@ type Cursor = (i64, Uuid);
 
 impl Reader {
     /// Reads the tracks after a track. The first piece begins with the video.
-    async fn read(self, caller: Caller, after: Option<Cursor>) -> Result<Piece<Option<Cursor>>, ApiError> {
+    async fn read(self, caller: Caller, after: Option<Cursor>) -> Result<Piece<Option<Cursor>>> {
         let Self { video, format, embeddings } = self;
         let mut text = String::new();
         if after.is_none() {
@@ -96,7 +94,7 @@ impl Reader {
 const TRACK_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,samples,faces,image_id,at_ms";
 
 fn csv_head(embeddings: bool) -> String {
-    crate::routes::shared::export::csv_header(&format!("{TRACK_COLUMNS},{FACE_COLUMNS}"), embeddings)
+    csv_header(&format!("{TRACK_COLUMNS},{FACE_COLUMNS}"), embeddings)
 }
 
 /// Returns the row of a track. `faces` is the number of its stored faces. `image_id` and `at_ms`
@@ -114,22 +112,17 @@ fn csv_line(video: Uuid, exported: &ExportedTrack, embeddings: bool) -> String {
         field(best.map(|(_, face)| face.0.image_id)),
         field(best.map(|(at_us, _)| to_ms(*at_us))),
     ];
-    let about_best: Vec<String> = match best {
-        Some((_, face)) => about_face(face).collect(),
-        None => empty_columns(FACE_COLUMNS).collect(),
-    };
-    let embedding = embeddings.then(|| embedding_field(best.map(|(_, face)| face)));
-    csv_row(about_track.into_iter().chain(about_best).chain(embedding))
+    let best = best.map(|(_, face)| face);
+    let embedding = embeddings.then(|| embedding_field(best));
+    csv_row(about_track.into_iter().chain(about_face(best)).chain(embedding))
 }
 
-/// Returns the line of a video and that of one track.
 fn jsonl_example() -> String {
     let video = example_video();
     let track = track_line(video.video.id, &example_track()).expect("the boxes of the example are valid");
     video_line(&video) + &track
 }
 
-/// Returns the header row and the row of one track.
 fn csv_example() -> String {
     csv_head(false) + &csv_line(example_video().video.id, &example_track(), false)
 }

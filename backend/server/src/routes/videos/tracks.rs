@@ -2,7 +2,7 @@
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query};
 use crate::routes::shared::values::{boxes, to_ms};
-use crate::{ApiError, Scope, Spec};
+use crate::{Result, Scope, Spec};
 use axum::Json;
 use domain::VideoState;
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,7 @@ pub(super) async fn list_tracks(
     caller: Caller,
     Id(id): Id,
     Query(params): Query<TrackParams>,
-) -> Result<Json<TrackList>, ApiError> {
+) -> Result<Json<TrackList>> {
     let us = |ms: Bounded<0, 86_400_000>| ms.get().saturating_mul(1000);
     let filter = TrackFilter {
         from_us: params.from_ms.map(us),
@@ -119,7 +119,7 @@ pub(super) async fn list_tracks(
 }
 
 impl TrackView {
-    fn of(track: Track, last_us: Option<i64>) -> Result<Self, ApiError> {
+    fn of(track: Track, last_us: Option<i64>) -> Result<Self> {
         let faces = track.faces.iter().map(|shot| TrackFaceView {
             face_id: shot.face_id,
             at_ms: to_ms(shot.at_us),

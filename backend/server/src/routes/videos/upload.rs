@@ -1,7 +1,8 @@
 //! Reads the options of an analysis, and copies an uploaded video to a file without holding it in
 //! memory.
+use crate::extract::image::bad_url;
 use crate::extract::{Bounded, drop_unread, limited_upload, media_type, unsupported};
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, AppState, Code, Result};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use crawler::FetchError;
@@ -36,7 +37,7 @@ pub(super) struct Spooled {
 /// # Errors
 /// Fails with 413 for too many bytes, 415 if the content is not a video, 400 if the body cannot be
 /// read, 503 if it arrives too slowly, and 507 if the disk is full.
-pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> Result<Spooled, ApiError> {
+pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> Result<Spooled> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     if let Err(full) = spool.check_space(0) {
         return refuse(request, full.into()).await;
@@ -69,12 +70,12 @@ pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> 
 }
 
 /// Fails with `error` after it has read what the caller still sends.
-pub(super) async fn refuse<T>(request: Request, error: ApiError) -> Result<T, ApiError> {
+pub(super) async fn refuse<T>(request: Request, error: ApiError) -> Result<T> {
     drop_unread(request).await;
     Err(error)
 }
 
-fn check_head(head: &[u8]) -> Result<(), ApiError> {
+fn check_head(head: &[u8]) -> Result<()> {
     if vision::Format::sniff(head).is_none() && video::is_video(head) {
         return Ok(());
     }
@@ -101,15 +102,16 @@ pub(super) fn video_request(
     max_gap_ms: Option<MaxGap>,
     refine: Option<bool>,
     rotate: Option<Rotate>,
-) -> Result<VideoRequest, ApiError> {
+) -> Result<VideoRequest> {
     let defaults = VideoRequest::default();
     let sampling = match sampling {
         None => defaults.sampling,
         Some(text) => text.parse::<Sampling>().map_err(|error| {
-            ApiError::new(Code::BadQuery, format!("sampling: {error}"))
-                .field("sampling")
-                .value(text)
-                .allowed(["auto", "keyframes", "fps=N with N from 0.1 to 30"])
+            ApiError::of_field(Code::BadQuery, "sampling", error).value(text).allowed([
+                "auto",
+                "keyframes",
+                "fps=N with N from 0.1 to 30",
+            ])
         })?,
     };
     let max_gap_ms = max_gap_ms.and_then(|gap| u32::try_from(gap.get()).ok());
@@ -117,8 +119,7 @@ pub(super) fn video_request(
     let refine = refine.unwrap_or(defaults.refine);
     let request = VideoRequest { sampling, max_gap_ms, refine, rotate: rotate.unwrap_or_default() };
     request.checked().map_err(|error| {
-        ApiError::new(Code::BadQuery, format!("refine: {error}"))
-            .field("refine")
+        ApiError::of_field(Code::BadQuery, "refine", error)
             .value("true")
             .allowed(["false", "true with sampling=auto"])
     })
@@ -126,7 +127,7 @@ pub(super) fn video_request(
 
 /// Rejects a body that is declared to be something else than a video. `others` are the other types
 /// that the operation takes.
-pub(super) fn check_type(headers: &HeaderMap, others: &[&'static str]) -> Result<(), ApiError> {
+pub(super) fn check_type(headers: &HeaderMap, others: &[&'static str]) -> Result<()> {
     let media = media_type(headers);
     if media.starts_with("video/") || media == "application/octet-stream" {
         return Ok(());
@@ -139,16 +140,10 @@ pub(super) fn check_type(headers: &HeaderMap, others: &[&'static str]) -> Result
 ///
 /// # Errors
 /// Fails with 422 if it is not an http or https URL, or if the guard rejects it.
-pub(super) fn file_address(state: &AppState, text: &str) -> Result<Url, ApiError> {
-    let bad = |reason: &str| {
-        ApiError::new(Code::BadUrl, format!("url: {reason}"))
-            .field("url")
-            .value(text)
-            .allowed(["an absolute http or https URL"])
-    };
-    let address = crawler::urls::parse_address(text).map_err(|reason| bad(&reason.to_string()))?;
+pub(super) fn file_address(state: &AppState, text: &str) -> Result<Url> {
+    let address = crawler::urls::parse_address(text).map_err(|reason| bad_url(text, reason))?;
     if !matches!(address.scheme(), "http" | "https") {
-        return Err(bad(&format!("the scheme `{}` is not allowed", address.scheme())));
+        return Err(bad_url(text, format!("the scheme `{}` is not allowed", address.scheme())));
     }
     let refused = state.services.fetcher.guard().check_url(&address);
     refused.map_err(|error| ApiError::from(FetchError::from(error)).field("url").value(text))?;

@@ -2,7 +2,7 @@
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query, uuid};
 use crate::routes::shared::values::to_ms;
-use crate::{ApiError, Scope, Spec};
+use crate::{Result, Scope, Spec};
 use axum::Json;
 use domain::{Reason, VideoState};
 use pipeline::VideoRequest;
@@ -131,7 +131,7 @@ impl From<Video> for VideoView {
     params(("id" = Uuid, Path, description = "Id of the video")),
     responses((status = 200, description = "The video", body = VideoView)),
 )]
-pub(super) async fn get_video(caller: Caller, Id(id): Id) -> Result<Json<VideoView>, ApiError> {
+pub(super) async fn get_video(caller: Caller, Id(id): Id) -> Result<Json<VideoView>> {
     Ok(Json(caller.store().videos().get(id).await?.into()))
 }
 
@@ -170,10 +170,7 @@ pub(super) struct VideoList {
     params(ListParams),
     responses((status = 200, description = "A page of videos, newest first", body = VideoList)),
 )]
-pub(super) async fn list_videos(
-    caller: Caller,
-    Query(params): Query<ListParams>,
-) -> Result<Json<VideoList>, ApiError> {
+pub(super) async fn list_videos(caller: Caller, Query(params): Query<ListParams>) -> Result<Json<VideoList>> {
     let collection = caller.collection(params.collection.as_deref()).await?;
     let limit = params.limit.map_or(20, Bounded::get);
     let filter = VideoFilter { collection: collection.name, state: params.state, crawl_id: params.crawl_id };

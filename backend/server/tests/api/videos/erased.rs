@@ -122,9 +122,8 @@ async fn page_with_only_suppressed_video_stores_no_title() {
     let site = Site::of(Router::new().route("/", get(move || async move { Html(page) }))).await;
     erase_confirmed(&app, &json!({"url": format!("{}/secret.mp4", site.url)})).await;
     for videos in [true, false] {
-        let body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": videos});
-        let created = app.create("/crawls", &body).await;
-        assert_eq!(app.crawl_end(created.text("id")).await["state"], "completed");
+        let crawled = app.crawl_with(json!({"seeds": [site.page()], "videos": videos})).await;
+        assert_eq!(crawled["state"], "completed");
         let rows = dump(&app);
         assert!(!rows.contains("Portrait of a person") && !rows.contains("secret.mp4"), "videos: {videos}");
     }
