@@ -1,7 +1,6 @@
 //! Tests models on all devices: batches, shapes, the self-test, reports of missing devices.
 use crate::common::*;
 use inference::backend::{Backend, BackendError, BatchView, OnnxModel, Placement};
-use inference::batcher::{Batcher, Device, Limits};
 use inference::models::{DetectionRequest, DetectorModel};
 use inference::runtime::Runtime;
 use inference::tensorrt::Profile;
@@ -12,7 +11,6 @@ use inference::{
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 #[test]
 fn self_test_runs_every_model_and_explains_absent_providers() {
@@ -153,10 +151,7 @@ async fn batch_of_canvases_equals_single_runs() {
     let start = |max_batch: usize| {
         let session = session(&runtime, &testing::model("face_detection_yunet_dynamic.onnx"));
         let model = DetectorModel::new(&file, session.input(), session.outputs()).unwrap();
-        let device = Device { primary: Box::new(session), fallback: None };
-        let (max_delay, prefetch) = (Duration::from_secs(3600), max_batch > 1);
-        let limits = Limits { queue_capacity: 64, max_batch, max_delay, prefetch };
-        Batcher::start(model, vec![device], limits).unwrap()
+        batcher(model, session, max_batch)
     };
     let (alone, together) = (start(1), start(4));
     let names = ["obama.jpg", "two_people.jpg", "group_6.jpg", "view.jpg"];
