@@ -126,6 +126,13 @@ impl Finished {
         self
     }
 
+    /// Requires this exit status, and that stderr contains all parts.
+    pub fn fails(self, status: i32, parts: &[&str]) -> Self {
+        let finished = self.expect(status);
+        assert_says(&finished.stderr, parts);
+        finished
+    }
+
     /// Panics if a table on stdout is wider than 100 columns.
     pub fn fits(&self) {
         for line in self.stdout.lines().filter(|line| line.starts_with(['│', '┌', '├', '└', '╞'])) {

