@@ -31,7 +31,7 @@ pub fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
 }
 
 /// Results of one operation and size on the CPU or the GPU.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct SideReport {
     /// Milliseconds per image: wall time divided by the number of images, with `batch_size` in
     /// flight. `null` if every image failed.

@@ -190,11 +190,8 @@ impl<M: Model> CandidateModel<'_, M> {
     /// Loads the model on one device, runs every shape, and compares the results with the CPU's. If
     /// a batch size does not fit in the device's memory, only smaller sizes are used. With
     /// `measure`, it runs only the smallest and the largest size, and repeats them to measure their
-    /// steady time.
-    ///
-    /// # Errors
-    /// Fails with the reason if the model cannot be loaded or run, or the results differ; with
-    /// `measure`, also if the largest size does not fit in the device's memory.
+    /// steady time. Fails with the reason if the model cannot be loaded or run, or the results
+    /// differ; with `measure`, also if the largest size does not fit in the device's memory.
     pub(super) fn try_on(&self, provider: Provider, device_id: u32, measure: bool) -> Result<Trial, String> {
         let loading = Loading {
             operation: self.model.operation(),
@@ -411,10 +408,8 @@ impl<M: Model> CandidateModel<'_, M> {
 }
 
 /// Runs batches of `sizes`, the smallest size first, until the device does not have enough memory.
-/// Returns the runs, and the reason if there was too little memory for the next size.
-///
-/// # Errors
-/// Fails with the reason if the first size fails, or if a run fails for another reason.
+/// Returns the runs, and the reason if there was too little memory for the next size. Fails with
+/// the reason if the first size fails, or if a run fails for another reason.
 fn sizes_that_fit(
     sizes: &[usize],
     mut run: impl FnMut(usize) -> Result<BatchRun, String>,

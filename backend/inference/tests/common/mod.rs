@@ -190,13 +190,6 @@ pub fn impostor(folder: &Path, version: &str) -> PathBuf {
     );
     std::fs::write(&source, text).unwrap();
     let target = folder.join(format!("libimpostor{}.so", version.replace('.', "_")));
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let built = std::process::Command::new(rustc)
-        .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=0", "-o"])
-        .arg(&target)
-        .arg(&source)
-        .status()
-        .unwrap();
-    assert!(built.success());
+    testing::build_library(&source, &target, &[]);
     target
 }
