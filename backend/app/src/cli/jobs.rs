@@ -107,16 +107,13 @@ fn state_filter(text: &str) -> Result<StateFilter, String> {
 }
 
 pub(super) async fn run(settings: &Settings, args: JobsArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Shared).await?;
-    let done = async {
+    Database::with(settings, Sharing::Shared, async |database| {
         database.migrate(OlderPrograms::Keep).await?;
         let queue = Queue::new(database.store.pool().clone(), queue::Config::default());
         let crawls = Crawls::new(database.store.clone(), queue.clone()).with_config(settings.crawls());
         dispatch(&queue, &crawls, args).await
-    }
-    .await;
-    database.close().await;
-    done
+    })
+    .await
 }
 
 async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Result<Exit> {

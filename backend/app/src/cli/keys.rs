@@ -89,8 +89,7 @@ impl ValueEnum for ScopeArg {
 }
 
 pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Shared).await?;
-    let done = async {
+    Database::with(settings, Sharing::Shared, async |database| {
         database.migrate(OlderPrograms::Keep).await?;
         match args.command {
             KeysCommand::Create(args) => create(&database.store, args).await,
@@ -99,10 +98,8 @@ pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<E
                 revoke(&database.store, id, descendants, json).await
             }
         }
-    }
-    .await;
-    database.close().await;
-    done
+    })
+    .await
 }
 
 async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {

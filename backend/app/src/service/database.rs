@@ -70,6 +70,18 @@ impl Database {
         Ok(Self { store, url, cluster, of_other_process, schema: Mutex::default() })
     }
 
+    /// Opens the database for `work`, and closes it afterwards, also if `work` fails.
+    pub async fn with<T>(
+        settings: &Settings,
+        sharing: Sharing,
+        work: impl AsyncFnOnce(&Self) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let database = Self::open(settings, sharing).await?;
+        let done = work(&database).await;
+        database.close().await;
+        done
+    }
+
     /// Applies the missing schema migrations and returns their number. Until this process ends, no
     /// other version can make a change to the schema that this process cannot work with.
     ///

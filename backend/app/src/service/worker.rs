@@ -6,6 +6,7 @@ use domain::JobKind;
 use pipeline::worker::{DELIVERY_PLACES, handlers};
 use pipeline::{Crawls, Maintenance, Videos};
 use queue::{Runner, RunnerConfig};
+use server::Services;
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -41,14 +42,9 @@ fn check_memory(settings: &Settings) {
 /// Starts claiming jobs. Stops when `shutdown` fires.
 pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: CancellationToken) -> Runner {
     check_memory(settings);
-    let handlers = handlers(
-        foundation.store().clone(),
-        foundation.queue.clone(),
-        foundation.crawls.clone(),
-        foundation.ingest.clone(),
-        foundation.fetcher.clone(),
-        foundation.video_tools.clone().ok(),
-    );
+    let Services { store, blobs, queue, crawls, ingest, videos, video_tools, fetcher, .. } =
+        foundation.services.clone();
+    let handlers = handlers(store.clone(), queue.clone(), crawls.clone(), ingest, fetcher, video_tools.ok());
     let (pages, images) = (settings.page_workers(), settings.image_workers());
     let config = RunnerConfig {
         concurrency: (JobKind::ALL.into_iter())
@@ -63,10 +59,9 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         worker: format!("{}-{}", host_name(), std::process::id()),
     };
     tracing::info!(pages, images, worker = config.worker, "worker started");
-    tokio::spawn(reconcile(foundation.crawls.clone(), foundation.videos.clone(), shutdown.clone()));
-    let maintenance = Maintenance::new(foundation.store().clone(), foundation.blobs.clone());
-    tokio::spawn(run_maintenance(maintenance, shutdown.clone()));
-    let runner = Runner::start(foundation.queue.clone(), handlers, config, shutdown.clone());
+    tokio::spawn(reconcile(crawls, videos, shutdown.clone()));
+    tokio::spawn(run_maintenance(Maintenance::new(store, blobs), shutdown.clone()));
+    let runner = Runner::start(queue, handlers, config, shutdown.clone());
     if settings.crawl.memory_floor_mb != Some(0) {
         let floor = settings.crawl.memory_floor_mb.map(|megabytes| megabytes << 20);
         let slots = ImageSlots::new(images, floor);

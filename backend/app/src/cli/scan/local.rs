@@ -48,7 +48,8 @@ pub(super) async fn run(
     let seeds: Vec<String> = found.inputs.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     let options = AnalyzeOptions { rotate: args.rotate(), ..settings.pipeline().storing_options() };
     let scan =
-        Scan::begin(foundation.ingest.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
+        Scan::begin(foundation.services.ingest.clone(), &args.collection, &seeds, args.dedupe(), options)
+            .await?;
     let mut video_time = Duration::ZERO;
     let result = async {
         let files = feed(settings, &scan, &found, signal).await?;

@@ -89,7 +89,7 @@ fn add<K: Ord>(into: &mut BTreeMap<K, i64>, from: BTreeMap<K, i64>) {
 }
 
 /// The counts are read from the ledgers, so they are complete even after errors.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Summary {
     collection: String,
     crawls: Vec<CrawlLine>,
@@ -114,22 +114,7 @@ pub(super) struct Summary {
 
 impl Summary {
     pub(super) fn new(collection: &str, ignored_files: usize) -> Self {
-        Self {
-            collection: collection.into(),
-            crawls: Vec::new(),
-            images: StateCounts::default(),
-            videos: VideoSums::default(),
-            pages: BTreeMap::new(),
-            faces: 0,
-            over_limit: OverLimit::default(),
-            reasons: BTreeMap::new(),
-            ignored_files,
-            seconds: 0.0,
-            images_per_second: 0.0,
-            interrupted: false,
-            files: Vec::new(),
-            video_files: Vec::new(),
-        }
+        Self { collection: collection.into(), ignored_files, ..Self::default() }
     }
 
     /// Adds the counts of a crawl's ledgers.
