@@ -9,6 +9,7 @@
 mod attackers;
 mod world;
 
+use crate::common::service::wait_until;
 use attackers::{Hostile, LARGE, Site, padding};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -17,7 +18,6 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use testing::MAX_WAIT;
 use testing::film::{Codec, Container, Encoding, Film, MovieIndex, repeat};
 use world::{HOSTILE, Tenant, World};
 
@@ -87,14 +87,6 @@ async fn stored(tenant: &Tenant, video: &str) -> (Value, Value, Value) {
     (video, tracks, face)
 }
 
-async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + MAX_WAIT;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "timed out waiting for {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 /// Returns the videos that no longer exist.
 async fn lost(tenant: &Tenant, videos: Vec<String>) -> Vec<String> {
     let lost = stream::iter(videos).map(async |id| {
@@ -120,7 +112,7 @@ async fn kill_repeatedly(world: &mut World, hostile: &Hostile, film: &Bytes) -> 
     let mut kills = Kills::default();
     for kill in 1..=KILLS {
         let sent = kill * hostile.addresses / (KILLS + 1);
-        until("slow addresses", || hostile.progress.addresses() >= sent).await;
+        wait_until("slow addresses", async || hostile.progress.addresses() >= sent).await;
         // Every other kill interrupts the other tenant too.
         let sending = kill.is_multiple_of(2).then(|| {
             let (sender, film) = (world.normal.clone(), variant(film, kill + 1));
@@ -140,7 +132,7 @@ async fn kill_repeatedly(world: &mut World, hostile: &Hostile, film: &Bytes) -> 
             kills.accepted.push(sent.id);
         }
     }
-    until("slow addresses", || hostile.progress.addresses() >= hostile.addresses).await;
+    wait_until("slow addresses", async || hostile.progress.addresses() >= hostile.addresses).await;
     kills
 }
 

@@ -297,12 +297,7 @@ fn exit_runs_no_destructor_of_loaded_library() {
     let place = TestFolder::new();
     let source = place.put("library.rs", WITH_DESTRUCTOR);
     let library = place.path().join("library.so");
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let built = Command::new(rustc)
-        .args(["--edition", "2024", "--crate-type", "cdylib", "-o"])
-        .args([&library, &source])
-        .status();
-    assert!(built.unwrap().success());
+    testing::build_library(&source, &library, &[]);
     let destroyed = place.path().join("destroyed");
     let mut other = Command::new("true");
     other.current_dir(place.path()).env("LD_PRELOAD", &library);

@@ -311,15 +311,10 @@ fn with_driver(version: &str, cuda: u32, code: u32) -> (String, String, String) 
     let text = if cuda < 12000 { text.replace("fn cuTensorMapEncodeTiled", "fn cuElse") } else { text };
     let source = place.put("driver/driver.rs", text.replace("VERSION", version));
     let folder = source.parent().unwrap();
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let built = Command::new(rustc)
-        .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=0"])
-        .args(["-C", "link-arg=-Wl,-soname,libcuda.so.1", "-o"])
-        .args([&folder.join("libcuda.so.1"), &source])
-        .status();
-    assert!(built.unwrap().success());
+    let library = folder.join("libcuda.so.1");
+    testing::build_library(&source, &library, &["-C", "link-arg=-Wl,-soname,libcuda.so.1"]);
     for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
-        std::fs::copy(folder.join("libcuda.so.1"), folder.join(name)).unwrap();
+        std::fs::copy(&library, folder.join(name)).unwrap();
     }
     let _ = runtime();
     let mut command = facecrawl(&place, &["gpu", "--json"]);

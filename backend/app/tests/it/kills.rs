@@ -1,6 +1,6 @@
 //! Tests that work survives a kill of the service: completed work is kept, the next process
 //! completes the rest, and nothing is done twice.
-use crate::common::service::{Service, TestFolder, expire_leases, get};
+use crate::common::service::{Service, TestFolder, expire_leases, get, wait_until};
 use crate::common::sites::serve;
 use axum::Router;
 use axum::extract::{Path, State};
@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use store::collections::DEFAULT_COLLECTION;
 use store::keys::audit::{Action, AuditFilter};
 use store::people::SubjectFilter;
 use store::{Blobs, Store};
 use testing::film::{Codec, Container, Encoding, Film, repeat};
-use testing::{Hold, MAX_WAIT, TestDatabase, files_below};
+use testing::{Hold, TestDatabase, files_below};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -116,14 +116,6 @@ const COPIES: i64 = 2_000;
 const EXPIRED: usize = 2_000;
 /// Number of synthetic faces for a clustering, which handles 500 per step.
 const DRAWN: i64 = 3_000;
-
-async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + MAX_WAIT;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "timed out waiting for {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
 
 async fn default_collection(store: &Store) -> Uuid {
     store.collections().get(DEFAULT_COLLECTION).await.unwrap().id

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Store;
 use testing::database::programs;
+use testing::embeddings::Random;
 use testing::{MAX_WAIT, TestDatabase};
 use tokio::sync::watch;
 
@@ -32,19 +33,6 @@ const KILLS: usize = 8;
 const SEED: u64 = 0x5eed_c4a0;
 /// Time limit, which is far longer than the slowest machine needs.
 const TIMEOUT: Duration = Duration::from_secs(1200);
-
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
-}
 
 enum Failure {
     Kill,

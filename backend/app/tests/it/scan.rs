@@ -1,6 +1,6 @@
 //! Tests `scan` with real folders, a real site and a real database: images in every format, and
 //! videos.
-use crate::common::service::{Finished, Service, TestFolder, client};
+use crate::common::service::{Finished, Service, TestFolder, client, wait_until};
 use crate::common::sites::FileServer;
 use domain::{ImageState, Reason, VideoState};
 use reqwest::Method;
@@ -110,7 +110,6 @@ async fn scan_crawls_url_to_completion() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn interrupted_scan_reports_progress() {
-    use rustix::process::{Pid, Signal, kill_process};
     let crowd = testing::drawing("crowd.jpg");
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     for i in 0..400u32 {
@@ -118,29 +117,17 @@ async fn interrupted_scan_reports_progress() {
         place.put(&format!("photos/{i:03}.jpg"), [crowd.as_slice(), i.to_le_bytes().as_slice()].concat());
     }
     let mut command = place.on(&database, &["scan", "photos", "--json", "--dedupe", "exact"]);
-    command.stdout(std::process::Stdio::piped());
-    let child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
-
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let store = database.store();
-    let deadline = std::time::Instant::now() + testing::MAX_WAIT;
-    loop {
-        let crawl = store.crawls().list(&Default::default(), None, 1).await.unwrap().into_iter().next();
-        if let Some(crawl) = crawl
-            && store
-                .crawls()
-                .progress(crawl.id)
-                .await
-                .unwrap()
-                .images
-                .get(&ImageState::Processed)
-                .is_some_and(|n| *n > 0)
-        {
-            break;
-        }
-        assert!(std::time::Instant::now() < deadline, "no image was processed");
+    let has_image = async || {
+        let crawls = store.crawls().list(&Default::default(), None, 1).await.unwrap();
+        let Some(crawl) = crawls.first() else { return false };
+        let images = store.crawls().progress(crawl.id).await.unwrap().images;
         // Queries without a pause would take the time of the scan on a machine with few cores.
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        images.get(&ImageState::Processed).is_some_and(|n| *n > 0)
+    };
+    wait_until("a processed image", has_image).await;
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3));

@@ -4,7 +4,7 @@
 
 mod world;
 
-use crate::common::service::{Finished, TestFolder, client};
+use crate::common::service::{Finished, TestFolder, client, wait_until};
 use embedded_postgres::Cluster;
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
@@ -60,11 +60,7 @@ async fn qdrant_index_can_be_managed_while_service_runs() {
     let answer = ask(&api, &embedding).await;
     assert_eq!((found(&answer)[0], &answer["exact"]), (face, &json!(false)));
     let status = || run("qdrant", &["index", "status", "--json"]).expect(0).json();
-    let deadline = Instant::now() + MAX_WAIT;
-    while status()["sets"][0]["state"] != "serving" {
-        assert!(Instant::now() < deadline, "{:#}", status());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait_until("the index", async || status()["sets"][0]["state"] == "serving").await;
     let dropped = run("qdrant", &["index", "drop", "--index", "pgvector", "--json"]).expect(0).json();
     assert_eq!(dropped["pgvector"][0]["bytes"], Value::Null);
 
@@ -331,11 +327,8 @@ async fn qdrant_index_equals_rows_after_service_and_database_kills() {
     let sets = verify().expect(0).json();
     let rows: i64 = sqlx::query_scalar("select count(*) from faces").fetch_one(store.pool()).await.unwrap();
     assert_eq!(sets[0]["check_result"]["rows"], rows);
-    let deadline = Instant::now() + MAX_WAIT;
-    while store.index().oldest_change().await.unwrap().is_some() {
-        assert!(Instant::now() < deadline, "the index does not follow the changes");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let follows = async || store.index().oldest_change().await.unwrap().is_none();
+    wait_until("the index to follow the changes", follows).await;
     let checked = verify().expect(0).json()[0]["check_result"].clone();
     assert_eq!((&checked["rows"], &checked["faces"]), (&json!(rows), &json!(rows)), "{checked:#}");
     shared.done.store(true, Ordering::SeqCst);
