@@ -163,7 +163,6 @@ fn read_nvidia_files(root: &Path) -> Vec<GpuDevice> {
         .collect()
 }
 
-/// PCI vendor id of AMD.
 const AMD_VENDOR: &str = "0x1002";
 
 /// Lists AMD GPUs from sysfs.

@@ -129,8 +129,7 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
         pgvector: Pgvector::new(store.pool().clone()).indexes().await?,
     };
     if json {
-        output::json(&status)?;
-        return Ok(Exit::Success);
+        return output::json(&status).map(|()| Exit::Success);
     }
     output::line(format!(
         "SEARCH_INDEX={}; {} changes to follow, the oldest {:.1} s old",

@@ -164,8 +164,8 @@ async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit>
     }
     let next = jobs.last().filter(|_| is_cut).map(|job| job.id);
     if json {
-        output::json(&json!({ "jobs": jobs.iter().map(view).collect::<Vec<_>>(), "next": next }))?;
-        return Ok(Exit::Success);
+        return output::json(&json!({ "jobs": jobs.iter().map(view).collect::<Vec<_>>(), "next": next }))
+            .map(|()| Exit::Success);
     }
     let mut table = output::table_with_unbroken(
         &[0],
@@ -192,8 +192,7 @@ async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit>
 fn show(job: &JobRow, json: bool) -> anyhow::Result<Exit> {
     let view = view(job);
     if json {
-        output::json(&view)?;
-        return Ok(Exit::Success);
+        return output::json(&view).map(|()| Exit::Success);
     }
     let mut table = output::table(["Field", "Value"]);
     for (field, value) in view.as_object().into_iter().flatten() {

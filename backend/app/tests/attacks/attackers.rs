@@ -26,7 +26,6 @@ struct Tally {
     answers: BTreeMap<String, usize>,
 }
 
-/// The record that all attackers share.
 pub(crate) struct Record {
     tallies: Mutex<BTreeMap<&'static str, Tally>>,
     surprises: Mutex<Vec<String>>,
@@ -353,7 +352,6 @@ fn start_sockets(world: &World, all: &mut Attacks) {
     }
 }
 
-/// Runs an attack once and records the response.
 pub(crate) async fn run_on_socket(attack: &SocketAttack, address: &str, record: &Record) {
     let answer = answer(attack, address).await;
     let text = String::from_utf8_lossy(&answer);

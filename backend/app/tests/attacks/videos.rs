@@ -29,7 +29,6 @@ const SMALL_FILES: u64 = 64 << 20;
 /// Number of requests that read all accepted videos at the same time.
 const AT_ONCE: usize = 8;
 
-/// The films that are sent.
 struct Films {
     /// 2 s with two people.
     short: Bytes,
@@ -77,7 +76,6 @@ fn variant(film: &Bytes, number: usize) -> Vec<u8> {
     [&film[..], &padding(number as u64, 16)].concat()
 }
 
-/// Returns everything that is stored of a video.
 async fn stored(tenant: &Tenant, video: &str) -> (Value, Value, Value) {
     let video = tenant.get(&format!("/videos/{video}")).await;
     let path = format!("/videos/{}/tracks?limit=1000", video["id"].as_str().unwrap());

@@ -227,9 +227,9 @@ fn missing_tensorrt_is_distinguished_from_missing_cuda() {
     let place = TestFolder::new();
     let _ = runtime();
     let mut build = facecrawl(&place, &["models", "build"]);
-    let refused = Finished::of(build.env("GPU_BACKEND", "tensorrt")).expect(1).stderr;
-    assert!(refused.contains("libnvinfer.so.10 is missing; install TensorRT 10"), "{refused}");
-    assert!(!refused.contains(".cc:"), "{refused}");
+    let refused = Finished::of(build.env("GPU_BACKEND", "tensorrt"))
+        .fails(1, &["libnvinfer.so.10 is missing; install TensorRT 10"]);
+    assert!(!refused.stderr.contains(".cc:"), "{refused:?}");
 }
 
 /// Without `LD_LIBRARY_PATH` all libraries are found, so the driver is the first missing part.

@@ -149,9 +149,8 @@ fn gpu_reports_video_decoder_and_reason() {
         assert_eq!((device(&found).as_str(), &found["reason_kind"]), ("cpu", &kind.into()), "{found}");
         assert!(reason.contains(said), "{reason}");
         let strict = [&variables[..], &[STRICT]].concat();
-        let failed = Finished::of(&mut command(&place, gpu, &["gpu"], &strict)).expect(1).stderr;
-        let named = failed.contains("FORCE_GPU_ONLY is set, but video_decoding cannot run on a GPU");
-        assert!(named && failed.contains(said), "{failed}");
+        let named = "FORCE_GPU_ONLY is set, but video_decoding cannot run on a GPU";
+        Finished::of(&mut command(&place, gpu, &["gpu"], &strict)).fails(1, &[named, said]);
     }
 }
 
@@ -197,8 +196,7 @@ fn failed_gpu_decoding_continues_on_cpu_unless_forced() {
     };
     let cpu = run(&[]).expect(0).json();
     let finished = run(&[ON]).expect(0);
-    assert!(finished.stderr.contains("the CPU decodes the rest of it"), "{}", finished.stderr);
-    assert!(finished.stderr.contains("cuvidDecodePicture failed"), "{}", finished.stderr);
+    assert_says(&finished.stderr, &["the CPU decodes the rest of it", "cuvidDecodePicture failed"]);
     let gpu = finished.json();
     let found = |report: &Value| {
         let result = &report["results"][0];

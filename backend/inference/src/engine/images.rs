@@ -190,7 +190,6 @@ fn compare_statistics(expected: &GreyStatistics, found: &GreyStatistics) -> Resu
     Ok(worst)
 }
 
-/// The image operations with their queues.
 pub(super) struct PlacedImageOperations {
     pub(super) devices: ImageDevices,
     /// Where `image_processing` runs.
@@ -199,7 +198,6 @@ pub(super) struct PlacedImageOperations {
     pub(super) reports: Vec<OperationReport>,
 }
 
-/// Places all three operations.
 pub(super) fn place_image_operations(attempts: &Attempts<'_>) -> Result<PlacedImageOperations, StartError> {
     let canvas = place_one(attempts, CandidateImageOperation::canvas())?;
     let enhancement = place_one(attempts, CandidateImageOperation::enhancement())?;

@@ -61,12 +61,10 @@ pub(super) struct CandidateLoader<'a> {
 }
 
 impl<'a> CandidateLoader<'a> {
-    /// Loads the detector of faces.
     pub(super) fn detector(&self) -> Loaded<'a, DetectorModel> {
         self.detector_in(self.file_of(ModelKind::Detector, "detector")?)
     }
 
-    /// Loads the detector in `file`.
     pub(super) fn detector_in(&self, file: &'a ModelFile) -> Loaded<'a, DetectorModel> {
         let on_canvas = |(width, height)| {
             let letterbox = Letterbox::identity((width, height));

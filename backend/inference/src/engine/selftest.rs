@@ -174,7 +174,6 @@ fn failed(test: DeviceTest, reason: &Unavailable) -> DeviceTest {
     }
 }
 
-/// Returns a test of `operation` without results.
 fn operation_test(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
     let device = match provider {
         provider if provider.on_cpu() => provider.name().to_owned(),

@@ -308,7 +308,6 @@ impl VideoOutcome {
         Self::new(path, state.into(), Some(reason), Some(detail))
     }
 
-    /// Adds the stored video.
     pub(super) fn of(self, video: Uuid) -> Self {
         Self { video_id: Some(video), ..self }
     }

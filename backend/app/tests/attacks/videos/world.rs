@@ -57,7 +57,6 @@ pub(crate) struct Tenant {
     client: Client,
 }
 
-/// A video that was accepted.
 pub(crate) struct Accepted {
     pub(crate) id: String,
     /// Number of requests that were sent for it.
@@ -111,7 +110,6 @@ impl Tenant {
         self.caller().until(&format!("/videos/{id}"), right).await
     }
 
-    /// Waits until a video was read, and returns it.
     pub(crate) async fn until_read(&self, id: &str) -> Value {
         let video = self.until(id, |video| video["finished_at"].is_string()).await;
         assert_eq!((&video["state"], &video["reason"]), (&json!("completed"), &Value::Null), "{video:#}");
@@ -180,7 +178,6 @@ impl World {
         files.iter().filter(|file| !used.iter().any(|key| file.ends_with(key))).count() as u64
     }
 
-    /// Returns what waits in a collection.
     pub(crate) async fn waiting(&self, collection: &str) -> WaitingVideos {
         let store = self.database.store();
         let collection = store.collections().get(collection).await.unwrap().id;
@@ -288,7 +285,6 @@ impl Usage {
         self.shared.peaks.lock().unwrap().clone()
     }
 
-    /// Returns the decoders that still run.
     pub(crate) fn running_decoders(&self) -> Vec<u32> {
         let seen = self.peaks().seen;
         let runs = |(process, started): &(u32, String)| {

@@ -81,7 +81,6 @@ impl Writer {
         rows::face(self.random.direction(DIMENSIONS), self.model.id, 0.5)
     }
 
-    /// Stores an image with its faces.
     pub(crate) async fn add(&mut self) -> Result<(), StoreError> {
         let image = rows::image(&mut self.random);
         let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.face()).collect();
