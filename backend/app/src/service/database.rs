@@ -137,7 +137,7 @@ fn private(settings: &Settings) -> anyhow::Result<embedded_postgres::Config> {
             "there is no database; set DATABASE_URL, or run ./scripts/setup (or set POSTGRES_BIN_DIR) for a private Postgres"
         );
     };
-    let mut config = embedded_postgres::Config::new(bin_dir, settings.postgres_data_dir());
+    let mut config = embedded_postgres::Config::new(bin_dir, settings.storage.data_dir.join("postgres"));
     config.database = DATABASE.into();
     if let Some(memory) = memory::read() {
         config = config.with_setting(format!("shared_buffers={}MB", shared_buffers(memory.total) >> 20));

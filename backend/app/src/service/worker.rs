@@ -46,6 +46,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         foundation.services.clone();
     let handlers = handlers(store.clone(), queue.clone(), crawls.clone(), ingest, fetcher, video_tools.ok());
     let (pages, images) = (settings.page_workers(), settings.image_workers());
+    let machine = rustix::system::uname();
     let config = RunnerConfig {
         concurrency: (JobKind::ALL.into_iter())
             .map(|kind| (kind.into(), places(kind, pages, images)))
@@ -56,7 +57,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         poll: Duration::from_secs(1),
         drain: settings.drain(),
         alone: ALONE,
-        worker: format!("{}-{}", host_name(), std::process::id()),
+        worker: format!("{}-{}", machine.nodename().to_string_lossy(), std::process::id()),
     };
     tracing::info!(pages, images, worker = config.worker, "worker started");
     tokio::spawn(reconcile(crawls, videos, shutdown.clone()));
@@ -113,8 +114,4 @@ async fn run_maintenance(maintenance: Maintenance, shutdown: CancellationToken) 
             tracing::warn!(%error, "storage maintenance failed");
         }
     }
-}
-
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

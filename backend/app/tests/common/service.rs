@@ -23,6 +23,13 @@ impl TestFolder {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
+    /// Creates a folder that contains the models.
+    pub fn with_models() -> Self {
+        let place = Self::new();
+        place.run(&["models", "fetch"]).expect(0);
+        place
+    }
+
     pub fn path(&self) -> &Path {
         self.folder.path()
     }

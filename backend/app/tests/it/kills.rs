@@ -9,7 +9,6 @@ use axum::routing::get as route;
 use bytes::Bytes;
 use domain::ClusteringState;
 use reqwest::Method;
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::process::Stdio;
@@ -227,8 +226,7 @@ async fn clustering_resumes_after_kill_with_same_result() {
             let hold = hold.unwrap();
             let run = async || store.clusters().latest(collection).await.unwrap().unwrap();
             wait_until("a step", async || run().await.looked > 0).await;
-            service.signal(Signal::KILL);
-            let _ = service.ended();
+            service.kill();
             hold.release().await;
             let looked = run().await.looked;
             assert!(

@@ -148,8 +148,7 @@ async fn failures_leave_every_image_stored_exactly_once() {
         .with_state(site.clone());
     let origin = serve(router).await;
 
-    let place = TestFolder::new();
-    place.run(&["models", "fetch"]).expect(0);
+    let place = TestFolder::with_models();
     // The machine continues to run when the server crashes, so data need not reach the disk.
     let server = embedded_postgres::Config::new(programs(), place.path().join("postgres"))
         .with_setting("fsync=off")
@@ -185,8 +184,7 @@ async fn failures_leave_every_image_stored_exactly_once() {
                 // The stopped worker is excluded, because it must continue later.
                 let choice: Vec<usize> = (0..WORKERS).filter(|worker| Some(*worker) != stopped).collect();
                 let worker = choice[random.below(choice.len())];
-                workers[worker].signal(Signal::KILL);
-                let _ = workers[worker].ended();
+                workers[worker].kill();
                 workers[worker] = start(worker);
             }
             Failure::CrashDatabase => {
@@ -295,8 +293,7 @@ async fn two_processes_keep_crawl_delay_despite_kill() {
     let site: Arrivals = Arc::new(watch::Sender::new(Vec::new()));
     let origin = serve(Router::new().fallback(answer).with_state(site.clone())).await;
 
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.run(&["models", "fetch"]).expect(0);
+    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
     let start = |name: &str| {
         let mut command = place.on(&database, &["up", "--port", "0"]);
         // The crawler's own delay is 0, so the delay comes only from robots.txt.

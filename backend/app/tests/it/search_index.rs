@@ -45,8 +45,7 @@ fn is_measured(name: &str, report: &Value) {
 #[needs(qdrant)]
 #[testing::test(flavor = "multi_thread")]
 async fn qdrant_index_can_be_managed_while_service_runs() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.run(&["models", "fetch"]).expect(0);
+    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
     let program = Program::with_qdrant(&place, database.url());
     let run = |index: &str, args: &[&str]| program.run(index, args);
 
@@ -122,8 +121,7 @@ async fn qdrant_index_can_be_managed_while_service_runs() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn pgvector_index_can_be_rebuilt_while_service_runs() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.run(&["models", "fetch"]).expect(0);
+    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
     let program = Program::new(&place, database.url());
     let run = |args: &[&str]| program.run("pgvector", args);
     let writer = with_faces(&program, &database, 31).await;
@@ -161,8 +159,7 @@ async fn pgvector_index_can_be_rebuilt_while_service_runs() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn service_works_without_qdrant_and_can_abandon_it() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.run(&["models", "fetch"]).expect(0);
+    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
     // Nothing listens on port 1.
     let program = Program::with_server(&place, database.url(), "http://127.0.0.1:1");
     let mut service = program.start("qdrant");
@@ -276,8 +273,7 @@ async fn read(shared: Arc<Shared>) {
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
 async fn qdrant_index_equals_rows_after_service_and_database_kills() {
     let changes = std::env::var("INDEX_CHANGES").map_or(CHANGES, |number| number.parse().unwrap());
-    let place = TestFolder::new();
-    place.run(&["models", "fetch"]).expect(0);
+    let place = TestFolder::with_models();
     // The machine continues to run when the server crashes, so data need not reach the disk.
     let server =
         embedded_postgres::Config::new(programs(), place.path().join("postgres")).with_setting("fsync=off");
@@ -349,8 +345,7 @@ const RECORDS: &str = "
 
 #[testing::test(flavor = "multi_thread")]
 async fn edge_index_is_rejected_and_deleted_without_face_loss() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.run(&["models", "fetch"]).expect(0);
+    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
     let program = Program::new(&place, database.url());
     let mut writer = with_faces(&program, &database, 30).await;
     // The operator had dropped the index of pgvector.

@@ -92,8 +92,7 @@ async fn up_starts_and_stops_private_database() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn serve_and_worker_share_database() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.run(&["models", "fetch"]).expect(0);
+    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
     let start = |args: &[&str]| Service::start(&mut place.on(&database, args));
     let (api, worker) = (start(&["serve", "--port", "0"]), start(&["worker"]));
     assert_eq!(get(&format!("{}/health/ready", api.base)).await.0, 200);

@@ -326,7 +326,7 @@ impl Colocation<'_> {
                 return Box::new(session);
             }
         };
-        let mut prepared = PreparedModel::new(preparation, session);
+        let mut prepared = PreparedModel { preparation, model: session };
         match self.verify(model, &mut prepared, &sizes) {
             Ok(()) => {
                 tracing::info!(device, "images are sent to the device once, as bytes");
@@ -334,7 +334,7 @@ impl Colocation<'_> {
             }
             Err(reason) => {
                 refused(&reason);
-                Box::new(prepared.into_model())
+                Box::new(prepared.model)
             }
         }
     }

@@ -25,7 +25,7 @@ pub(super) struct CandidateModel<'a, M: Model> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
     pub(super) file: &'a ModelFile,
-    forms: ModelForms,
+    pub(super) forms: ModelForms,
     pub(super) model: M,
     sample: Sample<M>,
     expected: Vec<Vec<f32>>,
@@ -310,11 +310,6 @@ impl<M: Model> CandidateModel<'_, M> {
         }
         let placement = self.placement(Provider::Cuda, device_id);
         Ok(Some(self.run_on(&placement, false)?.0))
-    }
-
-    /// Returns the bytes of the form for every provider.
-    pub(super) fn general_bytes(&self) -> &[u8] {
-        &self.forms.general
     }
 
     /// Loads another session like the reference session.

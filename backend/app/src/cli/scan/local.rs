@@ -9,7 +9,7 @@ use crate::output;
 use crate::service::Foundation;
 use anyhow::Context;
 use bytes::Bytes;
-use domain::{Reason, Unprocessed};
+use domain::{ImageState, Reason, Unprocessed};
 use futures::{StreamExt, TryStreamExt, stream};
 use pipeline::images::ingest::IngestError;
 use pipeline::scan::{Scan, ScannedVideo};
@@ -162,7 +162,7 @@ impl<'a> Tally<'a> {
 
     fn count(&mut self, outcome: FileOutcome) {
         self.faces += outcome.faces;
-        self.failed += usize::from(outcome.is_failure());
+        self.failed += usize::from(outcome.outcome == ImageState::Failed);
         self.files.push(outcome);
         self.bar.inc(1);
         let rate = self.files.len() as f64 / self.started.elapsed().as_secs_f64().max(1e-3);

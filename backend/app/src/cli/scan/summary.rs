@@ -19,7 +19,7 @@ const VIDEOS: i64 = 100;
 #[derive(Debug, Serialize)]
 pub(super) struct FileOutcome {
     path: PathBuf,
-    outcome: ImageState,
+    pub(super) outcome: ImageState,
     /// Why the file was not processed.
     reason: Option<Reason>,
     detail: Option<String>,
@@ -46,10 +46,6 @@ impl FileOutcome {
 
     pub(super) fn unprocessed(path: PathBuf, state: Unprocessed, reason: Reason, detail: String) -> Self {
         Self { detail: Some(detail), ..Self::new(path, state.into(), Some(reason)) }
-    }
-
-    pub(super) fn is_failure(&self) -> bool {
-        self.outcome == ImageState::Failed
     }
 }
 

@@ -130,8 +130,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn start() -> Self {
         let database = TestDatabase::create().await;
-        let place = TestFolder::new();
-        place.run(&["models", "fetch"]).expect(0);
+        let place = TestFolder::with_models();
         let service = Service::start(&mut command(&place, &database));
         let base = Arc::new(Mutex::new(service.base.clone()));
         let tenant = |key| Tenant { base: base.clone(), key, client: client() };
