@@ -1,5 +1,5 @@
 //! Tests the commands with which operators manage jobs and API keys.
-use crate::common::service::{Finished, Service, TestFolder, assert_says, client, get};
+use crate::common::service::{Finished, Service, TestFolder, client, get};
 use queue::{NewJob, Queue};
 use serde_json::{Value, json};
 use testing::TestDatabase;
@@ -143,10 +143,8 @@ async fn key_created_on_command_line_works_until_revoked() {
 #[testing::test(flavor = "multi_thread")]
 async fn invalid_key_option_error_names_allowed_values() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    let refused = |args: &[&str], words: &[&str]| {
-        let refused = place.run_on(&database, &[&["keys"], args].concat()).expect(2);
-        assert_says(&refused.stderr, words);
-    };
+    let refused =
+        |args: &[&str], words: &[&str]| place.run_on(&database, &[&["keys"], args].concat()).fails(2, words);
     refused(&["create", "--scope", "read"], &["--collection", "--all"]);
     refused(&["create", "--all"], &["--scope"]);
     refused(&["create", "--all", "--scope", "root"], &["root", "analyze", "admin"]);
