@@ -23,13 +23,10 @@ pub(crate) struct VideoDecoding {
 
 /// Finds ffmpeg, and starts it once in its sandbox. If `VIDEO_DECODING_GPU` is set, also checks
 /// that the GPUs decode correctly. Blocks the thread, for less than a second if no GPU is
-/// requested.
-///
-/// # Errors
-/// Fails if `FORCE_GPU_ONLY` is set and the GPUs do not decode as requested.
+/// requested. Fails if `FORCE_GPU_ONLY` is set and the GPUs do not decode as requested.
 pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartError> {
     let (config, requested) = (settings.inference(), settings.video_decoding_gpu());
-    let decoder = match open_on_cpu(settings) {
+    let decoder = match video_config(settings).and_then(open_checked) {
         Ok(decoder) => decoder,
         Err(error) => {
             let report = no_video_decoding(&config, requested, error.to_string());
@@ -57,10 +54,7 @@ pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartEr
 }
 
 /// Creates the folder for copies of videos, and returns the tools that read videos. Warns if the
-/// folder is in memory.
-///
-/// # Errors
-/// Returns a message that names the setting of the folder.
+/// folder is in memory. The error names the setting of the folder.
 pub(crate) fn video_tools_of(settings: &Settings, decoder: Decoder) -> Result<VideoTools, String> {
     let folder = settings.video_spool();
     let open = || {
@@ -120,10 +114,6 @@ fn video_config(settings: &Settings) -> Result<video::Config, VideoError> {
     let program = std::env::current_exe()?;
     let launcher = Launcher::Sandbox { program, arguments: vec![OsString::from(sandbox::ARGUMENT)] };
     settings.video(launcher).ok_or_else(|| VideoError::Unavailable(MISSING.into()))
-}
-
-fn open_on_cpu(settings: &Settings) -> Result<Decoder, VideoError> {
-    open_checked(video_config(settings)?)
 }
 
 fn open_checked(config: video::Config) -> Result<Decoder, VideoError> {

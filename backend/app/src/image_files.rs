@@ -49,10 +49,8 @@ pub(crate) fn find(inputs: &[PathBuf]) -> io::Result<FoundFiles> {
     Ok(found)
 }
 
-/// Returns the images of a folder, as a scan finds them.
-///
-/// # Errors
-/// Fails on the first path that cannot be read.
+/// Returns the images of a folder, as a scan finds them. Fails on the first path that cannot be
+/// read.
 pub(crate) fn find_images(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let found = find(&[folder.to_owned()])?;
     match found.unreadable.into_iter().next() {

@@ -82,26 +82,17 @@ pub(crate) fn megabytes(bytes: u64) -> String {
 }
 
 /// Creates a folder and its missing parents. Other users cannot enter folders that it creates.
-///
-/// # Errors
-/// Fails with the error of the file system.
 pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// Creates or truncates a file. Other users cannot read a file that it creates. An existing file
 /// keeps its mode.
-///
-/// # Errors
-/// Fails with the error of the file system.
 pub(crate) fn create_private_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
 /// Writes a whole file, like [`create_private_file`].
-///
-/// # Errors
-/// Fails with the error of the file system.
 pub(crate) fn write_private_file(path: &Path, content: &[u8]) -> io::Result<()> {
     create_private_file(path)?.write_all(content)
 }

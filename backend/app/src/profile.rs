@@ -21,12 +21,7 @@ use tracing_subscriber::registry::{LookupSpan, SpanRef};
 
 /// Writes spans to a file while the process runs. Add it to the subscriber with [`filter`].
 pub struct ChromeLayer {
-    events: Arc<Events>,
-}
-
-/// Handle that ends the file. [`Profile::finish`] completes the JSON document.
-pub struct Profile {
-    events: Arc<Events>,
+    profile: Arc<Profile>,
 }
 
 /// Returns the filter that passes only the spans of a profile to the layer.
@@ -35,30 +30,22 @@ pub fn filter() -> Targets {
 }
 
 /// Creates (or overwrites) the file at `path`.
-pub fn create(path: &Path) -> io::Result<(ChromeLayer, Profile)> {
-    let events = Arc::new(Events::new(BufWriter::new(File::create(path)?))?);
-    Ok((ChromeLayer { events: events.clone() }, Profile { events }))
-}
-
-impl Profile {
-    /// Ends the document. The document does not contain spans that close later. Returns the first
-    /// error of all writes.
-    pub fn finish(self) -> io::Result<()> {
-        self.events.finish()
-    }
+pub fn create(path: &Path) -> io::Result<(ChromeLayer, Arc<Profile>)> {
+    let profile = Arc::new(Profile::new(BufWriter::new(File::create(path)?))?);
+    Ok((ChromeLayer { profile: profile.clone() }, profile))
 }
 
 #[derive(Default)]
 struct SpanFields {
     label: Option<String>,
-    arguments: serde_json::Map<String, serde_json::Value>,
+    arguments: Map<String, Value>,
     entered: Option<Instant>,
 }
 
 impl SpanFields {
-    fn insert(&mut self, field: &Field, value: serde_json::Value) {
+    fn insert(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
-            ("label", serde_json::Value::String(text)) => self.label = Some(text),
+            ("label", Value::String(text)) => self.label = Some(text),
             (name, value) => {
                 self.arguments.insert(name.to_owned(), value);
             }
@@ -98,7 +85,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ChromeLayer {
         let mut fields = SpanFields::default();
         attributes.record(&mut fields);
         if span.metadata().target() == STAGE {
-            self.events.stage("b", span.name(), root_id(&span), &fields.arguments);
+            self.profile.stage("b", span.name(), root_id(&span), &fields.arguments);
         }
         span.extensions_mut().insert(fields);
     }
@@ -124,7 +111,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ChromeLayer {
         if let Some(fields) = span.extensions_mut().get_mut::<SpanFields>()
             && let Some(entered) = fields.entered.take()
         {
-            self.events.run(fields.label.as_deref().unwrap_or(span.name()), entered, &fields.arguments);
+            self.profile.run(fields.label.as_deref().unwrap_or(span.name()), entered, &fields.arguments);
         }
     }
 
@@ -132,7 +119,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ChromeLayer {
         if let Some(span) = context.span(&id)
             && span.metadata().target() == STAGE
         {
-            self.events.stage("e", span.name(), root_id(&span), &serde_json::Map::new());
+            self.profile.stage("e", span.name(), root_id(&span), &Map::new());
         }
     }
 }
@@ -140,8 +127,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ChromeLayer {
 /// Process number of all events. A trace contains only one process.
 const PROCESS: u32 = 1;
 
-/// Accepts events from any thread.
-struct Events {
+/// A trace. It accepts events from any thread.
+pub struct Profile {
     began: Instant,
     threads: AtomicU64,
     /// Distinguishes traces in threads that outlive a trace.
@@ -163,7 +150,7 @@ thread_local! {
     static THREAD: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-impl Events {
+impl Profile {
     fn new(mut file: impl Write + Send + 'static) -> io::Result<Self> {
         file.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
         let state = State { file: Some(Box::new(file)), error: None, first: true };
@@ -187,7 +174,9 @@ impl Events {
         }));
     }
 
-    fn finish(&self) -> io::Result<()> {
+    /// Ends the document. The document does not contain spans that close later. Returns the first
+    /// error of all writes.
+    pub fn finish(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = state.error.take() {
             return Err(error);
@@ -238,7 +227,6 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
     use tracing_subscriber::prelude::*;
 
     #[test]

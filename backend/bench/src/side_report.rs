@@ -31,7 +31,7 @@ pub fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
 }
 
 /// Results of one operation and size on the CPU or the GPU.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct SideReport {
     /// Milliseconds per image: wall time divided by the number of images, with `batch_size` in
     /// flight. `null` if every image failed.
@@ -204,8 +204,7 @@ impl Tally {
             some if some == device.len() => "all",
             _ => "some",
         };
-        let bottleneck =
-            bottleneck(&Facts { stages: &stages, device: &device, cores, cores_used, in_flight });
+        let bottleneck = bottleneck(&stages, &device, cores, cores_used, in_flight);
         SideReport {
             mean_time_ms: per_image(milliseconds(self.wall)),
             mean_throughput: per_second(succeeded),
@@ -241,21 +240,6 @@ const BUSY: f64 = 0.85;
 /// Wait share (for a thread or session) above which workers are considered saturated.
 const WAITING: f64 = 0.1;
 
-/// The measured values that the decision needs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts<'a> {
-    /// Milliseconds per image and stage; the stage `queue` is the waiting time.
-    pub(crate) stages: &'a BTreeMap<&'static str, f64>,
-    /// The device of each operation.
-    pub(crate) device: &'a BTreeMap<&'static str, Device>,
-    /// Number of cores that this process may use.
-    pub(crate) cores: usize,
-    /// CPU time divided by wall time, if the system reports it.
-    pub(crate) cores_used: Option<f64>,
-    /// Number of concurrent images.
-    pub(crate) in_flight: usize,
-}
-
 /// What limits the throughput.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bottleneck {
@@ -268,9 +252,17 @@ pub struct Bottleneck {
     pub why: String,
 }
 
-/// Returns the bottleneck, or `None` if nothing was measured.
-pub(crate) fn bottleneck(facts: &Facts<'_>) -> Option<Bottleneck> {
-    let Facts { stages, device, cores, cores_used, in_flight } = *facts;
+/// Returns the bottleneck, or `None` if nothing was measured. `stages` contains the milliseconds
+/// per image and stage; the stage `queue` is the waiting time. `device` is the device of each
+/// operation. `cores` and `in_flight` are those of [`Tally::report`], and `cores_used` is the CPU
+/// time divided by the wall time, if the system reports it.
+fn bottleneck(
+    stages: &BTreeMap<&'static str, f64>,
+    device: &BTreeMap<&'static str, Device>,
+    cores: usize,
+    cores_used: Option<f64>,
+    in_flight: usize,
+) -> Option<Bottleneck> {
     let working = || stages.iter().filter(|(stage, _)| **stage != "queue");
     let work: f64 = working().map(|(_, took)| took).sum();
     let (stage, took) = working().max_by(|a, b| a.1.total_cmp(b.1))?;
@@ -333,13 +325,8 @@ mod tests {
     ) -> Option<Bottleneck> {
         let place =
             Device { asked: detection.into(), effective: detection.into(), reason: None, fell_back: false };
-        bottleneck(&Facts {
-            stages: &stages.iter().copied().collect(),
-            device: &BTreeMap::from([("face_detection", place)]),
-            cores: 4,
-            cores_used: Some(cores_used),
-            in_flight,
-        })
+        let device = BTreeMap::from([("face_detection", place)]);
+        bottleneck(&stages.iter().copied().collect(), &device, 4, Some(cores_used), in_flight)
     }
 
     #[test]

@@ -31,10 +31,6 @@ impl VideoPlan {
     fn open(&self) -> anyhow::Result<File> {
         File::open(&self.file).with_context(|| format!("cannot open {}", self.file.display()))
     }
-
-    fn options_for(&self, sampling: Sampling) -> VideoOptions {
-        VideoOptions { sampling, ..self.options.clone() }
-    }
 }
 
 /// Measures every sampling in rounds. A round decodes the frames of a sampling without an analysis,
@@ -64,7 +60,7 @@ pub async fn measure_video(
         let mut order: Vec<usize> = (0..plan.samplings.len()).collect();
         order.rotate_left(round % plan.samplings.len().max(1));
         for at in order {
-            let options = plan.options_for(plan.samplings[at]);
+            let options = VideoOptions { sampling: plan.samplings[at], ..plan.options.clone() };
             let name = name_of(options.sampling);
             progress(&format!("round {}, {name}, decoding", round + 1));
             let decoded = decode(plan.open()?, &on_cpu, &options, process).await?;

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct GpuDevice {
     /// Index in the driver's numbering.
     pub id: u32,
@@ -156,17 +156,13 @@ fn read_nvidia_files(root: &Path) -> Vec<GpuDevice> {
                 id,
                 name: name.map_or("NVIDIA GPU", str::trim).to_owned(),
                 backend: "cuda",
-                memory_total: None,
-                memory_used: None,
                 driver: driver.clone(),
-                utilization: None,
-                compute_capability: None,
+                ..GpuDevice::default()
             }
         })
         .collect()
 }
 
-/// PCI vendor id of AMD.
 const AMD_VENDOR: &str = "0x1002";
 
 /// Lists AMD GPUs from sysfs.
@@ -199,7 +195,7 @@ fn read_amd(root: &Path) -> Vec<GpuDevice> {
                 memory_used: number("mem_info_vram_used"),
                 driver: read(device.join("driver/module/version")),
                 utilization: number("gpu_busy_percent").map(|percent| percent as f64 / 100.0),
-                compute_capability: None,
+                ..GpuDevice::default()
             }
         })
         .collect()
@@ -216,38 +212,21 @@ fn folders(path: &Path) -> Vec<PathBuf> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use tempfile::TempDir;
 
-    /// A temporary folder that imitates a part of `/proc` or `/sys`.
-    struct Tree(PathBuf);
-
-    impl Tree {
-        fn new(name: &str) -> Self {
-            let root = std::env::temp_dir().join(format!("facecrawl-{name}-{}", std::process::id()));
-            fs::create_dir_all(&root).unwrap();
-            Self(root)
-        }
-        fn path(&self) -> &Path {
-            &self.0
-        }
-        fn write(&self, path: &str, text: &str) {
-            let path = self.0.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-    }
-
-    impl Drop for Tree {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    /// Writes a file of a folder that imitates a part of `/proc` or `/sys`.
+    fn write(tree: &TempDir, path: &str, text: &str) {
+        let path = tree.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
 
     #[test]
     fn reads_nvidia_name_and_driver_from_files() {
-        let tree = Tree::new("nvidia");
-        tree.write("version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed Feb 26\n");
-        tree.write("gpus/0000:01:00.0/information", "Model: \t\t NVIDIA A10\nIRQ: 5\n");
-        tree.write("gpus/0000:02:00.0/information", "Model: \t\t NVIDIA L4\n");
+        let tree = tempfile::tempdir().unwrap();
+        write(&tree, "version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed Feb 26\n");
+        write(&tree, "gpus/0000:01:00.0/information", "Model: \t\t NVIDIA A10\nIRQ: 5\n");
+        write(&tree, "gpus/0000:02:00.0/information", "Model: \t\t NVIDIA L4\n");
         let found = read_nvidia_files(tree.path());
         let names: Vec<_> = found.iter().map(|d| (d.id, d.name.as_str(), d.driver.as_deref())).collect();
         assert_eq!(names, [(0, "NVIDIA A10", Some("570.124.06")), (1, "NVIDIA L4", Some("570.124.06"))]);
@@ -283,15 +262,10 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn reads_nvidia_memory_and_utilisation_from_nvml() {
-        let tree = Tree::new("nvml");
-        tree.write("nvml.rs", LIBRARY);
+        let tree = tempfile::tempdir().unwrap();
+        write(&tree, "nvml.rs", LIBRARY);
         let library = tree.path().join("libnvidia-ml.so");
-        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-        let built = std::process::Command::new(rustc)
-            .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=0", "-o"])
-            .args([&library, &tree.path().join("nvml.rs")])
-            .status();
-        assert!(built.unwrap().success());
+        testing::build_library(&tree.path().join("nvml.rs"), &library, &[]);
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init().unwrap();
         let found = read_nvml(&nvml).unwrap();
         assert_eq!(found.len(), 2);
@@ -305,13 +279,13 @@ mod tests {
 
     #[test]
     fn reads_only_amd_cards_from_sysfs() {
-        let tree = Tree::new("amd");
-        tree.write("card0/device/vendor", "0x8086\n");
-        tree.write("card1/device/vendor", "0x1002\n");
-        tree.write("card1/device/mem_info_vram_total", "12868124672\n");
-        tree.write("card1/device/mem_info_vram_used", "1048576\n");
-        tree.write("card1/device/gpu_busy_percent", "37\n");
-        tree.write("card1-DP-1/status", "connected\n");
+        let tree = tempfile::tempdir().unwrap();
+        write(&tree, "card0/device/vendor", "0x8086\n");
+        write(&tree, "card1/device/vendor", "0x1002\n");
+        write(&tree, "card1/device/mem_info_vram_total", "12868124672\n");
+        write(&tree, "card1/device/mem_info_vram_used", "1048576\n");
+        write(&tree, "card1/device/gpu_busy_percent", "37\n");
+        write(&tree, "card1-DP-1/status", "connected\n");
         let found = read_amd(tree.path());
         assert_eq!(found.len(), 1);
         let card = &found[0];

@@ -57,7 +57,6 @@ pub enum PixelAxis {
     Columns = 2,
 }
 
-/// Declares the image input.
 fn frame(graph: &mut Graph) -> &'static str {
     let sides = [Axis::Fixed(1), Axis::Free("height"), Axis::Free("width"), Axis::Fixed(3)];
     graph.typed_input(Element::Uint8, "frame", &sides);

@@ -312,14 +312,13 @@ mod tests {
             Manifest::builtin().extended_with(&own.replace("own.onnx", "mobilefacenet.onnx")).unwrap_err();
         assert!(again.contains("mobilefacenet.onnx is listed twice"), "{again}");
 
-        let folder = std::env::temp_dir().join(format!("facecrawl-own-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        assert_eq!(Manifest::load(&folder).unwrap().packs.len(), Manifest::builtin().packs.len());
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = temporary.path();
+        assert_eq!(Manifest::load(folder).unwrap().packs.len(), Manifest::builtin().packs.len());
         std::fs::write(folder.join(OWN_MANIFEST), &own).unwrap();
-        assert!(Manifest::load(&folder).unwrap().pack("own").is_some());
+        assert!(Manifest::load(folder).unwrap().pack("own").is_some());
         std::fs::write(folder.join(OWN_MANIFEST), own.replace("urls = []", "url = []")).unwrap();
-        let wrong = Manifest::load(&folder).unwrap_err();
-        std::fs::remove_dir_all(&folder).unwrap();
+        let wrong = Manifest::load(folder).unwrap_err();
         assert!(wrong.contains("packs.toml") && wrong.contains("urls"), "{wrong}");
     }
 
@@ -328,11 +327,9 @@ mod tests {
         let pack = Manifest::builtin().pack(testing::DEFAULT_PACK).unwrap().clone();
         ResolvedPack::verify(&pack, &testing::models_dir()).unwrap();
 
-        let folder = std::env::temp_dir().join(format!("facecrawl-verify-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join(&pack.files[1].file), b"not a model").unwrap();
-        let faults = ResolvedPack::verify(&pack, &folder).unwrap_err();
-        std::fs::remove_dir_all(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(&pack.files[1].file), b"not a model").unwrap();
+        let faults = ResolvedPack::verify(&pack, folder.path()).unwrap_err();
         assert_eq!(faults.len(), 2);
         assert!(faults[0].contains(&format!("{} is missing", pack.files[0].file)), "{}", faults[0]);
         assert!(faults[1].contains(&format!("{} is corrupt", pack.files[1].file)), "{}", faults[1]);

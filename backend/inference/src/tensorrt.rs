@@ -263,32 +263,12 @@ mod tests {
     use super::*;
     use crate::{Manifest, ModelKind, PerformanceMode};
 
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("facecrawl-{name}-{}", std::process::id()));
-            std::fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
     fn gpu() -> GpuDevice {
         GpuDevice {
-            id: 0,
             name: "NVIDIA A10".into(),
             backend: "cuda",
-            memory_total: None,
-            memory_used: None,
-            driver: None,
-            utilization: None,
             compute_capability: Some("8.6".into()),
+            ..GpuDevice::default()
         }
     }
 
@@ -358,16 +338,18 @@ mod tests {
 
     #[test]
     fn tensorrt_options_reach_provider_and_key_file() {
-        let folder = Folder::new("tensorrt-options");
-        let table = folder.0.join("faces.table");
+        let folder = tempfile::tempdir().unwrap();
+        let table = folder.path().join("faces.table");
         std::fs::write(&table, "TRT-100900-EntropyCalibration2\ninput: 3c010a14\n").unwrap();
         let pack = Manifest::builtin().pack("compact").unwrap().clone();
         let file = pack.file(ModelKind::Embedder).unwrap();
         let mut config = Config::default();
-        config.tensorrt.cache_dir = folder.0.join("engines");
+        config.tensorrt.cache_dir = folder.path().join("engines");
         config.tensorrt.workspace_gb = 1.5;
         let plain = EngineOptions::prepare(&config, source(file, &gpu())).unwrap();
-        assert!(plain.folder.starts_with(folder.0.canonicalize().unwrap()) && plain.engines().is_empty());
+        assert!(
+            plain.folder.starts_with(folder.path().canonicalize().unwrap()) && plain.engines().is_empty()
+        );
         let told = std::fs::read_to_string(plain.folder.join("key.txt")).unwrap();
         for part in ["1.31.1", "10.9.0", "NVIDIA A10", "8.6", "fp16", "input:32x3x112x112"] {
             assert!(told.contains(part), "{told} lacks {part}");
@@ -409,10 +391,10 @@ mod tests {
         }
 
         // A folder contains one table per model.
-        config.tensorrt.calibration = Some(folder.0.clone());
+        config.tensorrt.calibration = Some(folder.path().into());
         let missing = EngineOptions::prepare(&config, source(file, &gpu())).unwrap_err();
         assert!(missing.contains("mobilefacenet.table"), "{missing}");
-        std::fs::write(folder.0.join("mobilefacenet.table"), b"\x18\x00\x00\x00").unwrap();
+        std::fs::write(folder.path().join("mobilefacenet.table"), b"\x18\x00\x00\x00").unwrap();
         let own = EngineOptions::prepare(&config, source(file, &gpu())).unwrap();
         assert_eq!(own.int8, Some(false), "a table of ONNX Runtime");
     }

@@ -19,17 +19,17 @@ fn reason(path: &Path) -> String {
 
 #[test]
 fn invalid_library_error_names_file_and_valid_one_loads() {
-    let folder = std::env::temp_dir().join(format!("facecrawl-library-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
 
     let missing = reason(&folder.join("nowhere.so"));
     assert!(missing.contains("No such file"), "{missing}");
-    assert!(reason(&folder).contains("not a file"));
+    assert!(reason(folder).contains("not a file"));
     let text = folder.join("text.so");
     std::fs::write(&text, "this is not a shared library").unwrap();
     let text = reason(&text);
     assert!(text.contains("text.so"), "{text}");
-    let old = reason(&impostor(&folder, "1.18.0"));
+    let old = reason(&impostor(folder, "1.18.0"));
     assert!(
         old.contains("version 1.18.0") && old.contains("1.23 or newer") && old.contains("./scripts/setup"),
         "what it is, what is needed, and what to do: {old}"
@@ -45,5 +45,4 @@ fn invalid_library_error_names_file_and_valid_one_loads() {
     std::fs::copy(&library, &copy).unwrap();
     let second = reason(&copy);
     assert!(second.contains("only one library"), "{second}");
-    std::fs::remove_dir_all(&folder).unwrap();
 }

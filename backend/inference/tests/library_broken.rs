@@ -16,12 +16,10 @@ fn library_without_onnx_interface_is_error_not_panic() {
 
     // An impostor that reports the right version and then returns a null interface. It remains in
     // the process, so no other library can be loaded after it. The error also states this.
-    let folder = std::env::temp_dir().join(format!("facecrawl-impostor-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let impostor = common::impostor(&folder, "1.31.0");
+    let folder = tempfile::tempdir().unwrap();
+    let impostor = common::impostor(folder.path(), "1.31.0");
     let error = Runtime::load(Some(&impostor)).unwrap_err().to_string();
     assert!(error.contains("does not support"), "{error}");
     let error = Runtime::load(Some(&testing::library())).unwrap_err().to_string();
     assert!(error.contains("an earlier attempt to load"), "{error}");
-    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -22,14 +22,14 @@ enum Drawing {
     /// Writes the standard film, and its truth beside it as JSON (OUT.mp4.json)
     ///
     /// Needs the ffmpeg of ./scripts/video or of the variable FFMPEG.
-    Film(Still),
+    Film(FilmArguments),
 }
 
 fn main() -> anyhow::Result<()> {
     match Drawing::parse() {
         Drawing::Portraits { folder, people, views } => portraits(&folder, people, views),
         Drawing::People => paint_people(),
-        Drawing::Film(image) => image.write(),
+        Drawing::Film(film) => film.write(),
     }
 }
 
@@ -45,24 +45,13 @@ fn portraits(folder: &Path, people: u32, views: u32) -> anyhow::Result<()> {
 struct Scene {
     pixels: PathBuf,
     width: u32,
-    heads: Vec<Head>,
-}
-
-#[derive(Deserialize)]
-struct Head {
-    person: u32,
-    x: f32,
-    y: f32,
-    height: f32,
-    turn: f32,
+    heads: Vec<people::Head>,
 }
 
 fn paint_people() -> anyhow::Result<()> {
     let scenes: Vec<Scene> = serde_json::from_reader(std::io::stdin().lock())?;
     let mut boxes = Vec::with_capacity(scenes.len());
     for Scene { pixels: file, width, heads } in scenes {
-        let head = |Head { person, x, y, height, turn }| people::Head { person, x, y, height, turn };
-        let heads: Vec<people::Head> = heads.into_iter().map(head).collect();
         let mut pixels = std::fs::read(&file)?;
         let whole = width > 0 && pixels.len().is_multiple_of(3 * width as usize);
         ensure!(whole, "{} does not consist of rows of {width} pixels", file.display());
@@ -75,7 +64,7 @@ fn paint_people() -> anyhow::Result<()> {
 }
 
 #[derive(Args)]
-struct Still {
+struct FilmArguments {
     /// The file, with the extension mp4, mkv, webm, ts or avi
     out: PathBuf,
     /// h264, hevc, vp8, vp9, av1, mpeg4, mpeg2 or mjpeg
@@ -106,7 +95,7 @@ const CODECS: [(&str, Codec); 8] = [
     ("mjpeg", Codec::Mjpeg),
 ];
 
-impl Still {
+impl FilmArguments {
     fn write(&self) -> anyhow::Result<()> {
         let extension = self.out.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let containers = [Container::Mp4, Container::Mkv, Container::WebM, Container::Ts, Container::Avi];

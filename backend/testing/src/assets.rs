@@ -7,6 +7,7 @@
 use inference::{Manifest, ResolvedPack};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,6 +52,13 @@ pub fn ffmpeg() -> PathBuf {
         Some(path) => path.into(),
         None => present(".runtime/ffmpeg/ffmpeg", "run ./scripts/video"),
     }
+}
+
+/// Compiles a Rust source file to the shared library `target`. Panics if `rustc` fails.
+pub fn build_library(source: &Path, target: &Path, arguments: &[&str]) {
+    let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc.args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=0"]).args(arguments);
+    assert!(rustc.arg("-o").args([target, source]).status().expect("rustc starts").success());
 }
 
 /// Returns the folder with the files of the default pack. Panics if one of them does not exist.

@@ -11,6 +11,9 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 use time::OffsetDateTime;
 
+/// The functions that return the current time.
+const CLOCKS: [&str; 3] = ["now", "statement_timestamp", "clock_timestamp"];
+
 /// A pool with one connection, in which the current time is the last one that was set.
 pub struct VirtualClock {
     pool: PgPool,
@@ -19,15 +22,12 @@ pub struct VirtualClock {
 impl VirtualClock {
     pub async fn on(database: &TestDatabase, begin: OffsetDateTime) -> Self {
         database.execute("create schema virtual_time").await;
-        for function in [
-            "create function virtual_time.now() returns timestamptz language sql stable
-             return current_setting('virtual_time.moment')::timestamptz",
-            "create function virtual_time.clock_timestamp() returns timestamptz language sql stable
-             return current_setting('virtual_time.moment')::timestamptz",
-            "create function virtual_time.statement_timestamp() returns timestamptz language sql stable
-             return current_setting('virtual_time.moment')::timestamptz",
-        ] {
-            database.execute(function).await;
+        for function in CLOCKS {
+            let sql = format!(
+                "create function virtual_time.{function}() returns timestamptz language sql stable
+                 return current_setting('virtual_time.moment')::timestamptz"
+            );
+            sqlx::query(AssertSqlSafe(sql)).execute(database.pool()).await.expect("the function is created");
         }
         let options =
             PgPoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None).after_connect(
@@ -70,7 +70,7 @@ impl TestDatabase {
     pub async fn with_clock_shifted(seconds: i64) -> Self {
         let database = Self::create().await;
         database.execute("create schema shifted_time").await;
-        for function in ["now", "statement_timestamp", "clock_timestamp"] {
+        for function in CLOCKS {
             let volatility = if function == "clock_timestamp" { "volatile" } else { "stable" };
             let sql = format!(
                 "create function shifted_time.{function}() returns timestamptz language sql {volatility}

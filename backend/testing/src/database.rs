@@ -38,8 +38,7 @@ impl TestDatabase {
     async fn of(server: PgConnectOptions, template: &str) -> Self {
         let name = format!("test_{}", Uuid::now_v7().simple());
         let mut admin = PgConnection::connect_with(&server).await.expect("the test server answers");
-        let sql = format!("create database {name} template {template}");
-        sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await.expect("the database can be made");
+        execute(&mut admin, format!("create database {name} template {template}")).await;
         let pool = connect(&server, &name).await;
         Self { name, server, pool }
     }
@@ -178,11 +177,7 @@ fn server() -> PgConnectOptions {
 async fn ensure_template(server: &PgConnectOptions) -> String {
     let name = format!("template_{}", store::db::schema::fingerprint());
     let mut admin = PgConnection::connect_with(server).await.expect("the test server answers");
-    sqlx::query("select pg_advisory_lock($1)")
-        .bind(TEMPLATE_LOCK)
-        .execute(&mut admin)
-        .await
-        .expect("the lock can be taken");
+    execute(&mut admin, format!("select pg_advisory_lock({TEMPLATE_LOCK})")).await;
     let there: bool =
         sqlx::query_scalar("select exists(select 1 from pg_database where datname = $1 and datistemplate)")
             .bind(&name)
@@ -190,34 +185,16 @@ async fn ensure_template(server: &PgConnectOptions) -> String {
             .await
             .expect("the catalogue can be read");
     if !there {
-        let run = |sql: String| AssertSqlSafe(sql);
-        sqlx::query(run(format!("drop database if exists {name} with (force)")))
-            .execute(&mut admin)
-            .await
-            .expect("the old template can be dropped");
-        sqlx::query(run(format!("create database {name}")))
-            .execute(&mut admin)
-            .await
-            .expect("the template can be created");
-        let pool = PgPoolOptions::new()
-            .max_connections(2)
-            .connect_with(server.clone().database(&name))
-            .await
-            .expect("the template accepts connections");
+        execute(&mut admin, format!("drop database if exists {name} with (force)")).await;
+        execute(&mut admin, format!("create database {name}")).await;
+        let pool = connect(server, &name).await;
         let migrated = store::Store::from_pool(pool.clone()).schema().migrate(OlderPrograms::Stop).await;
         // A template must have no connection.
         migrated.expect("the migrations run").schema.end().await.expect("the connection closes");
         pool.close().await;
-        sqlx::query(run(format!("alter database {name} is_template true")))
-            .execute(&mut admin)
-            .await
-            .expect("the template can be marked");
+        execute(&mut admin, format!("alter database {name} is_template true")).await;
     }
-    sqlx::query("select pg_advisory_unlock($1)")
-        .bind(TEMPLATE_LOCK)
-        .execute(&mut admin)
-        .await
-        .expect("the lock can be released");
+    execute(&mut admin, format!("select pg_advisory_unlock({TEMPLATE_LOCK})")).await;
     name
 }
 

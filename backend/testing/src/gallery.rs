@@ -13,49 +13,30 @@ pub const DAN: u32 = 3;
 pub const EVE: u32 = 4;
 pub const FINN: u32 = 5;
 
-/// An image of one person.
-struct Portrait {
-    name: &'static str,
-    person: u32,
-    size: (u32, u32),
-    /// Centre of the head, as fractions of width and height.
-    middle: (f32, f32),
-    /// Height from chin to crown, in pixels.
-    height: f32,
-    turn: f32,
-}
-
-const fn portrait(
-    name: &'static str,
-    person: u32,
-    size: (u32, u32),
-    middle: (f32, f32),
-    height: f32,
-    turn: f32,
-) -> Portrait {
-    Portrait { name, person, size, middle, height, turn }
-}
+/// An image of one person: its name, the person, width and height in pixels, the centre of the head
+/// as fractions of both, the height from chin to crown in pixels, and the turn of the head.
+type Portrait = (&'static str, u32, (u32, u32), (f32, f32), f32, f32);
 
 /// Images with one face each. No two are near-duplicates by perceptual hash.
 const PORTRAITS: [Portrait; 17] = [
-    portrait("ada.jpg", ADA, (720, 900), (0.5, 0.40), 380.0, 0.0),
-    portrait("ada_2.jpg", ADA, (640, 640), (0.42, 0.45), 300.0, 0.3),
-    portrait("ada_3.jpg", ADA, (900, 700), (0.6, 0.42), 330.0, -0.3),
-    portrait("ada_4.jpg", ADA, (500, 700), (0.45, 0.38), 260.0, 0.15),
-    portrait("ada_small.jpg", ADA, (320, 240), (0.48, 0.48), 160.0, -0.1),
-    portrait("ada_wide.jpg", ADA, (427, 240), (0.55, 0.45), 88.0, 0.1),
-    portrait("ben.jpg", BEN, (640, 960), (0.52, 0.36), 340.0, 0.0),
-    portrait("ben_2.jpg", BEN, (800, 600), (0.38, 0.48), 300.0, 0.3),
-    portrait("cora.jpg", CORA, (250, 250), (0.5, 0.48), 140.0, 0.0),
-    portrait("cora_2.jpg", CORA, (250, 250), (0.42, 0.45), 150.0, -0.2),
-    portrait("dan.jpg", DAN, (560, 720), (0.5, 0.42), 300.0, -0.2),
-    portrait("dan_2.jpg", DAN, (640, 480), (0.6, 0.46), 240.0, 0.2),
-    portrait("dan_3.jpg", DAN, (480, 480), (0.45, 0.44), 220.0, 0.0),
-    portrait("eve.jpg", EVE, (400, 500), (0.5, 0.42), 220.0, 0.0),
-    portrait("finn.jpg", FINN, (500, 500), (0.55, 0.45), 240.0, 0.1),
+    ("ada.jpg", ADA, (720, 900), (0.5, 0.40), 380.0, 0.0),
+    ("ada_2.jpg", ADA, (640, 640), (0.42, 0.45), 300.0, 0.3),
+    ("ada_3.jpg", ADA, (900, 700), (0.6, 0.42), 330.0, -0.3),
+    ("ada_4.jpg", ADA, (500, 700), (0.45, 0.38), 260.0, 0.15),
+    ("ada_small.jpg", ADA, (320, 240), (0.48, 0.48), 160.0, -0.1),
+    ("ada_wide.jpg", ADA, (427, 240), (0.55, 0.45), 88.0, 0.1),
+    ("ben.jpg", BEN, (640, 960), (0.52, 0.36), 340.0, 0.0),
+    ("ben_2.jpg", BEN, (800, 600), (0.38, 0.48), 300.0, 0.3),
+    ("cora.jpg", CORA, (250, 250), (0.5, 0.48), 140.0, 0.0),
+    ("cora_2.jpg", CORA, (250, 250), (0.42, 0.45), 150.0, -0.2),
+    ("dan.jpg", DAN, (560, 720), (0.5, 0.42), 300.0, -0.2),
+    ("dan_2.jpg", DAN, (640, 480), (0.6, 0.46), 240.0, 0.2),
+    ("dan_3.jpg", DAN, (480, 480), (0.45, 0.44), 220.0, 0.0),
+    ("eve.jpg", EVE, (400, 500), (0.5, 0.42), 220.0, 0.0),
+    ("finn.jpg", FINN, (500, 500), (0.55, 0.45), 240.0, 0.1),
     // The functions below rotate this portrait.
-    portrait("turned_0.jpg", DAN, (325, 402), (0.5, 0.45), 190.0, 0.0),
-    portrait("blur.jpg", BEN, (500, 500), (0.5, 0.48), 320.0, 0.0),
+    ("turned_0.jpg", DAN, (325, 402), (0.5, 0.45), 190.0, 0.0),
+    ("blur.jpg", BEN, (500, 500), (0.5, 0.48), 320.0, 0.0),
 ];
 
 /// Returns the file of a drawn image. The same name always returns the same bytes. Panics if no
@@ -67,46 +48,31 @@ pub fn drawing(name: &str) -> Vec<u8> {
 }
 
 pub fn names() -> impl Iterator<Item = &'static str> {
-    PORTRAITS.iter().map(|one| one.name).chain(OTHERS)
+    PORTRAITS.iter().map(|one| one.0).chain(OTHERS.iter().map(|one| one.0))
 }
 
-/// The images that are not portraits.
-const OTHERS: [&str; 11] = [
-    "two_people.jpg",
-    "ada_and_ben.jpg",
-    "small_pair.jpg",
-    "group.jpg",
-    "crowd.jpg",
-    "throng.jpg",
-    "view.jpg",
-    "no_face.png",
-    "turned_90.jpg",
-    "turned_180.jpg",
-    "turned_270.jpg",
+/// The images that are not portraits, and the functions that draw them.
+const OTHERS: [(&str, fn() -> Vec<u8>); 11] = [
+    ("two_people.jpg", || several((1000, 600), 30, &pair((1000, 600), [EVE, FINN], 220.0))),
+    ("ada_and_ben.jpg", || several((1200, 800), 31, &pair((1200, 800), [ADA, BEN], 280.0))),
+    ("small_pair.jpg", || several((450, 344), 32, &pair((450, 344), [CORA, DAN], 110.0))),
+    ("group.jpg", || several(GROUP, 33, &group())),
+    ("crowd.jpg", || several(CROWD, 34, &crowd())),
+    ("throng.jpg", || several(CROWD, 35, &throng())),
+    ("view.jpg", || landscape(1080, 641)),
+    ("no_face.png", || png(140, 141)),
+    ("turned_90.jpg", || turned(90)),
+    ("turned_180.jpg", || turned(180)),
+    ("turned_270.jpg", || turned(270)),
 ];
 
 fn file(name: &str) -> Vec<u8> {
-    match name {
-        "two_people.jpg" => several((1000, 600), 30, &pair((1000, 600), [EVE, FINN], 220.0)),
-        "ada_and_ben.jpg" => several((1200, 800), 31, &pair((1200, 800), [ADA, BEN], 280.0)),
-        "small_pair.jpg" => several((450, 344), 32, &pair((450, 344), [CORA, DAN], 110.0)),
-        "group.jpg" => several(GROUP, 33, &group()),
-        "crowd.jpg" => several(CROWD, 34, &crowd()),
-        "throng.jpg" => several(CROWD, 35, &throng()),
-        "view.jpg" => landscape(1080, 641),
-        "no_face.png" => png(140, 141, plain(140, 141)),
-        "blur.jpg" => {
-            let (width, height, pixels) = pixels("blur.jpg");
-            jpeg(width, height, blurred(width, height, pixels))
-        }
-        "turned_90.jpg" => turned(90),
-        "turned_180.jpg" => turned(180),
-        "turned_270.jpg" => turned(270),
-        _ => {
-            let (width, height, pixels) = pixels(name);
-            jpeg(width, height, pixels)
-        }
+    if let Some((_, draw)) = OTHERS.iter().find(|(other, _)| *other == name) {
+        return draw();
     }
+    let (width, height, pixels) = pixels(name);
+    let pixels = if name == "blur.jpg" { blurred(width, height, pixels) } else { pixels };
+    jpeg(width, height, pixels)
 }
 
 /// Returns the approximate face box of a portrait: left, top, width and height in pixels. Panics if
@@ -116,18 +82,18 @@ pub fn face(name: &str) -> [f32; 4] {
 }
 
 fn place(name: &str) -> usize {
-    PORTRAITS.iter().position(|one| one.name == name).unwrap_or_else(|| panic!("the gallery has no {name}"))
+    PORTRAITS.iter().position(|one| one.0 == name).unwrap_or_else(|| panic!("the gallery has no {name}"))
 }
 
 fn head(place: usize) -> Head {
-    let Portrait { person, size: (width, height), middle, height: tall, turn, .. } = PORTRAITS[place];
+    let (_, person, (width, height), middle, tall, turn) = PORTRAITS[place];
     Head { person, x: middle.0 * width as f32, y: middle.1 * height as f32, height: tall, turn }
 }
 
 /// Returns width, height and RGB bytes of a portrait.
 fn pixels(name: &str) -> (u32, u32, Vec<u8>) {
     let place = place(name);
-    let (width, height) = PORTRAITS[place].size;
+    let (_, _, (width, height), ..) = PORTRAITS[place];
     (width, height, draw(width, height, crate::people::PATCHWORK + place as u32, &[head(place)]))
 }
 
@@ -250,11 +216,9 @@ fn landscape(width: u32, height: u32) -> Vec<u8> {
     jpeg(width, height, pixels)
 }
 
-fn plain(width: u32, height: u32) -> Vec<u8> {
-    draw(width, height, crate::people::PATCHWORK + 40, &[])
-}
-
-fn png(width: u32, height: u32, pixels: Vec<u8>) -> Vec<u8> {
+/// Returns a background without people.
+fn png(width: u32, height: u32) -> Vec<u8> {
+    let pixels = draw(width, height, crate::people::PATCHWORK + 40, &[]);
     vision::encode::png(&vision::Frame::new(width, height, pixels).expect("three bytes for each pixel"))
 }
 

@@ -15,11 +15,12 @@ pub mod film;
 pub mod fixture_models;
 pub mod gallery;
 pub mod people;
+pub mod rows;
 pub mod still;
 
 pub use assets::{
-    DEFAULT_PACK, ffmpeg, image, images, library, model, models_dir, openvino, oracle, pack, root,
-    shared_models,
+    DEFAULT_PACK, build_library, ffmpeg, image, images, library, model, models_dir, openvino, oracle, pack,
+    root, shared_models,
 };
 pub use database::{Hold, TableLock, TestDatabase};
 pub use files::{files_below, holds, unpacked};

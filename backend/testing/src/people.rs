@@ -28,7 +28,7 @@ pub const fn alike(person: u32) -> u32 {
 pub const PATCHWORK: u32 = 1000;
 
 /// A head in an image: its person, position, size and pose.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Deserialize)]
 pub struct Head {
     /// Number of the person, who looks the same in every image. Embedding models can distinguish
     /// the numbers below [`CAST`].

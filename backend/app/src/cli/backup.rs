@@ -54,10 +54,8 @@ struct BackupReport {
 
 /// Runs the command. The exit status is 3 if blobs are missing.
 pub(super) async fn backup(settings: &Settings, args: BackupArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Shared).await?;
-    let written = write(settings, &database, &args).await;
-    database.close().await;
-    let report = written?;
+    let write = async |database: &Database| write(settings, database, &args).await;
+    let report = Database::with(settings, Sharing::Shared, write).await?;
     output::json_or(args.json, &report, || show(&report))?;
     let missing = report.blobs.as_ref().map_or(0, |blobs| blobs.missing);
     Ok(Exit::of(1, usize::try_from(missing).unwrap_or(usize::MAX)))
@@ -191,10 +189,8 @@ struct RestoreReport {
 /// Runs the command. The exit status is 3 if blobs are missing.
 pub(super) async fn restore(settings: &Settings, args: RestoreArgs) -> anyhow::Result<Exit> {
     let deletion_log = read_deletion_logs(&args)?;
-    let database = Database::open(settings, Sharing::Exclusive).await?;
-    let restored = restore_into(settings, &database, &args, deletion_log).await;
-    database.close().await;
-    let report = restored?;
+    let restore = async |database: &Database| restore_into(settings, database, &args, deletion_log).await;
+    let report = Database::with(settings, Sharing::Exclusive, restore).await?;
     if args.json {
         output::json(&report)?;
     } else {

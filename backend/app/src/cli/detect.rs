@@ -14,7 +14,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use inference::Priority;
 use pipeline::{
     Analysis, AnalyzeOptions, AnalyzedFace, Analyzer, Enhance, MAX_FACES, Passes, Rotate, VideoAnalysis,
-    VideoAnalyzer, VideoOptions, VideoRequest,
+    VideoAnalyzer, VideoOptions,
 };
 use serde_json::{Value, json};
 use std::fs::File;
@@ -110,7 +110,13 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
     }
     let (options, request) = (args.options(), args.video.request(args.rotate())?);
     let analyzer = Analyzer::new(start_engine(settings).await?, crate::decoder::pipeline_config(settings));
-    let videos = VideoDetector::new(settings, &analyzer, request, args.min_score);
+    let video_options = VideoOptions {
+        match_threshold: settings.service.match_threshold,
+        min_score: args.min_score,
+        ..VideoOptions::from(request)
+    };
+    let videos =
+        VideoDetector { settings, analyzer: &analyzer, options: video_options, decoder: OnceCell::new() };
     let answers: Vec<(PathBuf, Result<DetectedFile, Refusal>)> = stream::iter(&args.files)
         .map(|file| one(&analyzer, &videos, file, &options, args.draw.as_deref()))
         // Results are in the order of the command line.
@@ -278,21 +284,7 @@ struct VideoDetector<'a> {
     decoder: OnceCell<Result<Decoder, String>>,
 }
 
-impl<'a> VideoDetector<'a> {
-    fn new(
-        settings: &'a Settings,
-        analyzer: &'a Analyzer,
-        request: VideoRequest,
-        min_score: Option<f32>,
-    ) -> Self {
-        let options = VideoOptions {
-            match_threshold: settings.service.match_threshold,
-            min_score,
-            ..VideoOptions::from(request)
-        };
-        Self { settings, analyzer, options, decoder: OnceCell::new() }
-    }
-
+impl VideoDetector<'_> {
     async fn analyze(&self, path: &Path) -> Result<VideoAnalysis, Refusal> {
         let open = async || {
             let opened = tokio::task::block_in_place(|| open_decoder(self.settings));

@@ -205,18 +205,7 @@ mod tests {
     use super::*;
 
     fn of(provider: &'static str, outcome: TestResult) -> DeviceTest {
-        DeviceTest {
-            provider,
-            device: provider.into(),
-            operation: None,
-            outcome,
-            reason: None,
-            reason_kind: None,
-            detail: None,
-            session_seconds: None,
-            load: None,
-            runs: vec![],
-        }
+        DeviceTest { provider, device: provider.into(), outcome, ..DeviceTest::default() }
     }
 
     #[test]

@@ -80,16 +80,17 @@ struct Status {
 }
 
 pub(super) async fn run(settings: &Settings, args: IndexArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Shared).await?;
-    let signal = listen_for_signals()?;
-    let work = async {
-        database.migrate(OlderPrograms::Keep).await?;
-        dispatch(settings, &database, args).await
-    };
-    // An interrupted command changes nothing that the next one, or the service, cannot continue.
-    let done = signal.run_until_cancelled(work).await.unwrap_or(Ok(Exit::Failure));
-    database.close().await;
-    done
+    Database::with(settings, Sharing::Shared, async |database| {
+        let signal = listen_for_signals()?;
+        let work = async {
+            database.migrate(OlderPrograms::Keep).await?;
+            dispatch(settings, database, args).await
+        };
+        // An interrupted command changes nothing that the next one, or the service, cannot
+        // continue.
+        signal.run_until_cancelled(work).await.unwrap_or(Ok(Exit::Failure))
+    })
+    .await
 }
 
 async fn dispatch(settings: &Settings, database: &Database, args: IndexArgs) -> anyhow::Result<Exit> {
@@ -128,8 +129,7 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
         pgvector: Pgvector::new(store.pool().clone()).indexes().await?,
     };
     if json {
-        output::json(&status)?;
-        return Ok(Exit::Success);
+        return output::json(&status).map(|()| Exit::Success);
     }
     output::line(format!(
         "SEARCH_INDEX={}; {} changes to follow, the oldest {:.1} s old",

@@ -107,16 +107,13 @@ fn state_filter(text: &str) -> Result<StateFilter, String> {
 }
 
 pub(super) async fn run(settings: &Settings, args: JobsArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Shared).await?;
-    let done = async {
+    Database::with(settings, Sharing::Shared, async |database| {
         database.migrate(OlderPrograms::Keep).await?;
         let queue = Queue::new(database.store.pool().clone(), queue::Config::default());
         let crawls = Crawls::new(database.store.clone(), queue.clone()).with_config(settings.crawls());
         dispatch(&queue, &crawls, args).await
-    }
-    .await;
-    database.close().await;
-    done
+    })
+    .await
 }
 
 async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Result<Exit> {
@@ -167,8 +164,8 @@ async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit>
     }
     let next = jobs.last().filter(|_| is_cut).map(|job| job.id);
     if json {
-        output::json(&json!({ "jobs": jobs.iter().map(view).collect::<Vec<_>>(), "next": next }))?;
-        return Ok(Exit::Success);
+        return output::json(&json!({ "jobs": jobs.iter().map(view).collect::<Vec<_>>(), "next": next }))
+            .map(|()| Exit::Success);
     }
     let mut table = output::table_with_unbroken(
         &[0],
@@ -195,8 +192,7 @@ async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit>
 fn show(job: &JobRow, json: bool) -> anyhow::Result<Exit> {
     let view = view(job);
     if json {
-        output::json(&view)?;
-        return Ok(Exit::Success);
+        return output::json(&view).map(|()| Exit::Success);
     }
     let mut table = output::table(["Field", "Value"]);
     for (field, value) in view.as_object().into_iter().flatten() {

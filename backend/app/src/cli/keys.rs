@@ -89,8 +89,7 @@ impl ValueEnum for ScopeArg {
 }
 
 pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Shared).await?;
-    let done = async {
+    Database::with(settings, Sharing::Shared, async |database| {
         database.migrate(OlderPrograms::Keep).await?;
         match args.command {
             KeysCommand::Create(args) => create(&database.store, args).await,
@@ -99,10 +98,8 @@ pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<E
                 revoke(&database.store, id, descendants, json).await
             }
         }
-    }
-    .await;
-    database.close().await;
-    done
+    })
+    .await
 }
 
 async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
@@ -135,8 +132,7 @@ async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
     if args.json {
         let mut shown = view(&made);
         shown["key"] = json!(key);
-        output::json(&shown)?;
-        return Ok(Exit::Success);
+        return output::json(&shown).map(|()| Exit::Success);
     }
     // Only the key goes to stdout, so that a script can read it. The explanation goes to stderr.
     output::line(key)?;
@@ -168,8 +164,8 @@ async fn find(store: &Store, name: &str) -> anyhow::Result<Collection> {
 async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
     let keys = store.keys().list(None, i64::MAX).await?;
     if json {
-        output::json(&json!({ "keys": keys.iter().map(view).collect::<Vec<_>>() }))?;
-        return Ok(Exit::Success);
+        return output::json(&json!({ "keys": keys.iter().map(view).collect::<Vec<_>>() }))
+            .map(|()| Exit::Success);
     }
     let mut table = output::table_with_unbroken(
         &[0, 7],
@@ -209,8 +205,7 @@ async fn revoke(store: &Store, id: Uuid, descendants: bool, json: bool) -> anyho
         let mut shown = view(&ended.key);
         shown["descendants_revoked"] = json!(ended.descendants.len());
         shown["descendants_working"] = json!(ended.working);
-        output::json(&shown)?;
-        return Ok(Exit::Success);
+        return output::json(&shown).map(|()| Exit::Success);
     }
     for key in ended.revoked() {
         output::line(format!("{} ({}…): {}", key.id, key.prefix, state(key)))?;

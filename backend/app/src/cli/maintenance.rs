@@ -26,10 +26,8 @@ pub struct MigrateArgs {
 }
 
 pub(super) async fn migrate(settings: &Settings, args: MigrateArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Shared).await?;
-    let migrated = database.migrate(OlderPrograms::Stop).await;
-    database.close().await;
-    let ran = migrated?;
+    let migrate = async |database: &Database| database.migrate(OlderPrograms::Stop).await;
+    let ran = Database::with(settings, Sharing::Shared, migrate).await?;
     if args.json {
         output::json(&json!({ "migrations_run": ran, "schema": store::db::schema::fingerprint() }))?;
     } else {
@@ -56,15 +54,12 @@ pub struct SweepArgs {
 /// Runs the command. The exit status is 3 if blobs are missing.
 pub(super) async fn sweep(settings: &Settings, args: SweepArgs) -> anyhow::Result<Exit> {
     let blobs = open_blobs(settings)?;
-    let database = Database::open(settings, Sharing::Shared).await?;
-    let swept = async {
+    let swept = Database::with(settings, Sharing::Shared, async |database| {
         database.migrate(OlderPrograms::Keep).await?;
         let maintenance = Maintenance::new(database.store.clone(), blobs);
-        anyhow::Ok(maintenance.sweep(GRACE, true, args.dry_run).await?)
-    };
-    let swept = swept.await;
-    database.close().await;
-    let swept = swept?;
+        Ok(maintenance.sweep(GRACE, true, args.dry_run).await?)
+    })
+    .await?;
     if args.json {
         output::json(&swept)?;
     } else {
@@ -91,7 +86,7 @@ pub struct ReembedArgs {
     json: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct ReembedReport {
     /// Name of the current embedding model.
     model: String,
@@ -123,7 +118,7 @@ async fn reembed_collections(
     collection: Option<&str>,
     signal: &CancellationToken,
 ) -> anyhow::Result<ReembedReport> {
-    let (store, faces) = (foundation.store(), &foundation.face_store);
+    let (store, faces) = (foundation.store(), &foundation.services.face_store);
     let collections: Vec<Collection> = match collection {
         None => store.collections().list().await?,
         Some(name) => match store.collections().get(name).await {
@@ -133,13 +128,8 @@ async fn reembed_collections(
             found => vec![found?],
         },
     };
-    let mut report = ReembedReport {
-        model: foundation.analyzer.engine().embedder().name.clone(),
-        reembedded: 0,
-        left: Vec::new(),
-        collections: BTreeMap::new(),
-        interrupted: false,
-    };
+    let model = foundation.services.analyzer.engine().embedder().name.clone();
+    let mut report = ReembedReport { model, ..ReembedReport::default() };
     for collection in collections {
         let outdated = store.models().count_outdated(collection.id, faces.model_id()).await?;
         let bar = output::image_bar(outdated.unsigned_abs());

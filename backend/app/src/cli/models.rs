@@ -79,8 +79,7 @@ async fn build(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
     let pack = prepare_models(settings).await?;
     let engines = tokio::task::spawn_blocking(move || inference::build_engines(&config, &pack)).await??;
     if json {
-        output::json(&json!({ "engines": engines }))?;
-        return Ok(Exit::Success);
+        return output::json(&json!({ "engines": engines })).map(|()| Exit::Success);
     }
     for engine in &engines {
         output::line(format!(

@@ -42,8 +42,6 @@ pub(super) struct VideoArgs {
 
 impl VideoArgs {
     /// Returns the options as they are stored with a video. `rotate` is an option for images too.
-    ///
-    /// # Errors
     /// Fails if they contradict each other.
     pub(super) fn request(&self, rotate: Rotate) -> Result<VideoRequest, UsageError> {
         let max_gap_ms = (self.max_gap * 1e3).round() as u32;
@@ -121,10 +119,8 @@ impl VideoProgress for TimeBar {
     }
 }
 
-/// Returns the images of the folder, ordered by name.
-///
-/// # Errors
-/// Fails if `path` is not a folder, contains no images, or cannot be read.
+/// Returns the images of the folder, ordered by name. Fails if `path` is not a folder, contains no
+/// images, or cannot be read.
 pub(super) fn list_images(path: &Path) -> Result<Vec<PathBuf>, UsageError> {
     let wrong = |reason: &str| UsageError(format!("--images {}: {reason}", path.display()));
     if !path.is_dir() {

@@ -22,11 +22,6 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// The process that answers searches opens the index.
-    fn of_index(self) -> Role {
-        if self.api { Role::Searches } else { Role::StoresFaces }
-    }
-
     /// Returns what this process serves over HTTP, and its port. A worker serves only if
     /// `WORKER_PORT` is set.
     fn listens(self, settings: &Settings) -> Option<(Surface, u16)> {
@@ -47,8 +42,10 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
     };
     telemetry::watch_process();
 
+    // The process that answers searches opens the index.
+    let role = if roles.api { Role::Searches } else { Role::StoresFaces };
     let foundation = tokio::select! {
-        foundation = Foundation::start(settings, Sharing::Exclusive, roles.of_index()) => foundation?,
+        foundation = Foundation::start(settings, Sharing::Exclusive, role) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Success),
     };
     // This token fires for a signal and for a failure.

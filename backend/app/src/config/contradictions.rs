@@ -8,20 +8,19 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
     let gpu = &settings.gpu;
     let mut found = Vec::new();
     let mut say = |sentence: String| found.push(ConfigError::Contradiction(sentence));
+    let [force, backend, id, index] =
+        ["FORCE_GPU_ONLY", "GPU_BACKEND", "GPU_DEVICE_ID", "SEARCH_INDEX"].map(|name| loaded.source(name));
 
     if gpu.force_gpu_only && gpu.backend == GpuBackend::Cpu {
         say(format!(
-            "FORCE_GPU_ONLY=true ({}) contradicts GPU_BACKEND=cpu ({}); allowed: a different GPU_BACKEND, or FORCE_GPU_ONLY=false",
-            loaded.source("FORCE_GPU_ONLY"),
-            loaded.source("GPU_BACKEND"),
+            "FORCE_GPU_ONLY=true ({force}) contradicts GPU_BACKEND=cpu ({backend}); allowed: a different GPU_BACKEND, or FORCE_GPU_ONLY=false"
         ));
     }
     if gpu.force_gpu_only && settings.gpu_operations().is_empty() && !settings.video_decoding_gpu() {
         let names = Operation::ALL.into_iter().map(Operation::name).chain([VIDEO_DECODING]);
         let variables: Vec<String> = names.map(|name| format!("{}_GPU", name.to_uppercase())).collect();
         say(format!(
-            "FORCE_GPU_ONLY=true ({}) is set, but no operation is on the GPU; allowed: ALL_GPU=true, or at least one of {}, or FORCE_GPU_ONLY=false",
-            loaded.source("FORCE_GPU_ONLY"),
+            "FORCE_GPU_ONLY=true ({force}) is set, but no operation is on the GPU; allowed: ALL_GPU=true, or at least one of {}, or FORCE_GPU_ONLY=false",
             variables.join(", "),
         ));
     }
@@ -30,17 +29,14 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
         && !gpu.device_ids.contains(&gpu.device_id)
     {
         say(format!(
-            "GPU_DEVICE_ID={} ({}) is not among GPU_DEVICE_IDS={} ({}); allowed: one of them alone, or a list that contains it",
+            "GPU_DEVICE_ID={} ({id}) is not among {}; allowed: one of them alone, or a list that contains it",
             gpu.device_id,
-            loaded.source("GPU_DEVICE_ID"),
-            gpu.device_ids.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
-            loaded.source("GPU_DEVICE_IDS"),
+            device_ids(loaded),
         ));
     }
     if settings.storage.search_index == SearchIndex::Qdrant && settings.storage.qdrant_url.is_empty() {
         say(format!(
-            "SEARCH_INDEX=qdrant ({}) needs QDRANT_URL; allowed: the address of the server's gRPC interface, like http://localhost:6334",
-            loaded.source("SEARCH_INDEX"),
+            "SEARCH_INDEX=qdrant ({index}) needs QDRANT_URL; allowed: the address of the server's gRPC interface, like http://localhost:6334"
         ));
     }
     found.extend(memory(loaded));
@@ -72,21 +68,23 @@ fn memory(loaded: &Loaded) -> Option<ConfigError> {
     })
 }
 
+fn device_ids(loaded: &Loaded) -> String {
+    let ids = &loaded.settings.gpu.device_ids;
+    let ids = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    format!("GPU_DEVICE_IDS={ids} ({})", loaded.source("GPU_DEVICE_IDS"))
+}
+
 fn devices(loaded: &Loaded) -> Vec<ConfigError> {
     let gpu = &loaded.settings.gpu;
     let mut found = Vec::new();
-    let listed = || {
-        let ids = gpu.device_ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        format!("GPU_DEVICE_IDS={ids} ({})", loaded.source("GPU_DEVICE_IDS"))
-    };
     let twice = gpu.device_ids.iter().enumerate().find(|(at, id)| gpu.device_ids[..*at].contains(id));
     if let Some((_, id)) = twice {
-        found.push(format!("{} lists {id} twice; allowed: each device once", listed()));
+        found.push(format!("{} lists {id} twice; allowed: each device once", device_ids(loaded)));
     }
     if gpu.backend == GpuBackend::Mps && gpu.device_ids.len() > 1 {
         found.push(format!(
             "{} lists several devices, but GPU_BACKEND=mps ({}) supports only one device; allowed: one device, or a different GPU_BACKEND",
-            listed(),
+            device_ids(loaded),
             loaded.source("GPU_BACKEND"),
         ));
     }

@@ -256,10 +256,6 @@ impl Settings {
         self.storage.postgres_bin_dir.clone().or_else(|| self.runtime_part("postgres/bin"))
     }
 
-    pub fn postgres_data_dir(&self) -> PathBuf {
-        self.storage.data_dir.join("postgres")
-    }
-
     pub fn search_index(&self) -> store::index::external::Config {
         let rebuild_age = Duration::from_secs(self.storage.search_index_rebuild_hours * 3600);
         let candidates = self.storage.search_candidates;

@@ -78,10 +78,8 @@ impl Provider for Layer {
     }
 }
 
-/// Merges all layers.
-///
-/// # Errors
-/// Fails on unknown keys in the file or on the command line, and on files that cannot be read.
+/// Merges all layers. Fails on unknown keys in the file or on the command line, and on files that
+/// cannot be read.
 pub(super) fn merge(sources: &Sources, variables: &[Variable]) -> Result<Figment, ConfigErrors> {
     let mut errors = Vec::new();
     let defaults =

@@ -224,7 +224,6 @@ pub(super) fn typed<T: FromStr + 'static>(allowed: &'static str) -> Parser<T> {
     Parser::new(allowed, |text| text.parse().ok())
 }
 
-/// Accepts any text.
 pub(super) fn text(allowed: &'static str) -> Parser<String> {
     typed(allowed)
 }

@@ -182,9 +182,7 @@ const PIP_TIMEOUT: Duration = Duration::from_secs(600);
 /// Downloads `wheel` into a separate folder inside `directory` and returns its path.
 ///
 /// The download uses pip because pip knows the operator's proxies, mirrors and certificates.
-///
-/// # Errors
-/// Returns a human-readable reason in one line.
+/// The error is a readable reason in one line.
 pub(super) async fn download_wheel(wheel: &Wheel, directory: &Path) -> Result<PathBuf, String> {
     let folder = wheel_folder(wheel, directory);
     let say = |error: std::io::Error| format!("{}: {error}", folder.display());

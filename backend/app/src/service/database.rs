@@ -70,6 +70,18 @@ impl Database {
         Ok(Self { store, url, cluster, of_other_process, schema: Mutex::default() })
     }
 
+    /// Opens the database for `work`, and closes it afterwards, also if `work` fails.
+    pub async fn with<T>(
+        settings: &Settings,
+        sharing: Sharing,
+        work: impl AsyncFnOnce(&Self) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let database = Self::open(settings, sharing).await?;
+        let done = work(&database).await;
+        database.close().await;
+        done
+    }
+
     /// Applies the missing schema migrations and returns their number. Until this process ends, no
     /// other version can make a change to the schema that this process cannot work with.
     ///
@@ -125,7 +137,7 @@ fn private(settings: &Settings) -> anyhow::Result<embedded_postgres::Config> {
             "there is no database; set DATABASE_URL, or run ./scripts/setup (or set POSTGRES_BIN_DIR) for a private Postgres"
         );
     };
-    let mut config = embedded_postgres::Config::new(bin_dir, settings.postgres_data_dir());
+    let mut config = embedded_postgres::Config::new(bin_dir, settings.storage.data_dir.join("postgres"));
     config.database = DATABASE.into();
     if let Some(memory) = memory::read() {
         config = config.with_setting(format!("shared_buffers={}MB", shared_buffers(memory.total) >> 20));

@@ -4,7 +4,7 @@ use crate::config::Settings;
 use anyhow::{Context, bail};
 use listenfd::ListenFd;
 use metrics_exporter_prometheus::PrometheusHandle;
-use server::{AppState, Services};
+use server::AppState;
 use std::net::SocketAddr;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -61,22 +61,10 @@ pub async fn serve(
     {
         tracing::warn!("AUTH=keys, but there is no key yet; create one with `facecrawl keys create`");
     }
-    let services = Services {
-        analyzer: foundation.analyzer.clone(),
-        store: foundation.store().clone(),
-        blobs: foundation.blobs.clone(),
-        queue: foundation.queue.clone(),
-        crawls: foundation.crawls.clone(),
-        videos: foundation.videos.clone(),
-        video_tools: foundation.video_tools.clone(),
-        video_decoding: foundation.video_decoding.clone(),
-        face_store: foundation.face_store.clone(),
-        fetcher: foundation.fetcher.clone(),
-    };
     // The socket of a service manager may have an address other than `HOST`.
     let listen = listener.local_addr().map_or(settings.service.host, |address| address.ip());
     let config = server::Config { listen, ..settings.server() };
-    let state = AppState::new(services, config.clone(), metrics, shutdown.clone());
+    let state = AppState::new(foundation.services.clone(), config.clone(), metrics, shutdown.clone());
     let router = match surface {
         Surface::Api => server::router(state),
         Surface::Status => server::status_router(state),

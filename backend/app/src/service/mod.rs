@@ -16,10 +16,11 @@ use crate::decoder::{open_decoder, video_tools_of};
 use crate::models::ModelStore;
 use anyhow::Context;
 use crawler::Fetcher;
-use inference::{Config, Engine, Manifest, OperationReport, ResolvedPack};
+use inference::{Config, Engine, Manifest, ResolvedPack};
 use pipeline::worker::VideoTools;
 use pipeline::{Analyzer, Crawls, FaceStore, Videos};
 use queue::Queue;
+use server::Services;
 use std::io::Write;
 use store::db::schema::OlderPrograms;
 use store::index::external::ExternalIndex;
@@ -33,18 +34,7 @@ pub struct Foundation {
     pub database: Database,
     /// The search index outside the database, if this process brings it up to the rows.
     pub index: Option<ExternalIndex>,
-    /// Crops, chips and thumbnails.
-    pub blobs: Blobs,
-    pub queue: Queue,
-    pub analyzer: Analyzer,
-    pub face_store: FaceStore,
-    pub crawls: Crawls,
-    pub videos: Videos,
-    /// Decodes videos. The error is the reason why this process cannot.
-    pub video_tools: Result<VideoTools, String>,
-    /// The device that decodes videos; `None` if this process did not look for a decoder.
-    pub video_decoding: Option<OperationReport>,
-    pub fetcher: Fetcher,
+    pub services: Services,
 }
 
 impl Foundation {
@@ -79,42 +69,43 @@ impl Foundation {
             .context("cannot register the embedding model")?;
         let face_store = suppression::with_secret(face_store, &store, settings).await?;
         let crawls = Crawls::new(store.clone(), queue.clone()).with_config(settings.crawls());
-        let videos = Videos::new(store, queue.clone(), blobs.clone()).with_limits(settings.video_limits());
+        let videos =
+            Videos::new(store.clone(), queue.clone(), blobs.clone()).with_limits(settings.video_limits());
         let (mut video_tools, mut video_decoding) = (Err("this command decodes no videos".into()), None);
         if sharing == Sharing::Exclusive {
             let opened = tokio::task::block_in_place(|| open_decoder(settings))?;
             (video_tools, video_decoding) = (tools_of(settings, opened.decoder), Some(opened.report));
         }
         let fetcher = Fetcher::new(&settings.crawler());
-        Ok(Self {
-            database,
-            index,
+        let services = Services {
+            analyzer,
+            store,
             blobs,
             queue,
-            analyzer,
-            face_store,
             crawls,
+            face_store,
             videos,
             video_tools,
             video_decoding,
             fetcher,
-        })
+        };
+        Ok(Self { database, index, services })
     }
 
     pub fn store(&self) -> &Store {
-        &self.database.store
+        &self.services.store
     }
 
     /// Reports how many stored faces have embeddings of another model than the current one, and
     /// what to do. Search does not find those faces.
     pub async fn warn_about_outdated_faces(&self, settings: &Settings) -> Result<(), StoreError> {
-        let others = self.store().models().faces_of_other_models(self.face_store.model_id()).await?;
+        let others = self.store().models().faces_of_other_models(self.services.face_store.model_id()).await?;
         let faces: i64 = others.iter().map(|(_, faces)| faces).sum();
         if faces == 0 {
             return Ok(());
         }
         let models: Vec<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
-        let (models, model) = (models.join(", "), &self.analyzer.engine().embedder().name);
+        let (models, model) = (models.join(", "), &self.services.analyzer.engine().embedder().name);
         tracing::warn!(faces, models, model, "stored faces have embeddings of another model; reembed them");
         if settings.log.format == LogFormat::Text {
             eprintln!(

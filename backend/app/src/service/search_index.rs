@@ -114,10 +114,7 @@ pub fn open_engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn VectorE
     }
 }
 
-/// Returns the server of `QDRANT_URL`; `None` if it is not set.
-///
-/// # Errors
-/// Fails if an address is not valid.
+/// Returns the server of `QDRANT_URL`; `None` if it is not set. Fails if an address is not valid.
 fn qdrant_server(settings: &Settings) -> anyhow::Result<Option<Server>> {
     let server = settings.qdrant().map(Server::new).transpose();
     server.context("QDRANT_URL is not valid")
@@ -140,10 +137,8 @@ pub fn is_serving(sets: &[IndexSet], index: SearchIndex, model_id: i32) -> bool 
 const IN_FILES: &str = "edge";
 
 /// Stops recording changes if no index needs them. Deletes the index in files of earlier versions,
-/// and the collections of `qdrant` if it is not the selected index.
-///
-/// # Errors
-/// Fails if the files or the collections cannot be deleted, or with the database's error.
+/// and the collections of `qdrant` if it is not the selected index. Fails if the files or the
+/// collections cannot be deleted, or with the database's error.
 async fn remove_unused(settings: &Settings, store: &Store) -> anyhow::Result<()> {
     let used = settings.storage.search_index;
     // First, so that no process applies changes while recording stops.

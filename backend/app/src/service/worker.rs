@@ -6,6 +6,7 @@ use domain::JobKind;
 use pipeline::worker::{DELIVERY_PLACES, handlers};
 use pipeline::{Crawls, Maintenance, Videos};
 use queue::{Runner, RunnerConfig};
+use server::Services;
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -41,15 +42,12 @@ fn check_memory(settings: &Settings) {
 /// Starts claiming jobs. Stops when `shutdown` fires.
 pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: CancellationToken) -> Runner {
     check_memory(settings);
-    let handlers = handlers(
-        foundation.store().clone(),
-        foundation.queue.clone(),
-        foundation.crawls.clone(),
-        foundation.face_store.clone(),
-        foundation.fetcher.clone(),
-        foundation.video_tools.clone().ok(),
-    );
+    let Services { store, blobs, queue, crawls, face_store, videos, video_tools, fetcher, .. } =
+        foundation.services.clone();
+    let handlers =
+        handlers(store.clone(), queue.clone(), crawls.clone(), face_store, fetcher, video_tools.ok());
     let (pages, images) = (settings.page_workers(), settings.image_workers());
+    let machine = rustix::system::uname();
     let config = RunnerConfig {
         concurrency: (JobKind::ALL.into_iter())
             .map(|kind| (kind.into(), places(kind, pages, images)))
@@ -60,13 +58,12 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         poll: Duration::from_secs(1),
         drain: settings.drain(),
         alone: ALONE,
-        worker: format!("{}-{}", host_name(), std::process::id()),
+        worker: format!("{}-{}", machine.nodename().to_string_lossy(), std::process::id()),
     };
     tracing::info!(pages, images, worker = config.worker, "worker started");
-    tokio::spawn(reconcile(foundation.crawls.clone(), foundation.videos.clone(), shutdown.clone()));
-    let maintenance = Maintenance::new(foundation.store().clone(), foundation.blobs.clone());
-    tokio::spawn(run_maintenance(maintenance, shutdown.clone()));
-    let runner = Runner::start(foundation.queue.clone(), handlers, config, shutdown.clone());
+    tokio::spawn(reconcile(crawls, videos, shutdown.clone()));
+    tokio::spawn(run_maintenance(Maintenance::new(store, blobs), shutdown.clone()));
+    let runner = Runner::start(queue, handlers, config, shutdown.clone());
     if settings.crawl.memory_floor_mb != Some(0) {
         let floor = settings.crawl.memory_floor_mb.map(|megabytes| megabytes << 20);
         let slots = ImageSlots::new(images, floor);
@@ -118,8 +115,4 @@ async fn run_maintenance(maintenance: Maintenance, shutdown: CancellationToken) 
             tracing::warn!(%error, "storage maintenance failed");
         }
     }
-}
-
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -26,7 +26,6 @@ struct Tally {
     answers: BTreeMap<String, usize>,
 }
 
-/// The record that all attackers share.
 pub(crate) struct Record {
     tallies: Mutex<BTreeMap<&'static str, Tally>>,
     surprises: Mutex<Vec<String>>,
@@ -301,8 +300,6 @@ pub(crate) fn request(address: &str, line: &str, headers: &str, body: &[u8]) -> 
 fn socket_attacks(world: &World) -> Vec<SocketAttack> {
     let address = world.address();
     let bearer = |scope: &str| format!("authorization: Bearer {}\r\n", world.hostile_key(scope));
-    let plain =
-        SocketAttack { name: "", at_once: 1, head: Vec::new(), drip: Vec::new(), read_size: 0, allowed: &[] };
     let json = format!("{}content-type: application/json\r\ncontent-length: 40000000\r\n", bearer("analyze"));
     let picture = testing::drawing("throng.jpg");
     let image =
@@ -314,60 +311,33 @@ fn socket_attacks(world: &World) -> Vec<SocketAttack> {
     );
     let unknown = "authorization: Bearer fc_0000000000000000000000000000000000000000000\r\n";
     let events = format!("GET /crawls/{}/events", world.hostile_crawl);
+    let plain = |name, at_once, head, allowed| SocketAttack {
+        name,
+        at_once,
+        head,
+        drip: Vec::new(),
+        read_size: 0,
+        allowed,
+    };
+    let events = request(&address, &events, &bearer("read"), b"");
+    let body = request(&address, "POST /faces/detect", &json, b"");
+    let enhance = request(&address, "POST /images/enhance", &image, &picture);
+    let unknown = request(&address, "GET /faces", unknown, b"");
+    let long = request(&address, "GET /faces", &long, b"");
+    let foreign = request(&address, "POST /erasures", &foreign, b"{}");
+    let drip = request(&address, "GET /faces", "", b"");
     vec![
+        // An event stream ends only with the crawl or with the attack.
+        SocketAttack { read_size: 1, ..plain("event streams", 30, events, &[200, 429, 503]) },
+        SocketAttack { drip, ..plain("a head a byte at a time", 40, Vec::new(), &[400, 401, 408]) },
         SocketAttack {
-            name: "event streams",
-            at_once: 30,
-            head: request(&address, &events, &bearer("read"), b""),
-            // An event stream ends only with the crawl or with the attack.
-            read_size: 1,
-            allowed: &[200, 429, 503],
-            ..plain.clone()
-        },
-        SocketAttack {
-            name: "a head a byte at a time",
-            at_once: 40,
-            drip: request(&address, "GET /faces", "", b""),
-            allowed: &[400, 401, 408],
-            ..plain.clone()
-        },
-        SocketAttack {
-            name: "a body a byte at a time",
-            at_once: 4,
-            head: request(&address, "POST /faces/detect", &json, b""),
             drip: vec![b' '; 100],
-            allowed: &[400, 408, 413, 422, 429, 503],
-            ..plain.clone()
+            ..plain("a body a byte at a time", 4, body, &[400, 408, 413, 422, 429, 503])
         },
-        SocketAttack {
-            name: "a slow reader",
-            at_once: 6,
-            head: request(&address, "POST /images/enhance", &image, &picture),
-            read_size: 2,
-            allowed: &[200, 408, 413, 422, 429, 503],
-            ..plain.clone()
-        },
-        SocketAttack {
-            name: "unknown keys",
-            at_once: 8,
-            head: request(&address, "GET /faces", unknown, b""),
-            allowed: &[401, 429],
-            ..plain.clone()
-        },
-        SocketAttack {
-            name: "a header of 400 KB",
-            at_once: 2,
-            head: request(&address, "GET /faces", &long, b""),
-            allowed: &[400, 431],
-            ..plain.clone()
-        },
-        SocketAttack {
-            name: "a foreign page",
-            at_once: 1,
-            head: request(&address, "POST /erasures", &foreign, b"{}"),
-            allowed: &[400, 403, 404, 422, 429],
-            ..plain
-        },
+        SocketAttack { read_size: 2, ..plain("a slow reader", 6, enhance, &[200, 408, 413, 422, 429, 503]) },
+        plain("unknown keys", 8, unknown, &[401, 429]),
+        plain("a header of 400 KB", 2, long, &[400, 431]),
+        plain("a foreign page", 1, foreign, &[400, 403, 404, 422, 429]),
     ]
 }
 
@@ -382,7 +352,6 @@ fn start_sockets(world: &World, all: &mut Attacks) {
     }
 }
 
-/// Runs an attack once and records the response.
 pub(crate) async fn run_on_socket(attack: &SocketAttack, address: &str, record: &Record) {
     let answer = answer(attack, address).await;
     let text = String::from_utf8_lossy(&answer);

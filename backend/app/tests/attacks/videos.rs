@@ -9,6 +9,7 @@
 mod attackers;
 mod world;
 
+use crate::common::service::wait_until;
 use attackers::{Hostile, LARGE, Site, padding};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -17,7 +18,6 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use testing::MAX_WAIT;
 use testing::film::{Codec, Container, Encoding, Film, MovieIndex, repeat};
 use world::{HOSTILE, Tenant, World};
 
@@ -29,7 +29,6 @@ const SMALL_FILES: u64 = 64 << 20;
 /// Number of requests that read all accepted videos at the same time.
 const AT_ONCE: usize = 8;
 
-/// The films that are sent.
 struct Films {
     /// 2 s with two people.
     short: Bytes,
@@ -77,7 +76,6 @@ fn variant(film: &Bytes, number: usize) -> Vec<u8> {
     [&film[..], &padding(number as u64, 16)].concat()
 }
 
-/// Returns everything that is stored of a video.
 async fn stored(tenant: &Tenant, video: &str) -> (Value, Value, Value) {
     let video = tenant.get(&format!("/videos/{video}")).await;
     let path = format!("/videos/{}/tracks?limit=1000", video["id"].as_str().unwrap());
@@ -85,14 +83,6 @@ async fn stored(tenant: &Tenant, video: &str) -> (Value, Value, Value) {
     let face = tracks["tracks"][0]["faces"][0]["face_id"].as_str().unwrap();
     let face = tenant.get(&format!("/faces/{face}")).await;
     (video, tracks, face)
-}
-
-async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + MAX_WAIT;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "timed out waiting for {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Returns the videos that no longer exist.
@@ -120,7 +110,7 @@ async fn kill_repeatedly(world: &mut World, hostile: &Hostile, film: &Bytes) -> 
     let mut kills = Kills::default();
     for kill in 1..=KILLS {
         let sent = kill * hostile.addresses / (KILLS + 1);
-        until("slow addresses", || hostile.progress.addresses() >= sent).await;
+        wait_until("slow addresses", async || hostile.progress.addresses() >= sent).await;
         // Every other kill interrupts the other tenant too.
         let sending = kill.is_multiple_of(2).then(|| {
             let (sender, film) = (world.normal.clone(), variant(film, kill + 1));
@@ -140,7 +130,7 @@ async fn kill_repeatedly(world: &mut World, hostile: &Hostile, film: &Bytes) -> 
             kills.accepted.push(sent.id);
         }
     }
-    until("slow addresses", || hostile.progress.addresses() >= hostile.addresses).await;
+    wait_until("slow addresses", async || hostile.progress.addresses() >= hostile.addresses).await;
     kills
 }
 

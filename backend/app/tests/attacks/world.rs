@@ -40,8 +40,7 @@ const HOSTILE_SCOPES: [&str; 8] = ["analyze", "read", "search", "crawl", "write"
 impl World {
     pub(crate) async fn start() -> Self {
         let database = TestDatabase::create().await;
-        let place = TestFolder::new();
-        place.run(&["models", "fetch"]).expect(0);
+        let place = TestFolder::with_models();
         let mut command = place.on(&database, &["up", "--port", "0"]);
         command.env("AUTH", "keys").env("LOG_LEVEL", "error");
         // These settings are for a machine with a gigabyte of free memory, which processes one

@@ -67,8 +67,7 @@ async fn page_asks_for_key_and_reports_missing_scope() {
     browser.run("location.reload()").await;
     browser.until("document.querySelector('.tile img')?.naturalWidth > 0").await;
     stage.expect_empty_console().await;
-    browser.click_text("Delete").await;
-    browser.click("dialog .danger").await;
+    browser.confirm("Delete").await;
     browser.until_text(".toast.bad", "scope erase").await;
     stage.expect_only_status(403).await;
     stage.stop().await;
@@ -276,7 +275,7 @@ async fn audit_log_filters_and_loads_more_on_scroll() {
     browser.until_text("tbody tr", "Searched for a face").await;
     stage.check_view("audit").await;
     // The table has one page of records so far. The file has all of them, and a header.
-    browser.until("document.querySelectorAll('tbody tr').length === 100").await;
+    browser.until_count("tbody tr", 100).await;
     browser
         .run("const url = URL.createObjectURL; URL.createObjectURL = (blob) => url.call(URL, (window.saved = blob))")
         .await;
@@ -285,7 +284,7 @@ async fn audit_log_filters_and_loads_more_on_scroll() {
     let lines = browser.run_async("return (await window.saved.text()).trim().split('\\r\\n').length").await;
     assert_eq!(lines, 131);
     browser.run("scrollTo(0, document.documentElement.scrollHeight)").await;
-    browser.until("document.querySelectorAll('tbody tr').length === 130").await;
+    browser.until_count("tbody tr", 130).await;
 
     // Every recorded action has a name in the filter.
     let shown =
@@ -297,7 +296,7 @@ async fn audit_log_filters_and_loads_more_on_scroll() {
     shown.sort_unstable();
     assert_eq!(shown, named);
     browser.choose(".filters select", "erasure.create").await;
-    browser.until("document.querySelectorAll('tbody tr').length === 13").await;
+    browser.until_count("tbody tr", 13).await;
     browser.until("location.hash.includes('action=erasure.create')").await;
     browser.choose(".filters select", "key.revoke").await;
     browser.until_text(".empty", "No record matches").await;

@@ -144,6 +144,11 @@ impl Browser {
         self.note(format!("it held: {condition}"));
     }
 
+    /// Waits until this number of elements is in the page.
+    pub async fn until_count(&self, css: &str, count: impl std::fmt::Display) {
+        self.until(&format!("document.querySelectorAll({css:?}).length === {count}")).await;
+    }
+
     pub async fn until_text(&self, css: &str, text: &str) {
         self.until(&format!(
             "[...document.querySelectorAll({css:?})].some(e => e.textContent.includes({text:?}))"
@@ -179,6 +184,12 @@ impl Browser {
              .find(e => e.textContent.trim() === {text:?} && e.offsetParent && !e.disabled); found?.setAttribute('data-test', ''); return Boolean(found)"
         );
         self.click_when(&format!("(() => {{ {script} }})()"), "[data-test]").await;
+    }
+
+    /// Clicks a button or link, and confirms in the dialog that it opens.
+    pub async fn confirm(&self, text: &str) {
+        self.click_text(text).await;
+        self.click("dialog .danger").await;
     }
 
     /// Waits for a condition and clicks an element. Tries again if the page replaces the element in

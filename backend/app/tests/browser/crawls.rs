@@ -58,10 +58,10 @@ async fn crawls_site_then_searches_and_erases_face() {
         .await;
     let passing = passing.as_u64().unwrap();
     assert!((1..15).contains(&passing), "{passing} of 15 faces pass");
-    browser.until(&format!("document.querySelectorAll('.tile').length === {passing}")).await;
+    browser.until_count(".tile", passing).await;
     browser.click("#all-faces").await;
     browser.until("location.hash === '#/faces?all=true'").await;
-    browser.until("document.querySelectorAll('.tile').length === 15").await;
+    browser.until_count(".tile", 15).await;
     browser.until(LOADED_IMAGE).await;
     stage.check_view("faces").await;
     browser.run("const q = document.getElementById('min-quality'); q.value = 1; q.dispatchEvent(new Event('input')); q.dispatchEvent(new Event('change'))").await;
@@ -75,14 +75,14 @@ async fn crawls_site_then_searches_and_erases_face() {
     stage.check_view("faces-filtered").await;
     browser.choose("[name=site]", "127.0.0.1").await;
     browser.choose("[name=from]", "2020-01-31").await;
-    browser.until("document.querySelectorAll('.tile').length === 15").await;
+    browser.until_count(".tile", 15).await;
     browser.choose("[name=to]", "2020-01-31").await;
     browser.until_text(".empty", "No face passes these filters").await;
     browser.choose("[name=site]", "a b").await;
     browser.until_text(".problem", "a host name such as example.org").await;
     stage.expect_only_status(400).await;
     stage.open("/faces", "Faces").await;
-    browser.until(&format!("document.querySelectorAll('.tile').length === {passing}")).await;
+    browser.until_count(".tile", passing).await;
     browser.click(".tile").await;
     browser.until_text("h1", "Face").await;
     browser
@@ -92,7 +92,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     browser.until_text(".match", "127.0.0.1").await;
     stage.check_view("face").await;
     browser.back().await;
-    browser.until(&format!("document.querySelectorAll('.tile').length === {passing}")).await;
+    browser.until_count(".tile", passing).await;
     browser.click(".tile").await;
 
     // Other faces of the same person are listed first, and the slider filters immediately.
@@ -121,7 +121,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     browser.choose("[name=site]", "example.org").await;
     browser.until_text(".empty", "passes these filters").await;
     browser.choose("[name=site]", "").await;
-    browser.until("document.querySelectorAll('.match').length === 14").await;
+    browser.until_count(".match", 14).await;
 
     // After a confirmation, a face is erased, and then the crawl with all its images.
     browser.click(".probeface").await;
@@ -135,7 +135,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     browser.until_text(".toast", "The face was erased").await;
     browser.until("document.querySelector('#all-faces')").await;
     browser.click("#all-faces").await;
-    browser.until("document.querySelectorAll('.tile').length === 14").await;
+    browser.until_count(".tile", 14).await;
     stage.open("/crawls", "Crawls").await;
     browser.click(".crawl a").await;
     browser.until("document.querySelector('.tile')").await;
@@ -182,8 +182,7 @@ async fn pauses_resumes_and_cancels_running_crawl() {
     assert_eq!(browser.run_async(&pause).await, 200);
     browser.until_text(".chip", "Paused").await;
 
-    browser.click_text("Cancel").await;
-    browser.click("dialog .danger").await;
+    browser.confirm("Cancel").await;
     browser.until_text(".chip", "Cancelled").await;
     browser.until("[...document.querySelectorAll('button')].some(e => e.textContent === 'Delete')").await;
     stage.stop().await;

@@ -12,8 +12,8 @@ async fn marks_detected_faces_for_mouse_and_keyboard() {
     stage.open("/detect", "Detect").await;
     stage.check_view("detect-empty").await;
     browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::drawing("group.jpg"))).await;
-    browser.until("document.querySelectorAll('.facerow').length === 10").await;
-    browser.until("document.querySelectorAll('.mark').length === 10").await;
+    browser.until_count(".facerow", 10).await;
+    browser.until_count(".mark", 10).await;
     browser.until_text("h2", "10 faces in").await;
     browser.until_text(".legend", "Decode").await;
     stage.check_view("detect").await;
@@ -128,7 +128,7 @@ async fn finds_names_merges_enrols_and_deletes_people() {
     browser.click_text("Merge 2").await;
     browser.click("dialog .primary").await;
     browser.until_text(".toast", "were merged").await;
-    browser.until(&format!("document.querySelectorAll('.person').length === {}", before - 1)).await;
+    browser.until_count(".person", before - 1).await;
 
     // Removes a face that was added by mistake, then deletes the person.
     browser.run("[...document.querySelectorAll('.person a')].find(e => e.textContent.includes('Example')).setAttribute('data-test', '')").await;
@@ -138,12 +138,11 @@ async fn finds_names_merges_enrols_and_deletes_people() {
     let faces = browser.run("return document.querySelectorAll('.person').length").await.as_u64().unwrap();
     stage.images_loaded().await;
     browser.click(".person .button").await;
-    browser.until(&format!("document.querySelectorAll('.person').length === {}", faces - 1)).await;
-    browser.click_text("Delete").await;
-    browser.click("dialog .danger").await;
+    browser.until_count(".person", faces - 1).await;
+    browser.confirm("Delete").await;
     browser.until_text("h1", "People").await;
     // The merged person is deleted, and the other clusters remain.
-    browser.until(&format!("document.querySelectorAll('.person').length === {}", before - 2)).await;
+    browser.until_count(".person", before - 2).await;
 
     // Enrols a face in the view of that face.
     stage.open("/faces", "Faces").await;
@@ -185,7 +184,7 @@ async fn erased_face_person_and_url_stay_suppressed() {
     browser.click_text("New erasure").await;
     browser.until_text("h1", "New erasure").await;
     browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::drawing("group.jpg"))).await;
-    browser.until("document.querySelectorAll('.facerow').length === 10").await;
+    browser.until_count(".facerow", 10).await;
     // The fifth face of the group is one of the people of the site; the first is not.
     browser.run("document.querySelectorAll('.facerow')[4].click()").await;
     browser.type_into("input[type=number]", "0.7").await;
@@ -207,8 +206,7 @@ async fn erased_face_person_and_url_stay_suppressed() {
     browser.click_text("Preview anyway").await;
     browser.until_text("h2", "whole images would be erased").await;
     stage.images_loaded().await;
-    browser.click_text("Erase permanently").await;
-    browser.click("dialog .danger").await;
+    browser.confirm("Erase permanently").await;
     browser.until_text("tbody tr", "A person, by an image").await;
     browser.until_text(".chip", "Person").await;
 
@@ -220,7 +218,7 @@ async fn erased_face_person_and_url_stay_suppressed() {
         stage.images_loaded().await;
         browser.click(".panel .heading .danger").await;
         browser.click("dialog .danger").await;
-        browser.until(&format!("document.querySelectorAll('tbody tr').length === {rows}")).await;
+        browser.until_count("tbody tr", rows).await;
     }
 
     // No data is stored for this URL, so the web page cannot determine which person is meant.
@@ -228,9 +226,8 @@ async fn erased_face_person_and_url_stay_suppressed() {
     browser.until("document.querySelectorAll('input[type=checkbox]')[1].disabled").await;
     browser.click_text("Show preview").await;
     browser.until_text("h2", "No stored data would be erased").await;
-    browser.click_text("Suppress anyway").await;
-    browser.click("dialog .danger").await;
-    browser.until("document.querySelectorAll('tbody tr').length === 5").await;
+    browser.confirm("Suppress anyway").await;
+    browser.until_count("tbody tr", 5).await;
     stage.check_view("erasures").await;
 
     // A new crawl of the same site stores none of the erased data. It also skips the two files on

@@ -112,7 +112,7 @@ async fn shows_videos_of_crawl_with_origin() {
     stage.check_view("crawl-videos").await;
     browser.click_text("Show the videos").await;
     browser.until_text("h1", "Videos of a crawl").await;
-    browser.until("document.querySelectorAll('.crawl').length === 2").await;
+    browser.until_count(".crawl", 2).await;
     browser.run("[...document.querySelectorAll('.crawl')].find(e => e.textContent.includes('Completed')).querySelector('a').click()").await;
     browser.until_text(".facts", "film.mp4").await;
     browser.until_text(".facts", "The crawl that found it").await;

@@ -23,6 +23,13 @@ impl TestFolder {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
+    /// Creates a folder that contains the models.
+    pub fn with_models() -> Self {
+        let place = Self::new();
+        place.run(&["models", "fetch"]).expect(0);
+        place
+    }
+
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -126,6 +133,13 @@ impl Finished {
         self
     }
 
+    /// Requires this exit status, and that stderr contains all parts.
+    pub fn fails(self, status: i32, parts: &[&str]) -> Self {
+        let finished = self.expect(status);
+        assert_says(&finished.stderr, parts);
+        finished
+    }
+
     /// Panics if a table on stdout is wider than 100 columns.
     pub fn fits(&self) {
         for line in self.stdout.lines().filter(|line| line.starts_with(['│', '┌', '├', '└', '╞'])) {
@@ -212,9 +226,7 @@ impl Service {
 
     /// Returns the peak of the process's resident memory in bytes.
     pub fn peak_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+        peak_memory(self.child.id()).unwrap()
     }
 
     /// Waits for the end of the process. Returns its exit status and its log.
@@ -240,6 +252,42 @@ fn next_line(lines: &mpsc::Receiver<String>, deadline: Instant) -> Option<String
         Ok(line) => Some(line),
         Err(RecvTimeoutError::Disconnected) => None,
         Err(RecvTimeoutError::Timeout) => panic!("the service did not end, or did not log the line"),
+    }
+}
+
+/// Returns a field of `/proc/PROCESS/status`, or `None` if the process has ended.
+pub fn process_field(process: u32, name: &str) -> Option<String> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    Some(status.lines().find_map(|line| line.strip_prefix(name))?.trim().to_owned())
+}
+
+/// Returns the peak of a process's resident memory in bytes, or `None` if it has ended.
+pub fn peak_memory(process: u32) -> Option<u64> {
+    Some(process_field(process, "VmHWM:")?.trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
+}
+
+/// Returns the children of a process, and their children.
+pub fn descendants(process: u32) -> Vec<u32> {
+    let mut all = Vec::new();
+    let mut parents = vec![process];
+    while let Some(parent) = parents.pop() {
+        let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+        let children: Vec<u32> = lists
+            .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+            .collect();
+        parents.extend(&children);
+        all.extend(children);
+    }
+    all
+}
+
+/// Repeats a question until the answer is `true`. Panics after [`MAX_WAIT`].
+pub async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + MAX_WAIT;
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 

@@ -28,8 +28,9 @@ fn invalid_bench_argument_error_names_allowed_values() {
         let refused = place.run(&[&["bench"], args].concat()).expect(2);
         assert!(refused.stderr.contains(said) && refused.stdout.is_empty(), "{args:?}: {refused:?}");
     }
-    let refused = place.run(&["bench", "--profile", "nowhere/trace.json"]).expect(1);
-    assert!(refused.stderr.contains("cannot write the profile nowhere/trace.json"), "{refused:?}");
+    place
+        .run(&["bench", "--profile", "nowhere/trace.json"])
+        .fails(1, &["cannot write the profile nowhere/trace.json"]);
 }
 
 #[test]
@@ -135,9 +136,10 @@ fn missing_gpu_fails_only_when_requested() {
     assert!(notes.iter().any(|note| note.as_str().unwrap().contains(cpu_library)), "{report}");
     both.fits();
     assert!(both.stdout.contains("images/s") && both.stdout.contains(cpu_library), "{}", both.stdout);
-    let refused = place.run(&[&["bench", "--gpu"], &common[..]].concat()).expect(1);
-    assert!(refused.stderr.contains("there is no GPU to measure: face_detection:"), "{}", refused.stderr);
-    let refused =
-        place.run(&[&["bench", "--gpu", "--set", "GPU_BACKEND=cpu"], &common[..]].concat()).expect(1);
-    assert!(refused.stderr.contains("GPU_BACKEND is cpu"), "{}", refused.stderr);
+    place
+        .run(&[&["bench", "--gpu"], &common[..]].concat())
+        .fails(1, &["there is no GPU to measure: face_detection:"]);
+    place
+        .run(&[&["bench", "--gpu", "--set", "GPU_BACKEND=cpu"], &common[..]].concat())
+        .fails(1, &["GPU_BACKEND is cpu"]);
 }

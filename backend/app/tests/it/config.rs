@@ -51,6 +51,10 @@ impl Layers {
         assert_eq!(errors.len(), 1, "{errors:?}");
         errors[0].to_string()
     }
+    /// Requires that there is one error, whose text contains all parts.
+    fn refuses(&self, parts: &[&str]) {
+        assert_says(&self.mistake(), parts);
+    }
 }
 
 #[test]
@@ -160,8 +164,7 @@ fn invalid_value_error_names_key_source_and_allowed_values() {
         ("MODEL_PACK", "huge", "compact"),
         ("DRAIN_SECONDS", "-1", "a number from 0 to 3600"),
     ] {
-        let text = Layers::new().env(name, value).mistake();
-        assert_says(&text, &[name, value, "environment", allowed]);
+        Layers::new().env(name, value).refuses(&[name, value, "environment", allowed]);
     }
 }
 
@@ -173,8 +176,7 @@ fn removed_edge_index_error_names_replacements() {
         let remedy = "run `facecrawl index rebuild --index pgvector` if";
         assert_says(&text, &[&refused, "set SEARCH_INDEX=pgvector or qdrant", remedy]);
     }
-    let text = Layers::new().file("search_index = \"edge\"").mistake();
-    assert_says(&text, &["facecrawl.toml", "no longer supported"]);
+    Layers::new().file("search_index = \"edge\"").refuses(&["facecrawl.toml", "no longer supported"]);
     let text = Layers::new().env("SEARCH_INDEX", "ivf").mistake();
     assert_says(&text, &["is not allowed; allowed: pgvector, qdrant"]);
 }
@@ -188,14 +190,16 @@ fn all_config_errors_are_reported_at_once() {
 
 #[test]
 fn unknown_config_key_error_suggests_known_key() {
-    let text = Layers::new().file("gpu_bachend = \"cuda\"").mistake();
-    assert_says(&text, &["gpu_bachend", "facecrawl.toml", "did you mean `gpu_backend`?"]);
-    let text = Layers::new().file("[server]\nport = 1").mistake();
-    assert_says(&text, &["unknown key `server`", "the keys are the variables of .env.example"]);
-    let text = Layers::new().flag("--set", "WORKER", "1").mistake();
-    assert_says(&text, &["WORKER", "--set", "did you mean `workers`?"]);
-    let text = Layers::new().file("port = [[").mistake();
-    assert_says(&text, &["cannot read", "facecrawl.toml"]);
+    Layers::new().file("gpu_bachend = \"cuda\"").refuses(&[
+        "gpu_bachend",
+        "facecrawl.toml",
+        "did you mean `gpu_backend`?",
+    ]);
+    Layers::new()
+        .file("[server]\nport = 1")
+        .refuses(&["unknown key `server`", "the keys are the variables of .env.example"]);
+    Layers::new().flag("--set", "WORKER", "1").refuses(&["WORKER", "--set", "did you mean `workers`?"]);
+    Layers::new().file("port = [[").refuses(&["cannot read", "facecrawl.toml"]);
 }
 
 #[test]
@@ -210,21 +214,31 @@ fn missing_required_file_and_malformed_dotenv_are_rejected() {
 
 #[test]
 fn contradiction_error_names_both_settings_and_fix() {
-    let text = Layers::new()
+    Layers::new()
         .env("FORCE_GPU_ONLY", "true")
         .env("ALL_GPU", "true")
         .flag("--set", "GPU_BACKEND", "cpu")
-        .mistake();
-    assert_says(&text, &["FORCE_GPU_ONLY=true (environment)", "GPU_BACKEND=cpu (--set)", "allowed:"]);
-    let text = Layers::new().env("FORCE_GPU_ONLY", "true").mistake();
-    assert_says(&text, &["no operation is on the GPU", "FACE_DETECTION_GPU", "ALL_GPU=true"]);
-    let text = Layers::new().env("GPU_DEVICE_ID", "2").env("GPU_DEVICE_IDS", "0,1").mistake();
-    assert_says(&text, &["GPU_DEVICE_ID=2", "GPU_DEVICE_IDS=0,1"]);
+        .refuses(&["FORCE_GPU_ONLY=true (environment)", "GPU_BACKEND=cpu (--set)", "allowed:"]);
+    Layers::new().env("FORCE_GPU_ONLY", "true").refuses(&[
+        "no operation is on the GPU",
+        "FACE_DETECTION_GPU",
+        "ALL_GPU=true",
+    ]);
+    Layers::new()
+        .env("GPU_DEVICE_ID", "2")
+        .env("GPU_DEVICE_IDS", "0,1")
+        .refuses(&["GPU_DEVICE_ID=2", "GPU_DEVICE_IDS=0,1"]);
 
-    let text = Layers::new().env("GPU_DEVICE_IDS", "0,1,0").mistake();
-    assert_says(&text, &["GPU_DEVICE_IDS=0,1,0", "lists 0 twice", "allowed:"]);
-    let text = Layers::new().env("GPU_BACKEND", "mps").env("GPU_DEVICE_IDS", "0,1").mistake();
-    assert_says(&text, &["GPU_DEVICE_IDS=0,1", "GPU_BACKEND=mps", "one device"]);
+    Layers::new().env("GPU_DEVICE_IDS", "0,1,0").refuses(&[
+        "GPU_DEVICE_IDS=0,1,0",
+        "lists 0 twice",
+        "allowed:",
+    ]);
+    Layers::new().env("GPU_BACKEND", "mps").env("GPU_DEVICE_IDS", "0,1").refuses(&[
+        "GPU_DEVICE_IDS=0,1",
+        "GPU_BACKEND=mps",
+        "one device",
+    ]);
 
     Layers::new().env("FORCE_GPU_ONLY", "true").env("FACE_EMBEDDING_GPU", "true").ok();
     Layers::new().env("GPU_DEVICE_ID", "1").env("GPU_DEVICE_IDS", "0,1").ok();
@@ -340,7 +354,7 @@ fn config_file_recipes_are_parsed_and_validated() {
         ("recipe = 3", &["[[recipe]] table"]),
         ("[[recipes]]\nhosts = []", &["unknown key `recipes`"]),
     ] {
-        assert_says(&Layers::new().file(text).mistake(), parts);
+        Layers::new().file(text).refuses(parts);
     }
 }
 
@@ -368,11 +382,11 @@ fn cpu_backend_is_selected_by_name() {
     assert_eq!(backend("onnxruntime-int8"), CpuBackend::OnnxRuntimeInt8);
     assert_eq!(backend("openvino"), CpuBackend::OpenVino(Precision::Fp32));
     assert_eq!(backend("openvino-bf16"), CpuBackend::OpenVino(Precision::Bf16));
-    let text = Layers::new().env("CPU_BACKEND", "bf16").mistake();
-    assert_says(
-        &text,
-        &["CPU_BACKEND", "bf16", "auto, onnxruntime, onnxruntime-int8, openvino, openvino-bf16"],
-    );
+    Layers::new().env("CPU_BACKEND", "bf16").refuses(&[
+        "CPU_BACKEND",
+        "bf16",
+        "auto, onnxruntime, onnxruntime-int8, openvino, openvino-bf16",
+    ]);
 }
 
 #[test]
@@ -421,19 +435,22 @@ fn tensorrt_settings_require_backend_and_calibration_table() {
     for (name, value) in
         [("TENSORRT_FP16", "false"), ("TENSORRT_WORKSPACE_GB", "4"), ("TENSORRT_CACHE_DIR", "/cache")]
     {
-        let text = Layers::new().env(name, value).mistake();
-        assert_says(
-            &text,
-            &[&format!("{name}={value} (environment)"), "GPU_BACKEND=auto (default)", "tensorrt"],
-        );
+        Layers::new().env(name, value).refuses(&[
+            &format!("{name}={value} (environment)"),
+            "GPU_BACKEND=auto (default)",
+            "tensorrt",
+        ]);
         with(&[(name, value)]).ok();
     }
-    let text = with(&[("TENSORRT_INT8", "true")]).mistake();
-    assert_says(&text, &["TENSORRT_INT8=true (environment)", "TENSORRT_CALIBRATION_TABLE=FILE"]);
-    let text = with(&[("TENSORRT_CALIBRATION_TABLE", path)]).mistake();
-    assert_says(&text, &[path, "TENSORRT_INT8=false (default)", "TENSORRT_INT8=true"]);
-    let text = with(&[("TENSORRT_INT8", "true"), ("TENSORRT_CALIBRATION_TABLE", path)]).mistake();
-    assert_says(&text, &[path, "does not exist"]);
+    with(&[("TENSORRT_INT8", "true")])
+        .refuses(&["TENSORRT_INT8=true (environment)", "TENSORRT_CALIBRATION_TABLE=FILE"]);
+    with(&[("TENSORRT_CALIBRATION_TABLE", path)]).refuses(&[
+        path,
+        "TENSORRT_INT8=false (default)",
+        "TENSORRT_INT8=true",
+    ]);
+    with(&[("TENSORRT_INT8", "true"), ("TENSORRT_CALIBRATION_TABLE", path)])
+        .refuses(&[path, "does not exist"]);
 
     std::fs::write(&table, "TRT-100100-EntropyCalibration2\n").unwrap();
     let engine = with(&[("TENSORRT_INT8", "true"), ("TENSORRT_CALIBRATION_TABLE", path)]).ok();
@@ -454,13 +471,14 @@ fn default_pixel_budget_fits_five_largest_images() {
     assert_eq!(decoded(&Layers::new()), by_cores.max(250));
     assert_eq!(decoded(&Layers::new().env("MAX_IMAGE_MEGAPIXELS", "1000")), by_cores.max(5000));
     assert_eq!(decoded(&Layers::new().env("MAX_DECODED_MEGAPIXELS", "50")), 50);
-    let text = Layers::new().env("MAX_DECODED_MEGAPIXELS", "49").mistake();
-    assert_says(
-        &text,
-        &["MAX_DECODED_MEGAPIXELS=49 (environment)", "MAX_IMAGE_MEGAPIXELS=50 (default)", "50 or more"],
-    );
-    let text = Layers::new().env("MAX_DECODED_MEGAPIXELS", "0").mistake();
-    assert_says(&text, &["MAX_DECODED_MEGAPIXELS=0", "a number from 1 to 1000000"]);
+    Layers::new().env("MAX_DECODED_MEGAPIXELS", "49").refuses(&[
+        "MAX_DECODED_MEGAPIXELS=49 (environment)",
+        "MAX_IMAGE_MEGAPIXELS=50 (default)",
+        "50 or more",
+    ]);
+    Layers::new()
+        .env("MAX_DECODED_MEGAPIXELS", "0")
+        .refuses(&["MAX_DECODED_MEGAPIXELS=0", "a number from 1 to 1000000"]);
 }
 
 #[test]
@@ -468,8 +486,9 @@ fn body_budget_is_default_or_configured_value() {
     let budget = |layers: Layers| layers.ok().settings.server().body_budget;
     assert_eq!(budget(Layers::new()), server::Config::default().body_budget);
     assert_eq!(budget(Layers::new().env("MAX_PENDING_BODY_MB", "64")), 64 << 20);
-    let text = Layers::new().env("MAX_PENDING_BODY_MB", "8").mistake();
-    assert_says(&text, &["MAX_PENDING_BODY_MB=8", "a number from 16 to 1048576"]);
+    Layers::new()
+        .env("MAX_PENDING_BODY_MB", "8")
+        .refuses(&["MAX_PENDING_BODY_MB=8", "a number from 16 to 1048576"]);
 }
 
 /// The table in SIZING.md is computed from the settings: the defaults of a machine with two cores.

@@ -88,12 +88,8 @@ else:
     path
 }
 
-/// Runs the check `agreement` on such a program with one face.
-fn agreement(shift: f64, turn: f64, place: &str) -> (i32, Value) {
-    agreement_of(1, shift, turn, place)
-}
-
-fn agreement_of(faces: usize, shift: f64, turn: f64, place: &str) -> (i32, Value) {
+/// Runs the check `agreement` on such a program.
+fn agreement(faces: usize, shift: f64, turn: f64, place: &str) -> (i32, Value) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.jpg"), "never read").unwrap();
     let binary = pretender(folder.path(), faces, shift, turn, place);
@@ -109,38 +105,34 @@ fn agreement_of(faces: usize, shift: f64, turn: f64, place: &str) -> (i32, Value
 
 #[test]
 fn wrong_result_fails_only_affected_check() {
-    let (status, report) = agreement(0.4, 0.01, "cuda:0");
+    let (status, report) = agreement(1, 0.4, 0.01, "cuda:0");
     assert_eq!(outcome(&report, "agreement").0, "passed", "{report}");
     assert_eq!(outcome(&report, "video_decoding").0, "passed", "{report}");
     assert_eq!(outcome(&report, "embedding_throughput").0, "failed", "the fake program measures nothing");
     assert_eq!(status, 1);
 
-    let (_, report) = agreement(1.5, 0.01, "cuda:0");
-    let (result, reason) = outcome(&report, "agreement");
-    assert!(result == "failed" && reason.contains("a.jpg: a box is 1.50 px off"), "{reason}");
-    let (_, report) = agreement(0.0, 0.1, "cuda:0");
-    let (result, reason) = outcome(&report, "agreement");
-    assert!(result == "failed" && reason.contains("cosine 0.995"), "{reason}");
-
     // One face of 200 may differ, if it is not the largest. A face that moved counts as a missing
     // and an additional one.
-    assert_eq!(outcome(&agreement_of(200, 1.5, 0.0, "cuda:0").1, "agreement").0, "passed");
-    let (_, report) = agreement_of(200, 50.0, 0.0, "cuda:0");
-    let (result, reason) = outcome(&report, "agreement");
-    assert!(
-        result == "failed" && reason.contains("a face is missing; a.jpg: an additional face"),
-        "{reason}"
-    );
+    assert_eq!(outcome(&agreement(200, 1.5, 0.0, "cuda:0").1, "agreement").0, "passed");
+    for (faces, shift, turn, part) in [
+        (1, 1.5, 0.01, "a.jpg: a box is 1.50 px off"),
+        (1, 0.0, 0.1, "cosine 0.995"),
+        (200, 50.0, 0.0, "a face is missing; a.jpg: an additional face"),
+    ] {
+        let (_, report) = agreement(faces, shift, turn, "cuda:0");
+        let (result, reason) = outcome(&report, "agreement");
+        assert!(result == "failed" && reason.contains(part), "{reason}");
+    }
 
     // Equal results from a CPU prove nothing about a GPU.
-    let (_, report) = agreement(0.0, 0.0, "cpu");
+    let (_, report) = agreement(1, 0.0, 0.0, "cpu");
     assert_eq!(outcome(&report, "provider").0, "failed");
     assert_eq!(outcome(&report, "video_decoding"), ("failed", "no driver"));
     let (result, reason) = outcome(&report, "agreement");
     assert!(result == "failed" && reason.contains("ran on the CPU"), "{reason}");
 
     // Without ffmpeg, no videos are decoded anywhere.
-    let (_, report) = agreement(0.0, 0.0, "none");
+    let (_, report) = agreement(1, 0.0, 0.0, "none");
     assert_eq!(outcome(&report, "video_decoding"), ("skipped", "no driver"));
 }
 
@@ -222,13 +214,9 @@ fn every_check_parses_program_output() {
 
 #[test]
 fn invalid_gpu_check_argument_error_names_cause() {
-    let refused =
-        Finished::of(Command::new("python3").arg(script()).args(["--binary", "/nowhere/facecrawl"]))
-            .expect(2);
-    assert!(refused.stderr.contains("specify the facecrawl program"), "{}", refused.stderr);
+    Finished::of(Command::new("python3").arg(script()).args(["--binary", "/nowhere/facecrawl"]))
+        .fails(2, &["specify the facecrawl program"]);
     let binary = env!("CARGO_BIN_EXE_facecrawl");
-    let refused =
-        Finished::of(Command::new("python3").arg(script()).args(["--binary", binary, "--only", "magic"]))
-            .expect(2);
-    assert!(refused.stderr.contains("there is no check magic"), "{}", refused.stderr);
+    Finished::of(Command::new("python3").arg(script()).args(["--binary", binary, "--only", "magic"]))
+        .fails(2, &["there is no check magic"]);
 }

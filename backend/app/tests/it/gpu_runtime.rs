@@ -132,8 +132,7 @@ fn fetches_gpu_libraries_again_only_after_list_change() {
 #[test]
 fn failed_fetch_keeps_existing_libraries() {
     let checkout = Checkout::new("[ \"$2\" = onnxruntime-gpu ]");
-    let failed = checkout.run(&[]).expect(1);
-    assert!(failed.stderr.contains("could not be fetched"), "{}", failed.stderr);
+    checkout.run(&[]).fails(1, &["could not be fetched"]);
     let left = |name: &str| checkout.path().join(".runtime").join(name).exists();
     assert!(!left("cuda") && !left(".cuda"), "complete or absent");
 
@@ -147,17 +146,13 @@ fn failed_fetch_keeps_existing_libraries() {
 #[test]
 fn unsupported_requests_are_rejected_with_alternatives() {
     let checkout = Checkout::new("true");
-    let wrong = checkout.run(&["magic"]).expect(1).stderr;
-    assert!(wrong.contains("allowed: cuda, rocm"), "{wrong}");
-    let amd = checkout.run(&["rocm"]).expect(1).stderr;
-    assert!(amd.contains("ROCm 7.2.4") && amd.contains("onnxruntime-migraphx .runtime/rocm"), "{amd}");
+    checkout.run(&["magic"]).fails(1, &["allowed: cuda, rocm"]);
+    checkout.run(&["rocm"]).fails(1, &["ROCm 7.2.4", "onnxruntime-migraphx .runtime/rocm"]);
     checkout.program("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo aarch64");
-    let elsewhere = checkout.run(&[]).expect(1).stderr;
-    assert!(elsewhere.contains("Linux aarch64") && elsewhere.contains("ORT_DYLIB_PATH"), "{elsewhere}");
+    checkout.run(&[]).fails(1, &["Linux aarch64", "ORT_DYLIB_PATH"]);
     checkout.program("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo x86_64");
     checkout.program("bin/df", "echo header; echo disk 0 0 2000000 0 /");
-    let full = checkout.run(&[]).expect(1).stderr;
-    assert!(full.contains("5 GB") && full.contains("there are 2 GB"), "{full}");
+    checkout.run(&[]).fails(1, &["5 GB", "there are 2 GB"]);
     assert_eq!(checkout.calls(), "");
 }
 
@@ -232,9 +227,9 @@ fn missing_tensorrt_is_distinguished_from_missing_cuda() {
     let place = TestFolder::new();
     let _ = runtime();
     let mut build = facecrawl(&place, &["models", "build"]);
-    let refused = Finished::of(build.env("GPU_BACKEND", "tensorrt")).expect(1).stderr;
-    assert!(refused.contains("libnvinfer.so.10 is missing; install TensorRT 10"), "{refused}");
-    assert!(!refused.contains(".cc:"), "{refused}");
+    let refused = Finished::of(build.env("GPU_BACKEND", "tensorrt"))
+        .fails(1, &["libnvinfer.so.10 is missing; install TensorRT 10"]);
+    assert!(!refused.stderr.contains(".cc:"), "{refused:?}");
 }
 
 /// Without `LD_LIBRARY_PATH` all libraries are found, so the driver is the first missing part.
@@ -316,15 +311,10 @@ fn with_driver(version: &str, cuda: u32, code: u32) -> (String, String, String) 
     let text = if cuda < 12000 { text.replace("fn cuTensorMapEncodeTiled", "fn cuElse") } else { text };
     let source = place.put("driver/driver.rs", text.replace("VERSION", version));
     let folder = source.parent().unwrap();
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let built = Command::new(rustc)
-        .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=0"])
-        .args(["-C", "link-arg=-Wl,-soname,libcuda.so.1", "-o"])
-        .args([&folder.join("libcuda.so.1"), &source])
-        .status();
-    assert!(built.unwrap().success());
+    let library = folder.join("libcuda.so.1");
+    testing::build_library(&source, &library, &["-C", "link-arg=-Wl,-soname,libcuda.so.1"]);
     for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
-        std::fs::copy(folder.join("libcuda.so.1"), folder.join(name)).unwrap();
+        std::fs::copy(&library, folder.join(name)).unwrap();
     }
     let _ = runtime();
     let mut command = facecrawl(&place, &["gpu", "--json"]);

@@ -2,7 +2,7 @@
 //! Each damaged video ends with a result or a documented reason, and leaves nothing behind.
 #![cfg(target_os = "linux")]
 
-use crate::common::service::{Caller, Service, TestFolder, client};
+use crate::common::service::{Caller, Service, TestFolder, client, descendants};
 use crate::common::sites::{gzip, hostile_routes, huge, serve};
 use axum::extract::Path as UrlPath;
 use axum::http::header::CONTENT_TYPE;
@@ -163,11 +163,6 @@ fn uploads(blobs: &Path) -> Vec<PathBuf> {
     testing::files_below(&blobs.join("videos"))
 }
 
-fn children(process: u32) -> String {
-    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
-    tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect()
-}
-
 /// Returns the files below a folder that a process has open, including files without a name.
 fn open_files(process: u32, folder: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
@@ -221,7 +216,7 @@ async fn damaged_videos_end_with_reason_and_leave_no_files() {
     println!("{count} files: {found:#?}");
     assert!(found.len() > 2, "{found:?}");
 
-    until_none("processes", || children(process)).await;
+    until_none("processes", || descendants(process)).await;
     until_none("open files", || open_files(process, &spool)).await;
     until_none("uploads", || uploads(&blobs)).await;
     assert_eq!(testing::files_below(&spool), Vec::<PathBuf>::new());

@@ -1,6 +1,6 @@
 //! Tests that work survives a kill of the service: completed work is kept, the next process
 //! completes the rest, and nothing is done twice.
-use crate::common::service::{Service, TestFolder, expire_leases, get};
+use crate::common::service::{Service, TestFolder, expire_leases, get, wait_until};
 use crate::common::sites::serve;
 use axum::Router;
 use axum::extract::{Path, State};
@@ -9,19 +9,18 @@ use axum::routing::get as route;
 use bytes::Bytes;
 use domain::ClusteringState;
 use reqwest::Method;
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use store::collections::DEFAULT_COLLECTION;
 use store::keys::audit::{Action, AuditFilter};
 use store::people::SubjectFilter;
 use store::{Blobs, Store};
 use testing::film::{Codec, Container, Encoding, Film, repeat};
-use testing::{Hold, MAX_WAIT, TestDatabase, files_below};
+use testing::{Hold, TestDatabase, files_below};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -117,14 +116,6 @@ const EXPIRED: usize = 2_000;
 /// Number of synthetic faces for a clustering, which handles 500 per step.
 const DRAWN: i64 = 3_000;
 
-async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + MAX_WAIT;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "timed out waiting for {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
 async fn default_collection(store: &Store) -> Uuid {
     store.collections().get(DEFAULT_COLLECTION).await.unwrap().id
 }
@@ -178,8 +169,7 @@ async fn reembed_resumes_after_kill_without_repeating_faces() {
     assert_eq!(done["left"][0]["reason"], "no_chip");
     let said = place.run_on(&database, &["reembed", "--collection", "default"]).expect(1).stdout;
     assert!(said.contains("keeps its embedding of other: no_chip"), "{said}");
-    let refused = place.run_on(&database, &["reembed", "--collection", "nobodys"]).expect(2);
-    assert!(refused.stderr.contains("nobodys"), "{}", refused.stderr);
+    place.run_on(&database, &["reembed", "--collection", "nobodys"]).fails(2, &["nobodys"]);
     // All faces come from the same image, so all have the same embedding under the current model.
     let (_, first) =
         store.faces().embedding("00000000-0000-7000-8000-000000000001".parse().unwrap()).await.unwrap();
@@ -236,8 +226,7 @@ async fn clustering_resumes_after_kill_with_same_result() {
             let hold = hold.unwrap();
             let run = async || store.clusters().latest(collection).await.unwrap().unwrap();
             wait_until("a step", async || run().await.looked > 0).await;
-            service.signal(Signal::KILL);
-            let _ = service.ended();
+            service.kill();
             hold.release().await;
             let looked = run().await.looked;
             assert!(

@@ -384,8 +384,7 @@ fn unsupported_otlp_protocol_is_configuration_error() {
     command
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
         .env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
-    let said = Finished::of(&mut command).expect(2).stderr;
-    assert!(said.contains("OTEL_EXPORTER_OTLP_PROTOCOL") && said.contains("http/protobuf"), "{said}");
+    Finished::of(&mut command).fails(2, &["OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"]);
 }
 
 #[testing::test(flavor = "multi_thread")]

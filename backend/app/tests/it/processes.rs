@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Store;
 use testing::database::programs;
+use testing::embeddings::Random;
 use testing::{MAX_WAIT, TestDatabase};
 use tokio::sync::watch;
 
@@ -32,19 +33,6 @@ const KILLS: usize = 8;
 const SEED: u64 = 0x5eed_c4a0;
 /// Time limit, which is far longer than the slowest machine needs.
 const TIMEOUT: Duration = Duration::from_secs(1200);
-
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
-}
 
 enum Failure {
     Kill,
@@ -160,8 +148,7 @@ async fn failures_leave_every_image_stored_exactly_once() {
         .with_state(site.clone());
     let origin = serve(router).await;
 
-    let place = TestFolder::new();
-    place.run(&["models", "fetch"]).expect(0);
+    let place = TestFolder::with_models();
     // The machine continues to run when the server crashes, so data need not reach the disk.
     let server = embedded_postgres::Config::new(programs(), place.path().join("postgres"))
         .with_setting("fsync=off")
@@ -197,8 +184,7 @@ async fn failures_leave_every_image_stored_exactly_once() {
                 // The stopped worker is excluded, because it must continue later.
                 let choice: Vec<usize> = (0..WORKERS).filter(|worker| Some(*worker) != stopped).collect();
                 let worker = choice[random.below(choice.len())];
-                workers[worker].signal(Signal::KILL);
-                let _ = workers[worker].ended();
+                workers[worker].kill();
                 workers[worker] = start(worker);
             }
             Failure::CrashDatabase => {
@@ -307,8 +293,7 @@ async fn two_processes_keep_crawl_delay_despite_kill() {
     let site: Arrivals = Arc::new(watch::Sender::new(Vec::new()));
     let origin = serve(Router::new().fallback(answer).with_state(site.clone())).await;
 
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.run(&["models", "fetch"]).expect(0);
+    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
     let start = |name: &str| {
         let mut command = place.on(&database, &["up", "--port", "0"]);
         // The crawler's own delay is 0, so the delay comes only from robots.txt.

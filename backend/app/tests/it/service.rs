@@ -1,6 +1,6 @@
 //! Tests the service from start to stop, through its signals and over HTTP. A stop or a restart
 //! under load answers every accepted request.
-use crate::common::service::{Finished, Service, TestFolder, assert_says, client, get, through_shell};
+use crate::common::service::{Finished, Service, TestFolder, client, get, through_shell};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -68,8 +68,7 @@ async fn up_starts_and_stops_private_database() {
     let mut service = Service::start(&mut up(&place));
     assert_eq!(get(&format!("{}/health/ready", service.base)).await.0, 200);
 
-    let second = Finished::of(&mut up(&place)).expect(1);
-    assert!(second.stderr.contains("in use by another facecrawl"), "{}", second.stderr);
+    Finished::of(&mut up(&place)).fails(1, &["in use by another facecrawl"]);
 
     // A scan that runs alongside the service stores into the same database.
     place.put("album/ada.jpg", testing::drawing("ada.jpg"));
@@ -93,8 +92,7 @@ async fn up_starts_and_stops_private_database() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn serve_and_worker_share_database() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.run(&["models", "fetch"]).expect(0);
+    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
     let start = |args: &[&str]| Service::start(&mut place.on(&database, args));
     let (api, worker) = (start(&["serve", "--port", "0"]), start(&["worker"]));
     assert_eq!(get(&format!("{}/health/ready", api.base)).await.0, 200);
@@ -109,8 +107,7 @@ async fn occupied_port_is_reported_before_data_folder_creation() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let place = TestFolder::new();
-    let failed = place.run(&["up", "--port", &port]).expect(1);
-    assert!(failed.stderr.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{}", failed.stderr);
+    place.run(&["up", "--port", &port]).fails(1, &[&format!("cannot listen on 127.0.0.1:{port}")]);
     assert!(!place.path().join("data").exists());
 }
 
@@ -118,9 +115,9 @@ async fn occupied_port_is_reported_before_data_folder_creation() {
 async fn unreachable_database_error_masks_password() {
     let place = TestFolder::new();
     let url = "postgres://u:s3cret@127.0.0.1:1/faces";
-    let failed = Finished::of(place.facecrawl(&["migrate"]).env("DATABASE_URL", url)).expect(1);
-    assert!(failed.stderr.contains("postgres://u:***@127.0.0.1:1/faces"), "{}", failed.stderr);
-    assert!(!failed.stderr.contains("s3cret"), "{}", failed.stderr);
+    let failed = Finished::of(place.facecrawl(&["migrate"]).env("DATABASE_URL", url))
+        .fails(1, &["postgres://u:***@127.0.0.1:1/faces"]);
+    assert!(!failed.stderr.contains("s3cret"), "{failed:?}");
 }
 
 #[testing::test]
@@ -329,8 +326,7 @@ async fn public_inherited_socket_requires_auth_setting() {
     let socket = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let facecrawl = place.facecrawl(&["serve"]);
     let mut shell = through_shell(WITH_SOCKET, &facecrawl);
-    let refused = Finished::of(shell.stdin(Stdio::from(OwnedFd::from(socket)))).expect(2).stderr;
-    assert_says(&refused, &["HOST=0.0.0.0", "AUTH"]);
+    Finished::of(shell.stdin(Stdio::from(OwnedFd::from(socket)))).fails(2, &["HOST=0.0.0.0", "AUTH"]);
 }
 
 /// Another process upgrades the database to a schema that this version does not know.
@@ -352,6 +348,5 @@ async fn outdated_version_exits_after_schema_upgrade() {
     let reason = "upgraded the database to schema 9001";
     assert_eq!(status, Some(1), "{log}");
     assert!(log.contains(reason) && log.contains("start the newer one"), "{log}");
-    let again = Finished::of(&mut start()).expect(1);
-    assert!(again.stderr.contains(reason), "{}", again.stderr);
+    Finished::of(&mut start()).fails(1, &[reason]);
 }

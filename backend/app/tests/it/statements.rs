@@ -46,7 +46,6 @@ async fn every_constant_sql_statement_matches_schema() {
     assert!(wrong.is_empty(), "{} statements do not fit the schema:\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
-/// Returns the errors of a statement.
 async fn check(database: &TestDatabase, statement: &Statement) -> Option<String> {
     let mut conn = database.pool().acquire().await.unwrap();
     let sql = sqlx::AssertSqlSafe(statement.sql.clone());

@@ -79,20 +79,19 @@ async fn found(caller: &Caller, file: &str) -> Vec<(String, f64)> {
 #[testing::test(flavor = "multi_thread")]
 async fn restore_keeps_faces_and_repeats_later_erasures() {
     let (old_place, database) = (TestFolder::new(), TestDatabase::create().await);
-    let facecrawl = |args: &[&str]| on(&old_place, &database, args);
+    let run = |args: &[&str]| Finished::of(&mut on(&old_place, &database, args));
     for file in ["ben.jpg", "cora.jpg", "cora_2.jpg", "dan.jpg"] {
         old_place.put(&format!("album/{file}"), testing::drawing(file));
     }
     old_place.put("album/ada.jpg", testing::drawing("ada.jpg"));
-    Finished::of(&mut facecrawl(&["scan", "album"])).expect(0);
-    Finished::of(&mut facecrawl(&["scan", "album/ben.jpg", "--collection", "closed"])).expect(0);
+    run(&["scan", "album"]).expect(0);
+    run(&["scan", "album/ben.jpg", "--collection", "closed"]).expect(0);
     let key = |name: &str| {
-        let made =
-            Finished::of(&mut facecrawl(&["keys", "create", "--all", "--scope", SCOPES, "--name", name]));
+        let made = run(&["keys", "create", "--all", "--scope", SCOPES, "--name", name]);
         made.expect(0).stdout.trim().to_owned()
     };
     let (key, lost_key) = (key("kept"), key("lost"));
-    let mut service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
+    let mut service = Service::start(&mut on(&old_place, &database, &["up", "--port", "0"]));
     let caller = Caller { base: service.base.clone(), key: key.clone() };
 
     // A person is enrolled, and a worker holds a job.
@@ -108,10 +107,10 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
     let before = stored_images(&caller).await;
     let backup = old_place.path().join("kept");
     let folder = backup.to_str().unwrap();
-    let report = Finished::of(&mut facecrawl(&["backup", folder, "--json"])).expect(0).json();
+    let report = run(&["backup", folder, "--json"]).expect(0).json();
     let blobs = files_below(&backup.join("blobs")).len();
     assert_eq!((&report["blobs"]["copied"], &report["blobs"]["missing"]), (&json!(blobs), &json!(0)));
-    let again = Finished::of(&mut facecrawl(&["backup", folder, "--json"])).expect(0).json();
+    let again = run(&["backup", folder, "--json"]).expect(0).json();
     assert_eq!((&again["blobs"]["copied"], &again["blobs"]["there"]), (&json!(0), &json!(blobs)), "{again}");
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&backup), mode(&backup.join("faces.dump"))), (0o700, 0o600));
@@ -130,11 +129,11 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
     let other = format!("/images/{}", other.as_str().unwrap());
     caller.ask(204, Method::DELETE, &other, None).await;
     caller.ask(202, Method::DELETE, "/collections/closed", None).await;
-    let keys = Finished::of(&mut facecrawl(&["keys", "list", "--json"])).expect(0).json();
+    let keys = run(&["keys", "list", "--json"]).expect(0).json();
     let lost = keys["keys"].as_array().unwrap().iter().find(|key| key["name"] == "lost").unwrap();
-    Finished::of(&mut facecrawl(&["keys", "revoke", lost["id"].as_str().unwrap()])).expect(0);
+    run(&["keys", "revoke", lost["id"].as_str().unwrap()]).expect(0);
     let dump = std::fs::read(backup.join("faces.dump")).unwrap();
-    Finished::of(&mut facecrawl(&["backup", "--only-erasures", folder])).expect(0);
+    run(&["backup", "--only-erasures", folder]).expect(0);
     assert_eq!(std::fs::read(backup.join("faces.dump")).unwrap(), dump);
     let kept = stored_images(&caller).await;
     let same = found(&caller, "ada_2.jpg").await;
@@ -142,18 +141,17 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
 
     // The machine and the database are lost, but the backup still exists.
     let (place, restored) = (TestFolder::new(), TestDatabase::empty().await);
-    let facecrawl = |args: &[&str]| on(&place, &restored, args);
-    let report = Finished::of(&mut facecrawl(&["restore", folder, "--json"])).expect(0).json();
+    let run = |args: &[&str]| Finished::of(&mut on(&place, &restored, args));
+    let report = run(&["restore", folder, "--json"]).expect(0).json();
     let erased = &report["erased_again"];
     assert_eq!((&erased["images"], &erased["collections"]), (&json!(3), &json!(1)), "{report}");
     assert_eq!(report["blobs"]["missing"], 0, "{report}");
-    let refused = Finished::of(&mut facecrawl(&["restore", folder])).expect(1);
-    assert!(refused.stderr.contains("not empty"), "{}", refused.stderr);
-    let migrated = Finished::of(&mut facecrawl(&["migrate", "--json"])).expect(0).json();
+    run(&["restore", folder]).fails(1, &["not empty"]);
+    let migrated = run(&["migrate", "--json"]).expect(0).json();
     assert_eq!(migrated["migrations_run"], 0);
     expire_leases(&restored).await;
 
-    let service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
+    let service = Service::start(&mut on(&place, &restored, &["up", "--port", "0"]));
     let caller = Caller { base: service.base.clone(), key };
     assert_eq!(stored_images(&caller).await, kept, "the same faces, the same bytes");
     assert!(kept.len() < before.len() && kept.iter().all(|(name, bytes)| before[name] == *bytes));
@@ -181,9 +179,9 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
 
     // A scan does not restore the erased person either.
     place.put("new/cora.jpg", testing::drawing("cora_2.jpg"));
-    let scanned = Finished::of(&mut facecrawl(&["scan", "new", "--json"])).expect(0).json();
+    let scanned = run(&["scan", "new", "--json"]).expect(0).json();
     assert_eq!(scanned["images"]["suppressed"], 1, "{scanned}");
-    let swept = Finished::of(&mut facecrawl(&["sweep", "--json"])).expect(0).json();
+    let swept = run(&["sweep", "--json"]).expect(0).json();
     assert_eq!(swept["missing"], 0, "{swept}");
 }
 
@@ -205,8 +203,7 @@ async fn restores_private_database_and_reports_damaged_blob() {
     assert_eq!(scanned["images"]["duplicate"], 1, "it is known: {scanned}");
 
     std::fs::remove_file(place.path().join("kept/erasures.jsonl")).unwrap();
-    let refused = facecrawl(&["restore", "kept", "--data-dir", "third"]).expect(2);
-    assert!(refused.stderr.contains("--erasures"), "{}", refused.stderr);
+    facecrawl(&["restore", "kept", "--data-dir", "third"]).fails(2, &["--erasures"]);
 }
 
 /// Returns the paths below a folder, with the folder, that other users can enter or read.
@@ -271,7 +268,8 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("album/ada.jpg", &ada);
     place.put("album/ben.jpg", testing::drawing("ben.jpg"));
-    Finished::of(&mut with_bucket(&place, &database, &bucket, &["scan", "album"])).expect(0);
+    let run = |args: &[&str]| Finished::of(&mut with_bucket(&place, &database, &bucket, args)).expect(0);
+    run(&["scan", "album"]);
     assert_eq!(objects(&bucket).await.len(), 6, "a thumbnail, a crop and a chip per image");
     assert!(!place.path().join("data/blobs").exists());
 
@@ -288,9 +286,7 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
     }
 
     // The backup of a bucket is an ordinary folder.
-    let report = Finished::of(&mut with_bucket(&place, &database, &bucket, &["backup", "kept", "--json"]))
-        .expect(0)
-        .json();
+    let report = run(&["backup", "kept", "--json"]).json();
     assert_eq!(report["blobs"]["copied"], 6, "{report}");
     assert_eq!(files_below(&place.path().join("kept/blobs")).len(), 6);
 
@@ -317,9 +313,7 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
     let done = caller.ask(201, Method::POST, "/erasures", Some(&showing("ada.jpg"))).await;
     assert_eq!(done["images"], 1, "{done}");
     assert_eq!(objects(&bucket).await.len(), 3);
-    let pruned = Finished::of(&mut with_bucket(&place, &database, &bucket, &["backup", "kept", "--json"]))
-        .expect(0)
-        .json();
+    let pruned = run(&["backup", "kept", "--json"]).json();
     assert_eq!((&pruned["blobs"]["removed"], &pruned["blobs"]["there"]), (&json!(3), &json!(3)), "{pruned}");
 }
 
@@ -330,8 +324,7 @@ async fn unusable_blob_store_is_reported_at_start() {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let refused = |bucket: &Bucket, name: &str, value: &str, words: &[&str]| {
         let mut command = with_bucket(&place, &database, bucket, &["serve", "--port", "0"]);
-        let refused = Finished::of(command.env(name, value)).expect(1);
-        assert_says(&refused.stderr, words);
+        let refused = Finished::of(command.env(name, value)).fails(1, words);
         assert!(!refused.stderr.contains("not the secret"), "{}", refused.stderr);
     };
     refused(

@@ -32,11 +32,11 @@ fn detect_lists_people_and_times_in_video() {
     place.put("cut.mkv", &std::fs::read(place.path().join("film.mkv")).unwrap()[..200]);
     let broken = place.run(&["detect", "-s", ffmpeg.as_str(), "cut.mkv", "--json"]).expect(1).json();
     assert_eq!(broken["results"][0]["error"]["code"], "not_a_video");
-    let missing = place.run(&["detect", "-s", "FFMPEG=/no/such/ffmpeg", "film.mkv"]).expect(1);
-    assert!(missing.stderr.contains("/no/such/ffmpeg"), "{}", missing.stderr);
+    place.run(&["detect", "-s", "FFMPEG=/no/such/ffmpeg", "film.mkv"]).fails(1, &["/no/such/ffmpeg"]);
     place.run(&["detect", "film.mkv", "--sampling", "fps=0"]).expect(2);
-    let refused = place.run(&["detect", "film.mkv", "--sampling", "fps=5", "--refine"]).expect(2);
-    assert!(refused.stderr.contains("--refine: it requires the sampling auto"), "{}", refused.stderr);
+    place
+        .run(&["detect", "film.mkv", "--sampling", "fps=5", "--refine"])
+        .fails(2, &["--refine: it requires the sampling auto"]);
     let closer = place.run(&with(&["auto", "--refine", "--json", "--no-embeddings"])).expect(0).json();
     assert_eq!(closer["results"][0]["people"], 7);
     let frames = closer["results"][0]["video"]["frames"].as_i64().unwrap();
@@ -101,7 +101,7 @@ fn bench_measures_every_sampling_and_decoding() {
 
     place.put("broken.mp4", &std::fs::read(place.path().join("film.mp4")).unwrap()[..200]);
     let broken = ["bench", "-s", ffmpeg.as_str(), "--operation", "video", "broken.mp4", "--no-gpu"];
-    assert!(place.run(&broken).expect(1).stderr.contains("error: "));
+    place.run(&broken).fails(1, &["error: "]);
 }
 
 /// Returns a command that decodes with these GPUs, if `variables` request it. The program that
@@ -149,9 +149,8 @@ fn gpu_reports_video_decoder_and_reason() {
         assert_eq!((device(&found).as_str(), &found["reason_kind"]), ("cpu", &kind.into()), "{found}");
         assert!(reason.contains(said), "{reason}");
         let strict = [&variables[..], &[STRICT]].concat();
-        let failed = Finished::of(&mut command(&place, gpu, &["gpu"], &strict)).expect(1).stderr;
-        let named = failed.contains("FORCE_GPU_ONLY is set, but video_decoding cannot run on a GPU");
-        assert!(named && failed.contains(said), "{failed}");
+        let named = "FORCE_GPU_ONLY is set, but video_decoding cannot run on a GPU";
+        Finished::of(&mut command(&place, gpu, &["gpu"], &strict)).fails(1, &[named, said]);
     }
 }
 
@@ -197,8 +196,7 @@ fn failed_gpu_decoding_continues_on_cpu_unless_forced() {
     };
     let cpu = run(&[]).expect(0).json();
     let finished = run(&[ON]).expect(0);
-    assert!(finished.stderr.contains("the CPU decodes the rest of it"), "{}", finished.stderr);
-    assert!(finished.stderr.contains("cuvidDecodePicture failed"), "{}", finished.stderr);
+    assert_says(&finished.stderr, &["the CPU decodes the rest of it", "cuvidDecodePicture failed"]);
     let gpu = finished.json();
     let found = |report: &Value| {
         let result = &report["results"][0];

@@ -19,27 +19,25 @@ pub(crate) async fn measure() -> anyhow::Result<Value> {
     for statement in [PAGES, JOBS, "analyze pages", "analyze jobs"] {
         database.execute(statement).await;
     }
-    let ms = |started: Instant| started.elapsed().as_secs_f64() * 1e3;
     let started = Instant::now();
+    let ms = || started.elapsed().as_secs_f64() * 1e3;
     crawls.pause(crawl).await?;
-    let pause = ms(started);
-    let started = Instant::now();
+    let paused = ms();
     crawls.resume(crawl).await?;
-    let resume = ms(started);
-    let started = Instant::now();
+    let resumed = ms();
     store.crawls().progress(crawl).await?;
-    let counts = ms(started);
-    let started = Instant::now();
+    let counted = ms();
     crawls.cancel(crawl).await?;
-    let cancel = ms(started);
+    let cancelled = ms();
     let at_once = store.crawls().progress(crawl).await?.pages;
     while !store.crawls().closing().await?.is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let closed = ms(started);
+    let closed = ms();
     let at_the_end = store.crawls().progress(crawl).await?.pages;
     Ok(json!({
-        "pause": pause, "resume": resume, "counts": counts, "cancel": cancel, "closed": closed,
+        "pause": paused, "resume": resumed - paused, "counts": counted - resumed,
+        "cancel": cancelled - counted, "closed": closed - counted,
         "counts_at_once": at_once, "counts_at_the_end": at_the_end,
     }))
 }

@@ -6,7 +6,7 @@
 //! contains eight images, and every image contains four faces. Addresses have about 60 characters;
 //! hashes and embeddings are random. The server should have no other load, because WAL is counted
 //! for the whole server. `docs/explanation/SCALING.md` uses the report.
-use crate::common::{self, per_second, rounded};
+use crate::common::{per_second, rounded};
 use anyhow::{Result, anyhow};
 use domain::{CrawlKind, ImageState, PageState};
 use queue::{Claim, NewJob, Queue};
@@ -16,8 +16,8 @@ use store::Store;
 use store::crawls::pages::{Admitted, ImageUrlResult, NewImageUrl, NewPage, PageResult};
 use store::faces::NewFace;
 use store::images::NewImage;
-use testing::TestDatabase;
 use testing::embeddings::Random;
+use testing::{TestDatabase, rows};
 use uuid::Uuid;
 
 const IMAGES_PER_PAGE: usize = 8;
@@ -183,7 +183,7 @@ impl Crawl {
 
     async fn image(&mut self, (claim, row): (Claim, Uuid)) -> Result<()> {
         let thumbnail_key = Some(self.key("thumbnails", "webp"));
-        let image = NewImage { thumbnail_key, ..common::image(&mut self.random) };
+        let image = NewImage { thumbnail_key, ..rows::image(&mut self.random) };
         let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.face()).collect();
         let mut tx = self.store.begin().await?;
         self.queue.complete(tx.conn(), claim).await?;
@@ -207,7 +207,7 @@ impl Crawl {
             quality: Some(quality),
             chip_key: Some(self.key("chips", "png")),
             crop_key: Some(self.key("crops", "jpg")),
-            ..common::face(self.random.unit(self.dimensions), self.model, 0.81)
+            ..rows::face(self.random.unit(self.dimensions), self.model, 0.81)
         }
     }
 

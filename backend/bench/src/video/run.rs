@@ -24,10 +24,7 @@ pub(super) struct Decoded {
 }
 
 /// Decodes the frames with the same calls as the analysis. The pixels of each frame are read from
-/// the decoder's process, and nothing else happens to them.
-///
-/// # Errors
-/// Fails if no frame can be decoded.
+/// the decoder's process, and nothing else happens to them. Fails if no frame can be decoded.
 pub(super) async fn decode(
     file: File,
     decoder: &Decoder,

@@ -6,8 +6,8 @@ mod simulation;
 mod world;
 
 use bench::{
-    BatchSearch, BenchImages, BenchTarget, Counters, Device, Plan, Process, Side, SideReport, Spread, gain,
-    measure, svg,
+    BatchSearch, BenchImages, BenchTarget, Counters, Device, Plan, Process, Side, SideReport, gain, measure,
+    svg,
 };
 use inference::{Engine, Manifest, Operation, ResolvedPack};
 use pipeline::Analyzer;
@@ -142,28 +142,10 @@ fn report(time: f64, effective: &str) -> SideReport {
     SideReport {
         mean_time_ms: Some(time),
         mean_throughput: 1000.0 / time,
-        success_rate: 1.0,
-        median_time_ms: Some(time),
-        p95_time_ms: Some(time),
-        min_time_ms: Some(time),
-        max_time_ms: Some(time),
-        stdev_time_ms: Some(0.0),
-        latency_ms: Spread::of(&[time]),
-        unit: "picture",
-        images: 1,
-        failed: 0,
-        errors: BTreeMap::new(),
-        faces: 1,
-        faces_per_second: 1000.0 / time,
-        stages: BTreeMap::new(),
-        cpu_ms_per_image: Some(time),
-        cores_used: Some(1.0),
-        mean_batch: BTreeMap::new(),
         device: BTreeMap::from([("face_detection", device)]),
         on_gpu: if fell_back { "none" } else { "all" },
         fell_back,
-        runtime_fallbacks: 0,
-        bottleneck: None,
+        ..SideReport::default()
     }
 }
 

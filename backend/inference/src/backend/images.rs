@@ -202,21 +202,10 @@ fn run_on<'a>(
     outputs.remove(&output).ok_or_else(|| ort::Error::new("the graph returned no output"))
 }
 
-/// A model with its preparation graphs.
+/// A model with its preparation graphs, which must be on the same device.
 pub struct PreparedModel {
-    preparation: Preparation,
-    model: OnnxModel,
-}
-
-impl PreparedModel {
-    /// Combines a model and its preparation, which must be on the same device.
-    pub fn new(preparation: Preparation, model: OnnxModel) -> Self {
-        Self { preparation, model }
-    }
-
-    pub fn into_model(self) -> OnnxModel {
-        self.model
-    }
+    pub preparation: Preparation,
+    pub model: OnnxModel,
 }
 
 impl Backend for PreparedModel {

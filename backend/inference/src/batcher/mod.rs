@@ -83,12 +83,6 @@ pub struct Device {
     pub fallback: Option<Box<dyn Backend>>,
 }
 
-impl From<Box<dyn Backend>> for Device {
-    fn from(primary: Box<dyn Backend>) -> Self {
-        Self { primary, fallback: None }
-    }
-}
-
 /// A model's queue and threads. Cloning is cheap; the threads end when the last clone is dropped.
 pub struct Batcher<M: Model> {
     shared: Arc<Shared<M>>,

@@ -52,11 +52,9 @@ impl DeviceReady {
     fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
-    /// Records that the device requests a batch.
     pub(super) fn request_batch(&self) {
         self.requested.fetch_add(1, Ordering::AcqRel);
     }
-    /// Records that the device received a batch.
     pub(super) fn receive_batch(&self) {
         self.requested.fetch_sub(1, Ordering::AcqRel);
     }
@@ -180,13 +178,8 @@ impl<E: QueueItem> Queue<E> {
             Priority::Interactive => state.interactive.push(requester, queued),
             Priority::Background => state.background.push(requester, queued),
         }
-        let waiting = state.waiting();
-        if state.idle > 0 {
-            self.arrived.notify_one();
-        } else {
-            self.more.notify_all();
-        }
-        Ok(waiting)
+        self.wake_next(&state);
+        Ok(state.waiting())
     }
 
     /// Waits for work and takes up to `max_entries` entries of one shape. It takes the entries that
@@ -269,14 +262,15 @@ impl<E: QueueItem> Queue<E> {
         }
     }
 
-    /// Wakes a thread for the remaining entries, because it may have missed their arrival.
+    /// Wakes a thread if entries wait. It may have missed the arrival of those that a batch left.
     fn wake_next(&self, state: &State<E>) {
-        if state.waiting() > 0 {
-            if state.idle > 0 {
-                self.arrived.notify_one();
-            } else {
-                self.more.notify_all();
-            }
+        if state.waiting() == 0 {
+            return;
+        }
+        if state.idle > 0 {
+            self.arrived.notify_one();
+        } else {
+            self.more.notify_all();
         }
     }
 

@@ -190,7 +190,6 @@ fn compare_statistics(expected: &GreyStatistics, found: &GreyStatistics) -> Resu
     Ok(worst)
 }
 
-/// The image operations with their queues.
 pub(super) struct PlacedImageOperations {
     pub(super) devices: ImageDevices,
     /// Where `image_processing` runs.
@@ -199,7 +198,6 @@ pub(super) struct PlacedImageOperations {
     pub(super) reports: Vec<OperationReport>,
 }
 
-/// Places all three operations.
 pub(super) fn place_image_operations(attempts: &Attempts<'_>) -> Result<PlacedImageOperations, StartError> {
     let canvas = place_one(attempts, CandidateImageOperation::canvas())?;
     let enhancement = place_one(attempts, CandidateImageOperation::enhancement())?;
@@ -328,7 +326,7 @@ impl Colocation<'_> {
                 return Box::new(session);
             }
         };
-        let mut prepared = PreparedModel::new(preparation, session);
+        let mut prepared = PreparedModel { preparation, model: session };
         match self.verify(model, &mut prepared, &sizes) {
             Ok(()) => {
                 tracing::info!(device, "images are sent to the device once, as bytes");
@@ -336,7 +334,7 @@ impl Colocation<'_> {
             }
             Err(reason) => {
                 refused(&reason);
-                Box::new(prepared.into_model())
+                Box::new(prepared.model)
             }
         }
     }

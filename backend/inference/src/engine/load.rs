@@ -316,7 +316,7 @@ fn place_on_cpu<M: Model>(
     }
     let devices = more_sessions(candidate, first, sessions, &placement)?;
     let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
-    let (file, bytes) = (candidate.file.file.as_str(), candidate.general_bytes().len());
+    let (file, bytes) = (candidate.file.file.as_str(), candidate.forms.general.len());
     let load = Loading { operation, file, bytes, sessions, max_batch: 1, began, before: None };
     Ok(PlacedModel { devices, max_batch: 1, loads: vec![load.finish(&placement)] })
 }

@@ -25,7 +25,7 @@ pub(super) struct CandidateModel<'a, M: Model> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
     pub(super) file: &'a ModelFile,
-    forms: ModelForms,
+    pub(super) forms: ModelForms,
     pub(super) model: M,
     sample: Sample<M>,
     expected: Vec<Vec<f32>>,
@@ -61,12 +61,10 @@ pub(super) struct CandidateLoader<'a> {
 }
 
 impl<'a> CandidateLoader<'a> {
-    /// Loads the detector of faces.
     pub(super) fn detector(&self) -> Loaded<'a, DetectorModel> {
         self.detector_in(self.file_of(ModelKind::Detector, "detector")?)
     }
 
-    /// Loads the detector in `file`.
     pub(super) fn detector_in(&self, file: &'a ModelFile) -> Loaded<'a, DetectorModel> {
         let on_canvas = |(width, height)| {
             let letterbox = Letterbox::identity((width, height));
@@ -190,11 +188,8 @@ impl<M: Model> CandidateModel<'_, M> {
     /// Loads the model on one device, runs every shape, and compares the results with the CPU's. If
     /// a batch size does not fit in the device's memory, only smaller sizes are used. With
     /// `measure`, it runs only the smallest and the largest size, and repeats them to measure their
-    /// steady time.
-    ///
-    /// # Errors
-    /// Fails with the reason if the model cannot be loaded or run, or the results differ; with
-    /// `measure`, also if the largest size does not fit in the device's memory.
+    /// steady time. Fails with the reason if the model cannot be loaded or run, or the results
+    /// differ; with `measure`, also if the largest size does not fit in the device's memory.
     pub(super) fn try_on(&self, provider: Provider, device_id: u32, measure: bool) -> Result<Trial, String> {
         let loading = Loading {
             operation: self.model.operation(),
@@ -317,11 +312,6 @@ impl<M: Model> CandidateModel<'_, M> {
         Ok(Some(self.run_on(&placement, false)?.0))
     }
 
-    /// Returns the bytes of the form for every provider.
-    pub(super) fn general_bytes(&self) -> &[u8] {
-        &self.forms.general
-    }
-
     /// Loads another session like the reference session.
     pub(super) fn reference_session(&self) -> Result<OnnxModel, String> {
         OnnxModel::load(self.runtime, &self.forms.cpu, &cpu(self.config))
@@ -411,10 +401,8 @@ impl<M: Model> CandidateModel<'_, M> {
 }
 
 /// Runs batches of `sizes`, the smallest size first, until the device does not have enough memory.
-/// Returns the runs, and the reason if there was too little memory for the next size.
-///
-/// # Errors
-/// Fails with the reason if the first size fails, or if a run fails for another reason.
+/// Returns the runs, and the reason if there was too little memory for the next size. Fails with
+/// the reason if the first size fails, or if a run fails for another reason.
 fn sizes_that_fit(
     sizes: &[usize],
     mut run: impl FnMut(usize) -> Result<BatchRun, String>,

@@ -216,10 +216,7 @@ fn not_placed(config: &Config, operation: &'static str, gpu_requested: bool) -> 
 ///
 /// Images have any size. TensorRT would build an engine for each size, so CUDA is used on the same
 /// device and in the same memory. MIGraphX and CoreML also compile a graph for each size, and have
-/// no such alternative.
-///
-/// # Errors
-/// Returns the reason if no provider can run them.
+/// no such alternative. The error is the reason if no provider can run them.
 pub(super) fn for_pixels(provider: Provider) -> Result<Provider, Unavailable> {
     let reason = match provider {
         Provider::Cpu | Provider::Cuda => return Ok(provider),

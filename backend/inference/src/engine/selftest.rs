@@ -11,7 +11,7 @@ use crate::unavailable::{Unavailable, diagnose};
 use crate::{Config, GpuDevice, Operation, ResolvedPack, StartError, devices};
 use serde::Serialize;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TestResult {
     /// The results agree with the CPU's.
@@ -19,11 +19,12 @@ pub enum TestResult {
     /// The provider exists, but the run failed or the results differ.
     Failed,
     /// The provider is not available here or does not support the operation.
+    #[default]
     Absent,
 }
 
 /// The test of one operation on one device, or of one provider that is absent.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct DeviceTest {
     /// `cpu`, `openvino`, `cuda`, `tensorrt`, `rocm`, `mps`.
     pub provider: &'static str,
@@ -83,10 +84,9 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
     let mut tests = Vec::new();
     for provider in Provider::ALL {
         if let Some(reason) = Unavailable::absence(provider, runtime.path()) {
-            tests.push(DeviceTest {
-                outcome: TestResult::Absent,
-                ..failed(empty_test(provider, provider.name(), None), &reason)
-            });
+            let (provider, device) = (provider.name(), provider.name().to_owned());
+            let absent = failed(DeviceTest { provider, device, ..DeviceTest::default() }, &reason);
+            tests.push(DeviceTest { outcome: TestResult::Absent, ..absent });
             continue;
         }
         for id in ids(provider, config, &devices) {
@@ -174,26 +174,15 @@ fn failed(test: DeviceTest, reason: &Unavailable) -> DeviceTest {
     }
 }
 
-/// Returns a test of `operation` without results.
 fn operation_test(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
     let device = match provider {
         provider if provider.on_cpu() => provider.name().to_owned(),
         _ => format!("{}:{id}", provider.name()),
     };
-    empty_test(provider, &device, Some(operation.name()))
-}
-
-fn empty_test(provider: Provider, device: &str, operation: Option<&'static str>) -> DeviceTest {
     DeviceTest {
         provider: provider.name(),
-        device: device.to_owned(),
-        operation,
-        outcome: TestResult::Absent,
-        reason: None,
-        reason_kind: None,
-        detail: None,
-        session_seconds: None,
-        load: None,
-        runs: Vec::new(),
+        device,
+        operation: Some(operation.name()),
+        ..DeviceTest::default()
     }
 }

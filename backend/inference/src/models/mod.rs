@@ -102,6 +102,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Returns outputs without names. Each is a shape with its values.
+    pub(super) fn views(outputs: &[(Vec<usize>, Vec<f32>)]) -> Vec<OutputView<'_>> {
+        outputs
+            .iter()
+            .map(|(shape, data)| OutputView { name: "", shape: shape.clone(), data, bytes: &[] })
+            .collect()
+    }
+
     proptest! {
         #[test]
         fn pixel_writer_normalises_every_pixel_into_planes(

@@ -127,6 +127,7 @@ fn mean_landmarks(bbox: Rect) -> Landmarks {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::models::tests::views;
 
     /// Returns the outputs of an export with a face at stride 16, row 1, column 2, last anchor.
     fn export(
@@ -165,16 +166,7 @@ mod tests {
                 for batch_axis in [true, false] {
                     let data = export(levels, anchors, landmarks, batch_axis);
                     assert!(OUTPUTS.contains(&data.len()));
-                    let views: Vec<_> = data
-                        .iter()
-                        .map(|(shape, values)| OutputView {
-                            name: "",
-                            shape: shape.clone(),
-                            data: values,
-                            bytes: &[],
-                        })
-                        .collect();
-                    let faces = decode(&views, 0, 1, (256, 128), 0.5).unwrap();
+                    let faces = decode(&views(&data), 0, 1, (256, 128), 0.5).unwrap();
                     assert_eq!(faces.len(), 1, "{levels} {anchors} {landmarks} {batch_axis}");
                     // Centre (32, 16); distances 1, 2, 3 and 4 cells.
                     assert_eq!(faces[0].bbox, Rect { x: 16.0, y: -16.0, width: 64.0, height: 96.0 });
@@ -190,10 +182,7 @@ mod tests {
     #[test]
     fn invalid_scrfd_outputs_are_named() {
         let data = export(3, 2, true, true);
-        let views: Vec<_> = data
-            .iter()
-            .map(|(shape, values)| OutputView { name: "out", shape: shape.clone(), data: values, bytes: &[] })
-            .collect();
+        let views = views(&data);
         assert!(decode(&views[..8], 0, 1, (256, 128), 0.5).unwrap_err().contains("levels"));
         assert!(decode(&views, 0, 1, (512, 512), 0.5).unwrap_err().contains("stride 8"));
         let odd = [OutputView { name: "odd", shape: vec![4, 3], data: &[0.0; 12], bytes: &[] }];

@@ -78,6 +78,7 @@ fn decode_level(level: &Level<'_>, columns: usize, stride: f32, min_score: f32, 
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::models::tests::views;
 
     #[test]
     fn yunet_cell_decodes_in_any_output_order() {
@@ -96,10 +97,7 @@ mod tests {
         data[7].1[cell * 4..cell * 4 + 4].copy_from_slice(&[0.5, 0.25, 0.0, std::f32::consts::LN_2]);
         let kps: Vec<f32> = (0..10_u8).map(|i| f32::from(i) * 0.1).collect();
         data[1].1[cell * 10..cell * 10 + 10].copy_from_slice(&kps);
-        let views: Vec<_> = data
-            .iter()
-            .map(|(shape, values)| OutputView { name: "", shape: shape.clone(), data: values, bytes: &[] })
-            .collect();
+        let views = views(&data);
 
         let faces = decode(&views, 0, 1, (width, height), 0.6).unwrap();
         assert_eq!(faces.len(), 1);
@@ -125,10 +123,6 @@ mod tests {
                 data.push((vec![count, columns], vec![f32::NAN; count * columns]));
             }
         }
-        let views: Vec<_> = data
-            .iter()
-            .map(|(shape, values)| OutputView { name: "", shape: shape.clone(), data: values, bytes: &[] })
-            .collect();
-        assert!(decode(&views, 0, 1, (64, 32), 0.0).unwrap().is_empty());
+        assert!(decode(&views(&data), 0, 1, (64, 32), 0.0).unwrap().is_empty());
     }
 }

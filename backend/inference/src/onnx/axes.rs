@@ -36,11 +36,8 @@ pub(super) fn has_fixed_canvas(model: &Model) -> bool {
 }
 
 /// Returns `model`, a convolutional detector, with free height and width of its input and free rows
-/// of its outputs.
-///
-/// # Errors
-/// Fails with a message that names an input that is not `[batch, 3, height, width]` or an output
-/// that is not `[batch, rows, columns]`.
+/// of its outputs. Fails with a message that names an input that is not `[batch, 3, height, width]`
+/// or an output that is not `[batch, rows, columns]`.
 pub(super) fn free_canvas(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     for input in &mut graph.input {

@@ -8,10 +8,8 @@
 use super::proto::{Graph, Model, Node, Tensor};
 
 /// Returns `model` with FP32 constants in place of each `DequantizeLinear` of constants and the
-/// `Reshape` that follows it.
-///
-/// # Errors
-/// Fails with a message that names the node or tensor with an unsupported layout.
+/// `Reshape` that follows it. Fails with a message that names the node or tensor with an
+/// unsupported layout.
 pub(super) fn expand_blocks(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     let mut expanded: Vec<Tensor> = Vec::new();

@@ -15,10 +15,8 @@ use cpu_kernels::{expand_prelu, quantize_products};
 use prost::Message;
 use proto::Model;
 
-/// Reads a model file; its weights are not copied.
-///
-/// # Errors
-/// Fails with a message if the file is not an ONNX model or has no graph.
+/// Reads a model file; its weights are not copied. Fails with a message if the file is not an ONNX
+/// model or has no graph.
 fn read(file: Bytes) -> Result<Model, String> {
     let model = Model::decode(file).map_err(|_| "the file is not an ONNX model".to_owned())?;
     if model.graph.is_some() { Ok(model) } else { Err("the file has no graph".to_owned()) }
@@ -52,10 +50,8 @@ pub(crate) struct ModelForms {
 
 impl ModelForms {
     /// Reads a model file and builds both forms from `bytes`. A file that needs no conversion keeps
-    /// its original bytes.
-    ///
-    /// # Errors
-    /// Fails with a message about how the file differs from its description in the manifest.
+    /// its original bytes. Fails with a message about how the file differs from its description in
+    /// the manifest.
     pub(crate) fn from_file(file: &ModelFile, bytes: Vec<u8>) -> Result<Self, String> {
         let original = Bytes::from(bytes);
         let mut model = read(original.clone())?;
@@ -78,8 +74,6 @@ impl ModelForms {
     }
 
     /// Returns the form for ONNX Runtime's own kernels with the large matrix products in INT8.
-    ///
-    /// # Errors
     /// Fails if the model cannot be read or has no large matrix products.
     pub(crate) fn int8(&self) -> Result<Bytes, String> {
         let model =

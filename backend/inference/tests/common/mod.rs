@@ -1,7 +1,12 @@
 //! Engines and photographs for the tests on real models.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
-use inference::{Config, Engine, Manifest, ModelFile, ModelKind, Pack, ResolvedPack};
+use inference::backend::OnnxModel;
+use inference::batcher::{Batcher, Device, Limits};
+use inference::models::Model;
+use inference::{Config, Embedding, Engine, Manifest, ModelFile, ModelKind, Pack, ResolvedPack};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use vision::{Detection, Frame, Landmarks, Point, Rect};
 
 pub fn config() -> Config {
@@ -26,9 +31,15 @@ pub fn engine(pack: &Pack) -> Engine {
 /// images of any size.
 pub fn fixture_engine() -> Engine {
     let folder = tempfile::tempdir().unwrap();
-    let manifest = testing::fixture_pack(folder.path()).manifest();
-    let pack = Manifest::parse(&manifest).unwrap().pack("fixture").unwrap().clone();
-    Engine::start(&config(), &ResolvedPack::verify(&pack, folder.path()).unwrap()).unwrap()
+    Engine::start(&config(), &fixture_pack(folder.path(), |_| None)).unwrap()
+}
+
+/// Writes the fixture pack to `folder`. `change` may add a quality model from the fixture's.
+pub fn fixture_pack(folder: &Path, change: impl FnOnce(ModelFile) -> Option<ModelFile>) -> ResolvedPack {
+    let manifest = testing::fixture_pack(folder).manifest();
+    let mut pack = Manifest::parse(&manifest).unwrap().pack("fixture").unwrap().clone();
+    pack.files.extend(change(testing::fixture_quality(folder)));
+    ResolvedPack::verify(&pack, folder).unwrap()
 }
 
 pub fn default_engine() -> Engine {
@@ -71,6 +82,38 @@ pub async fn detect_at_640(engine: &Engine, frame: &Frame) -> Vec<Detection> {
     let found =
         engine.detect(canvas, engine.detector().min_score, inference::Priority::Interactive).await.unwrap();
     found.output.iter().map(|face| letterbox.restore(face)).collect()
+}
+
+/// Starts a model on one session. A batch runs when `max_batch` requests have arrived.
+pub fn batcher<M: Model>(model: M, session: OnnxModel, max_batch: usize) -> Batcher<M> {
+    let device = Device { primary: Box::new(session), fallback: None };
+    let (max_delay, prefetch) = (Duration::from_secs(3600), max_batch > 1);
+    let limits = Limits { queue_capacity: 64, max_batch, max_delay, prefetch };
+    Batcher::start(model, vec![device], limits).unwrap()
+}
+
+/// Two things and the similarity of their embeddings.
+pub type Pair<T> = (f32, T, T);
+
+/// Returns the pairs of one person, the least similar first, and those of two people, the most
+/// similar first.
+pub fn pairs<P: PartialEq, T: Copy>(known: &[(P, T, Embedding)]) -> (Vec<Pair<T>>, Vec<Pair<T>>) {
+    let (mut same, mut different) = (Vec::new(), Vec::new());
+    for (at, (person, one, embedding)) in known.iter().enumerate() {
+        for (other_person, other, second) in &known[..at] {
+            let pair = (embedding.similarity(second).unwrap(), *one, *other);
+            if person == other_person { same.push(pair) } else { different.push(pair) }
+        }
+    }
+    same.sort_by(|a, b| a.0.total_cmp(&b.0));
+    different.sort_by(|a, b| b.0.total_cmp(&a.0));
+    (same, different)
+}
+
+/// Returns the embedding of a face.
+pub async fn embedding(engine: &Engine, frame: &Frame, face: &Detection) -> Embedding {
+    let chip = vision::norm_crop(frame, &face.landmarks, 112).unwrap();
+    engine.embed(Arc::new(chip), inference::Priority::Background).await.unwrap().output
 }
 
 pub fn numbers(value: &serde_json::Value) -> Vec<f32> {
@@ -134,7 +177,7 @@ pub fn invented<'a>(found: &'a [Detection], oracle: &[Detection]) -> Vec<&'a Det
 }
 
 /// Builds a shared library that has ONNX Runtime's entry point and reports `version`.
-pub fn impostor(folder: &std::path::Path, version: &str) -> std::path::PathBuf {
+pub fn impostor(folder: &Path, version: &str) -> PathBuf {
     let source = folder.join("impostor.rs");
     let text = format!(
         r#"
@@ -147,13 +190,6 @@ pub fn impostor(folder: &std::path::Path, version: &str) -> std::path::PathBuf {
     );
     std::fs::write(&source, text).unwrap();
     let target = folder.join(format!("libimpostor{}.so", version.replace('.', "_")));
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let built = std::process::Command::new(rustc)
-        .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=0", "-o"])
-        .arg(&target)
-        .arg(&source)
-        .status()
-        .unwrap();
-    assert!(built.success());
+    testing::build_library(&source, &target, &[]);
     target
 }

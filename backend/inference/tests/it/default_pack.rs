@@ -1,12 +1,10 @@
 //! Tests that the default pack finds and distinguishes the synthetic people of the gallery and of
 //! the standard film.
 use crate::common::*;
-use inference::{Embedding, Engine, Priority};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use inference::{Embedding, Engine};
 use testing::film::{Codec, Container, Encoding, Film};
 use testing::people::alike;
-use vision::{Detection, Frame};
+use vision::Detection;
 
 /// Images with one face each, and the person's name.
 const PORTRAITS: [(&str, &str); 15] = [
@@ -27,15 +25,6 @@ const PORTRAITS: [(&str, &str); 15] = [
     ("finn.jpg", "finn"),
 ];
 
-async fn embeddings(engine: &Engine, image: &Frame) -> Vec<Embedding> {
-    let mut found = Vec::new();
-    for face in detect_at_640(engine, image).await {
-        let chip = vision::norm_crop(image, &face.landmarks, 112).unwrap();
-        found.push(engine.embed(Arc::new(chip), Priority::Background).await.unwrap().output);
-    }
-    found
-}
-
 #[testing::test]
 async fn default_pack_detects_and_distinguishes_drawn_people() {
     let engine = default_engine();
@@ -50,19 +39,12 @@ async fn default_pack_detects_and_distinguishes_drawn_people() {
     }
     let mut known = Vec::new();
     for (name, person) in PORTRAITS {
-        let mut found = embeddings(&engine, &drawing(name)).await;
+        let image = drawing(name);
+        let found = detect_at_640(&engine, &image).await;
         assert_eq!(found.len(), 1, "{name}");
-        known.push((name, person, found.remove(0)));
+        known.push((person, name, embedding(&engine, &image, &found[0]).await));
     }
-    let (mut same, mut different) = (Vec::new(), Vec::new());
-    for (at, (name, person, embedding)) in known.iter().enumerate() {
-        for (other_name, other_person, other) in &known[..at] {
-            let pair = (embedding.similarity(other).unwrap(), *name, *other_name);
-            if person == other_person { same.push(pair) } else { different.push(pair) }
-        }
-    }
-    same.sort_by(|a, b| a.0.total_cmp(&b.0));
-    different.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (same, different) = pairs(&known);
     println!("same: {same:#?}\ndifferent: {:#?}", &different[..30]);
     let threshold = engine.embedder().match_threshold;
     assert!(same[0].0 > threshold + 0.1, "{:?}", &same[..5]);
@@ -72,18 +54,13 @@ async fn default_pack_detects_and_distinguishes_drawn_people() {
 /// Every this many frames is analysed.
 const STEP: usize = 10;
 
-async fn embedding(engine: &Engine, frame: &Frame, face: &Detection) -> Embedding {
-    let chip = vision::norm_crop(frame, &face.landmarks, 112).unwrap();
-    engine.embed(Arc::new(chip), Priority::Background).await.unwrap().output
-}
-
 #[testing::test]
 async fn default_pack_matches_ground_truth_of_standard_film() {
     let (engine, film) = (default_engine(), Film::standard());
     let truth = film.truth(&Encoding::new(Codec::H264, Container::Mp4));
     let mut frames = film.frames();
     let (mut ious, mut missed, mut extra) = (Vec::new(), Vec::new(), Vec::new());
-    let mut embeddings: BTreeMap<u32, Vec<(u32, Embedding)>> = BTreeMap::new();
+    let mut embeddings = Vec::new();
     for known in truth.frames.iter().step_by(STEP) {
         let frame = frames.draw(known.index);
         let found = detect_at_640(&engine, &frame).await;
@@ -95,7 +72,7 @@ async fn default_pack_matches_ground_truth_of_standard_film() {
                     ious.push(iou);
                     if face.visible > 0.99 {
                         let embedding = embedding(&engine, &frame, nearest).await;
-                        embeddings.entry(face.person).or_default().push((known.index, embedding));
+                        embeddings.push((face.person, (face.person, known.index), embedding));
                     }
                 }
                 _ => missed.push((known.index, *face)),
@@ -116,22 +93,11 @@ async fn default_pack_matches_ground_truth_of_standard_film() {
 
 /// Checks that faces of one person match, that others do not, and that the two people who look
 /// alike are in between.
-fn similarities(engine: &Engine, embeddings: &BTreeMap<u32, Vec<(u32, Embedding)>>) {
-    let (mut same, mut different) = (Vec::new(), Vec::new());
-    for (person, of_person) in embeddings {
-        for (other, of_other) in embeddings.range(person..) {
-            for (at, one) in of_person {
-                for (other_at, another) in of_other {
-                    let pair = (one.similarity(another).unwrap(), (*person, *at), (*other, *other_at));
-                    if person == other { same.push(pair) } else { different.push(pair) }
-                }
-            }
-        }
-    }
-    same.sort_by(|a, b| a.0.total_cmp(&b.0));
-    different.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let (alike, different): (Vec<_>, Vec<_>) =
-        different.into_iter().partition(|pair| pair.2.0 == alike(pair.1.0));
+fn similarities(engine: &Engine, embeddings: &[(u32, (u32, u32), Embedding)]) {
+    let (same, different) = pairs(embeddings);
+    let (alike, different): (Vec<_>, Vec<_>) = different
+        .into_iter()
+        .partition(|(_, (one, _), (other, _))| one.max(other) == &alike(*one.min(other)));
     println!("same: {:?}\nalike: {:?}\ndifferent: {:?}", &same[..3], &alike[..3], &different[..3]);
     let embedder = engine.embedder();
     let (threshold, certain) = (embedder.match_threshold, embedder.match_threshold + embedder.cluster_margin);

@@ -1,12 +1,10 @@
 //! Tests on the real engine that the fixture models behave as their documentation says. The tests
 //! of other crates rely on these models. The score of the fixture quality model can be computed by
 //! hand.
-use inference::{
-    Config, Engine, GpuBackend, Manifest, ModelFile, Operation, Priority, ResolvedPack, StandIn, StartError,
-};
-use std::path::Path;
+use crate::common::*;
+use inference::{Config, Engine, GpuBackend, ModelFile, Operation, Priority, StandIn, StartError};
 use std::sync::Arc;
-use testing::{draw_face, fixture_pack, fixture_quality, fixture_score};
+use testing::{draw_face, fixture_score};
 use vision::Frame;
 
 fn frame(width: u32, height: u32, faces: &[(u32, u32, u32)]) -> Arc<Frame> {
@@ -21,14 +19,7 @@ fn frame(width: u32, height: u32, faces: &[(u32, u32, u32)]) -> Arc<Frame> {
 
 #[testing::test]
 async fn fixture_models_detect_and_distinguish_drawn_faces() {
-    let folder = std::env::temp_dir().join(format!("facecrawl-fixture-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let fixture = fixture_pack(&folder);
-    let manifest = Manifest::parse(&fixture.manifest()).unwrap();
-    let pack = ResolvedPack::verify(manifest.pack("fixture").unwrap(), &fixture.directory).unwrap();
-    let engine = Engine::start(&crate::common::config(), &pack).unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
-
+    let engine = fixture_engine();
     let image = frame(640, 480, &[(3, 2, 7), (12, 9, 7), (8, 4, 8)]);
     let faces = engine.detect(image.clone(), 0.6, Priority::Interactive).await.unwrap().output;
     let mut corners: Vec<_> = faces.iter().map(|f| (f.bbox.x.round(), f.bbox.y.round())).collect();
@@ -38,30 +29,13 @@ async fn fixture_models_detect_and_distinguish_drawn_faces() {
     for face in &faces {
         assert!((face.bbox.width - 64.0).abs() < 0.01 && (face.bbox.height - 64.0).abs() < 0.01);
         assert!((face.det_score - testing::fixture_models::SCORE).abs() < 1e-4);
-        let chip = vision::norm_crop(&image, &face.landmarks, 112).unwrap();
-        let embedding = engine.embed(Arc::new(chip), Priority::Interactive).await.unwrap().output;
-        embeddings.push((face.bbox.x.round() == 240.0, embedding));
+        let is_other = face.bbox.x.round() == 240.0;
+        embeddings.push((is_other, face.bbox.x, embedding(&engine, &image, face).await));
     }
-    for (i, (other, a)) in embeddings.iter().enumerate() {
-        for (second_other, b) in &embeddings[..i] {
-            let similarity = a.similarity(b).unwrap();
-            if other == second_other {
-                assert!(similarity > 0.99, "the same identity: {similarity}");
-            } else {
-                assert!(similarity < 0.5, "two identities: {similarity}");
-            }
-        }
-    }
+    let (same, different) = pairs(&embeddings);
+    assert!(same.len() == 1 && same[0].0 > 0.99, "the same identity: {same:?}");
+    assert!(different.len() == 2 && different[0].0 < 0.5, "two identities: {different:?}");
     assert!(engine.detect(frame(320, 96, &[]), 0.6, Priority::Background).await.unwrap().output.is_empty());
-}
-
-/// Writes the fixture pack to `folder`. `change` may add a quality model from the fixture's.
-fn pack(folder: &Path, change: impl FnOnce(ModelFile) -> Option<ModelFile>) -> ResolvedPack {
-    let fixture = fixture_pack(folder);
-    let manifest = Manifest::parse(&fixture.manifest()).unwrap();
-    let mut pack = manifest.pack("fixture").unwrap().clone();
-    pack.files.extend(change(fixture_quality(folder)));
-    ResolvedPack::verify(&pack, folder).unwrap()
 }
 
 /// Colours of uniform chips, so that the means of their channels are known.
@@ -80,7 +54,7 @@ async fn follows_its_rule(engine: &Engine) {
 #[testing::test]
 async fn quality_score_is_model_output_for_normalised_chip() {
     let folder = tempfile::tempdir().unwrap();
-    let engine = Engine::start(&crate::common::config(), &pack(folder.path(), Some)).unwrap();
+    let engine = Engine::start(&config(), &fixture_pack(folder.path(), Some)).unwrap();
     assert_eq!(engine.scorer().unwrap().name, "fixture_quality");
     follows_its_rule(&engine).await;
     let report = engine.report();
@@ -102,9 +76,9 @@ async fn quality_model_runs_in_batches_on_device() {
         gpu_operations: vec![Operation::QualityChecks],
         backend: GpuBackend::Cuda,
         stand_in: StandIn::Cpu,
-        ..crate::common::config()
+        ..config()
     };
-    let engine = Engine::start(&config, &pack(folder.path(), Some)).unwrap();
+    let engine = Engine::start(&config, &fixture_pack(folder.path(), Some)).unwrap();
     follows_its_rule(&engine).await;
     let checks = &engine.operations()[4];
     assert_eq!((checks.operation, &checks.reason), ("quality_checks", &None), "{checks:?}");
@@ -113,7 +87,7 @@ async fn quality_model_runs_in_batches_on_device() {
 #[testing::test]
 async fn missing_quality_model_gives_no_score() {
     let folder = tempfile::tempdir().unwrap();
-    let engine = Engine::start(&crate::common::config(), &pack(folder.path(), |_| None)).unwrap();
+    let engine = Engine::start(&config(), &fixture_pack(folder.path(), |_| None)).unwrap();
     assert!(engine.scorer().is_none());
     let chip = Arc::new(Frame::filled(112, 112, [0; 3]));
     let error = engine.score(chip, Priority::Interactive).await.unwrap_err().to_string();
@@ -125,10 +99,10 @@ fn rejects_wrong_quality_model_at_start() {
     let folder = tempfile::tempdir().unwrap();
     // The fixture's detector has other sides and twelve outputs.
     let wrong = |file: ModelFile| {
-        let detector = fixture_pack(folder.path()).detector;
+        let detector = testing::fixture_pack(folder.path()).detector;
         Some(ModelFile { file: detector.file, sha256: detector.sha256, bytes: None, ..file })
     };
-    match Engine::start(&crate::common::config(), &pack(folder.path(), wrong)).unwrap_err() {
+    match Engine::start(&config(), &fixture_pack(folder.path(), wrong)).unwrap_err() {
         StartError::Model { model, reason } => {
             assert_eq!(model, "fixture_detector.onnx");
             assert!(reason.contains("one score is expected"), "{reason}");

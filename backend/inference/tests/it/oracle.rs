@@ -2,13 +2,11 @@
 //! OpenCV, which runs the same two files.
 use crate::common::*;
 use inference::backend::{OnnxModel, Placement};
-use inference::batcher::{Batcher, Device, Limits};
 use inference::models::EmbedderModel;
 use inference::runtime::Runtime;
 use inference::{Config, CpuBackend, Embedding, Engine, ModelKind, Priority};
 use serde_json::Value;
 use std::sync::Arc;
-use std::time::Duration;
 use vision::{Detection, Frame, Letterbox};
 
 fn oracle_faces(image: &Value, detector: &str) -> Vec<Detection> {
@@ -184,10 +182,7 @@ async fn batched_embeddings_equal_single_runs() {
         let session = OnnxModel::load(&runtime, &bytes, &Placement::CPU).unwrap();
         assert_eq!(session.input()[0], None);
         let model = EmbedderModel::new(&file, session.input(), session.outputs()).unwrap();
-        let device = Device { primary: Box::new(session), fallback: None };
-        let max_delay = Duration::from_secs(3600);
-        let limits = Limits { queue_capacity: 64, max_batch, max_delay, prefetch: max_batch > 1 };
-        Batcher::start(model, vec![device], limits).unwrap()
+        batcher(model, session, max_batch)
     };
     let (alone, together) = (start(1), start(8));
     let chips: Vec<_> = chips.into_iter().map(|(_, chip, _)| chip).take(16).collect();
@@ -210,8 +205,7 @@ async fn largest_face(engine: &Engine, name: &str) -> Embedding {
     let area = |f: &Detection| f.bbox.width * f.bbox.height;
     let face =
         faces.iter().max_by(|a, b| area(a).total_cmp(&area(b))).unwrap_or_else(|| panic!("{name}: no face"));
-    let chip = vision::norm_crop(&frame, &face.landmarks, 112).unwrap();
-    engine.embed(Arc::new(chip), Priority::Interactive).await.unwrap().output
+    embedding(engine, &frame, face).await
 }
 
 #[testing::needs(shared)]
@@ -240,15 +234,8 @@ async fn pairs_of_one_person_are_more_similar_than_others() {
                 faces.push((person, *name, largest_face(&engine, name).await));
             }
         }
-        let (mut same, mut different) = (Vec::new(), Vec::new());
-        for (i, (person, name, embedding)) in faces.iter().enumerate() {
-            for (other_person, other, second) in &faces[..i] {
-                let pair = (embedding.similarity(second).unwrap(), *name, *other);
-                if person == other_person { same.push(pair) } else { different.push(pair) }
-            }
-        }
-        let lowest = same.iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
-        let highest = different.iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+        let (same, different) = pairs(&faces);
+        let (lowest, highest) = (&same[0], &different[0]);
         println!("{pack}: lowest same {lowest:?}, highest different {highest:?}");
         assert!(lowest.0 > highest.0, "{pack}: {lowest:?} {highest:?}");
         let threshold = engine.embedder().match_threshold;
@@ -316,9 +303,8 @@ async fn default_embedder_matches_opencv_on_every_face() {
         for (name, image) in oracle.as_object().unwrap() {
             let frame = photograph(name);
             for face in faces(image).iter().filter(|face| face.get("feature").is_some()) {
-                let chip = vision::norm_crop(&frame, &oracle_face(face).landmarks, 112).unwrap();
                 let wanted = Embedding::from_raw(numbers(&face["feature"])).unwrap();
-                let found = engine.embed(Arc::new(chip), Priority::Background).await.unwrap().output;
+                let found = embedding(&engine, &frame, &oracle_face(face)).await;
                 let cosine = found.similarity(&wanted).unwrap();
                 compared += 1;
                 if cosine < lowest.0 {

@@ -111,10 +111,7 @@ pub(super) async fn run(
         }
         measured.push(Measured { model: model.name, probes: references.len(), exact_probes, results });
     }
-    match json {
-        true => output::json(&measured)?,
-        false => print(settings, &measured, args.limit)?,
-    }
+    output::json_or(json, &measured, || print(settings, &measured, args.limit))?;
     Ok(Exit::Success)
 }
 

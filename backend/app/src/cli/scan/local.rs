@@ -9,7 +9,7 @@ use crate::output;
 use crate::service::Foundation;
 use anyhow::Context;
 use bytes::Bytes;
-use domain::{Reason, Unprocessed};
+use domain::{ImageState, Reason, Unprocessed};
 use futures::{StreamExt, TryStreamExt, stream};
 use pipeline::scan::{Scan, ScannedVideo};
 use pipeline::videos::store::VideoFile;
@@ -47,7 +47,8 @@ pub(super) async fn run(
     let seeds: Vec<String> = found.inputs.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     let options = AnalyzeOptions { rotate: args.rotate(), ..settings.pipeline().storing_options() };
     let scan =
-        Scan::begin(foundation.face_store.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
+        Scan::begin(foundation.services.face_store.clone(), &args.collection, &seeds, args.dedupe(), options)
+            .await?;
     let mut video_time = Duration::ZERO;
     let result = async {
         let files = feed(settings, &scan, &found, signal).await?;
@@ -160,7 +161,7 @@ impl<'a> Tally<'a> {
 
     fn count(&mut self, outcome: FileScan) {
         self.faces += outcome.faces;
-        self.failed += usize::from(outcome.is_failure());
+        self.failed += usize::from(outcome.outcome == ImageState::Failed);
         self.files.push(outcome);
         self.bar.inc(1);
         let rate = self.files.len() as f64 / self.started.elapsed().as_secs_f64().max(1e-3);

@@ -168,7 +168,7 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
         () = signal.cancelled() => return Ok(Exit::Failure),
     };
     if let Some(tools) = video_tools {
-        foundation.video_tools = Ok(tools);
+        foundation.services.video_tools = Ok(tools);
     }
     let result = tokio::select! {
         result = scan(settings, &foundation, &args, found, urls, &signal) => result,
@@ -223,7 +223,7 @@ async fn crawl_urls(
     urls: &[String],
     signal: &CancellationToken,
 ) -> anyhow::Result<Crawl> {
-    let crawl = match foundation.crawls.create(&args.collection, urls, args.crawl_options()).await {
+    let crawl = match foundation.services.crawls.create(&args.collection, urls, args.crawl_options()).await {
         Ok(crawl) => crawl,
         Err(error @ CrawlError::Invalid { .. }) => return Err(UsageError(error.to_string()).into()),
         Err(error) => return Err(error.into()),
@@ -248,7 +248,7 @@ async fn follow(
         tokio::select! {
             () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = signal.cancelled() => {
-                crawl = match foundation.crawls.cancel(crawl.id).await {
+                crawl = match foundation.services.crawls.cancel(crawl.id).await {
                     // The crawl ended at the same time.
                     Err(CrawlError::Store(store::StoreError::Conflict(_))) => foundation.store().crawls().get(crawl.id).await?,
                     cancelled => cancelled?,

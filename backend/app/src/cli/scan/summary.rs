@@ -19,7 +19,7 @@ const VIDEOS: i64 = 100;
 #[derive(Debug, Serialize)]
 pub(super) struct FileScan {
     path: PathBuf,
-    outcome: ImageState,
+    pub(super) outcome: ImageState,
     /// Why the file was not processed.
     reason: Option<Reason>,
     detail: Option<String>,
@@ -46,10 +46,6 @@ impl FileScan {
 
     pub(super) fn unprocessed(path: PathBuf, state: Unprocessed, reason: Reason, detail: String) -> Self {
         Self { detail: Some(detail), ..Self::new(path, state.into(), Some(reason)) }
-    }
-
-    pub(super) fn is_failure(&self) -> bool {
-        self.outcome == ImageState::Failed
     }
 }
 
@@ -89,7 +85,7 @@ fn add<K: Ord>(into: &mut BTreeMap<K, i64>, from: BTreeMap<K, i64>) {
 }
 
 /// The counts are read from the ledgers, so they are complete even after errors.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Summary {
     collection: String,
     crawls: Vec<CrawlLine>,
@@ -114,22 +110,7 @@ pub(super) struct Summary {
 
 impl Summary {
     pub(super) fn new(collection: &str, ignored_files: usize) -> Self {
-        Self {
-            collection: collection.into(),
-            crawls: Vec::new(),
-            images: StateCounts::default(),
-            videos: VideoSums::default(),
-            pages: BTreeMap::new(),
-            faces: 0,
-            over_limit: OverLimit::default(),
-            reasons: BTreeMap::new(),
-            ignored_files,
-            seconds: 0.0,
-            images_per_second: 0.0,
-            interrupted: false,
-            files: Vec::new(),
-            video_files: Vec::new(),
-        }
+        Self { collection: collection.into(), ignored_files, ..Self::default() }
     }
 
     /// Adds the counts of a crawl's ledgers.
@@ -323,7 +304,6 @@ impl VideoScan {
         Self::new(path, state.into(), Some(reason), Some(detail))
     }
 
-    /// Adds the stored video.
     pub(super) fn of(self, video: Uuid) -> Self {
         Self { video_id: Some(video), ..self }
     }

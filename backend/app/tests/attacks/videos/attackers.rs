@@ -38,7 +38,6 @@ const UPLOADED: &[u16] = &[200, 202, 429, 507];
 const REFUSED: &[u16] = &[413, 429, 507];
 const READ: &[u16] = &[200, 429];
 
-/// The hostile tenant.
 #[derive(Clone)]
 pub(crate) struct Hostile {
     pub(crate) tenant: Tenant,
@@ -73,7 +72,6 @@ impl Progress {
         self.addresses.load(Ordering::SeqCst)
     }
 
-    /// Returns the ids of the accepted videos.
     pub(crate) fn accepted(&self) -> Vec<String> {
         self.accepted.lock().unwrap().clone()
     }
@@ -170,7 +168,6 @@ impl Attacker {
         tokio::time::sleep(PAUSE_OF_UPLOADS).await;
     }
 
-    /// Crawls a page that links to playlists.
     async fn page_of_playlists(self) {
         let seeds = [self.hostile.site.page(self.number() as usize)];
         let crawl = json!({"seeds": seeds, "videos": true, "max_videos": ON_THE_PAGE});
@@ -270,7 +267,6 @@ const FILES: usize = 20_000;
 const LONG: usize = 380;
 /// Length of the path of a playlist with 160 MB of absolute addresses.
 const TOO_LONG: usize = 8_000;
-/// Number of playlists on the page.
 const ON_THE_PAGE: usize = 40;
 
 #[derive(Clone)]
@@ -300,7 +296,6 @@ impl Site {
         &self.hosts[number % self.hosts.len()]
     }
 
-    /// Returns the address of a page with playlists.
     pub(crate) fn page(&self, number: usize) -> String {
         format!("{}/page", self.host(number))
     }

@@ -1,6 +1,8 @@
 //! Starts the attacked service with its tenants, kills it and starts it again. Samples the memory
 //! and the disk space that the service and its decoders use.
-use crate::common::service::{Caller, Service, TestFolder, client, expire_leases};
+use crate::common::service::{
+    Caller, Service, TestFolder, client, descendants, expire_leases, peak_memory, process_field,
+};
 use crate::world::key;
 use app::config::{Sources, cores, load};
 use reqwest::{Client, Method, RequestBuilder};
@@ -55,7 +57,6 @@ pub(crate) struct Tenant {
     client: Client,
 }
 
-/// A video that was accepted.
 pub(crate) struct Accepted {
     pub(crate) id: String,
     /// Number of requests that were sent for it.
@@ -109,7 +110,6 @@ impl Tenant {
         self.caller().until(&format!("/videos/{id}"), right).await
     }
 
-    /// Waits until a video was read, and returns it.
     pub(crate) async fn until_read(&self, id: &str) -> Value {
         let video = self.until(id, |video| video["finished_at"].is_string()).await;
         assert_eq!((&video["state"], &video["reason"]), (&json!("completed"), &Value::Null), "{video:#}");
@@ -130,8 +130,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn start() -> Self {
         let database = TestDatabase::create().await;
-        let place = TestFolder::new();
-        place.run(&["models", "fetch"]).expect(0);
+        let place = TestFolder::with_models();
         let service = Service::start(&mut command(&place, &database));
         let base = Arc::new(Mutex::new(service.base.clone()));
         let tenant = |key| Tenant { base: base.clone(), key, client: client() };
@@ -178,7 +177,6 @@ impl World {
         files.iter().filter(|file| !used.iter().any(|key| file.ends_with(key))).count() as u64
     }
 
-    /// Returns what waits in a collection.
     pub(crate) async fn waiting(&self, collection: &str) -> WaitingVideos {
         let store = self.database.store();
         let collection = store.collections().get(collection).await.unwrap().id;
@@ -286,7 +284,6 @@ impl Usage {
         self.shared.peaks.lock().unwrap().clone()
     }
 
-    /// Returns the decoders that still run.
     pub(crate) fn running_decoders(&self) -> Vec<u32> {
         let seen = self.peaks().seen;
         let runs = |(process, started): &(u32, String)| {
@@ -313,8 +310,8 @@ impl Shared {
             .into_iter()
             .filter(|process| name(*process).as_ref() == Some(&self.decoder))
             .collect();
-        let of_service = peak_memory(service);
-        let memory = of_service + decoders.iter().map(|process| peak_memory(*process)).sum::<u64>();
+        let of_service = peak_memory(service).unwrap_or(0);
+        let memory = of_service + decoders.iter().filter_map(|process| peak_memory(*process)).sum::<u64>();
         let unnamed = unnamed_files(service, &self.data);
         let files = testing::files_below(&self.data);
         let named: u64 =
@@ -329,19 +326,8 @@ impl Shared {
     }
 }
 
-/// Returns the peak of a process's resident memory in bytes; 0 if the process has ended.
-fn peak_memory(process: u32) -> u64 {
-    let peak = field(process, "VmHWM:").and_then(|peak| peak.trim_end_matches(" kB").parse::<u64>().ok());
-    peak.unwrap_or(0) * 1024
-}
-
 fn name(process: u32) -> Option<String> {
-    field(process, "Name:")
-}
-
-fn field(process: u32, name: &str) -> Option<String> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    Some(status.lines().find_map(|line| line.strip_prefix(name))?.trim().to_owned())
+    process_field(process, "Name:")
 }
 
 /// Returns the time at which a process started, in ticks since the start of the machine.
@@ -349,22 +335,6 @@ fn start_time(process: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name of the program is in parentheses and may contain spaces.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19).map(str::to_owned)
-}
-
-/// Returns the children of a process, and their children.
-fn descendants(process: u32) -> Vec<u32> {
-    let mut all = Vec::new();
-    let mut parents = vec![process];
-    while let Some(parent) = parents.pop() {
-        let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
-        let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-        let children: Vec<u32> = lists
-            .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
-            .collect();
-        parents.extend(&children);
-        all.extend(children);
-    }
-    all
 }
 
 /// Returns the size of the files without a name that a process has open below a folder.

@@ -5,11 +5,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::Command;
 use store::faces::NewFace;
-use store::images::NewImage;
 use store::index::EmbeddingModel;
 use store::{Store, StoreError};
-use testing::TestDatabase;
 use testing::embeddings::{DIMENSIONS, Random};
+use testing::{TestDatabase, rows};
 use uuid::Uuid;
 
 pub(crate) const FACES_PER_IMAGE: usize = 10;
@@ -79,39 +78,11 @@ impl Writer {
     }
 
     fn face(&mut self) -> NewFace {
-        NewFace {
-            id: Uuid::now_v7(),
-            bbox: [0.0, 0.0, 9.0, 9.0],
-            det_score: 0.9,
-            landmarks: [0.0; 10],
-            quality: None,
-            quality_overall: Some(0.5),
-            quality_passed: Some(true),
-            embedding: self.random.direction(DIMENSIONS),
-            model_id: self.model.id,
-            chip_key: None,
-            crop_key: None,
-        }
+        rows::face(self.random.direction(DIMENSIONS), self.model.id, 0.5)
     }
 
-    /// Stores an image with its faces.
     pub(crate) async fn add(&mut self) -> Result<(), StoreError> {
-        let mut sha256 = [0; 32];
-        sha256[..8].copy_from_slice(&self.random.bits().to_be_bytes());
-        let hash = self.random.bits() as i64;
-        let image = NewImage {
-            id: Uuid::now_v7(),
-            sha256,
-            phash: hash,
-            dhash: hash,
-            ahash: hash,
-            width: 9,
-            height: 9,
-            format: "png".into(),
-            bytes: 1,
-            rotation: 0,
-            thumbnail_key: None,
-        };
+        let image = rows::image(&mut self.random);
         let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.face()).collect();
         let mut tx = self.store.begin().await?;
         self.store.images().insert(tx.conn(), self.collection, &image).await?.unwrap();

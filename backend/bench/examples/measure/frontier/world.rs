@@ -5,7 +5,7 @@ use bench::Tail;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Sizes {
     pub(crate) hosts: usize,
     /// Number of crawling processes. Each has its own queue handle.
@@ -168,6 +168,7 @@ struct SiteTimes {
     first: Option<Duration>,
 }
 
+#[derive(Default)]
 pub(crate) struct Ledger {
     sites: Vec<Site>,
     sizes: Sizes,
@@ -196,16 +197,7 @@ impl Ledger {
             hosts: vec![Host::default(); sizes.hosts],
             sites: sites.to_vec(),
             sizes: sizes.clone(),
-            waiting: 0,
-            fetched: 0,
-            given_up: 0,
-            requests: 0,
-            waits: 0,
-            too_soon: 0,
-            two_at_once: 0,
-            idle: Vec::new(),
-            pages: 0,
-            most_ahead: 0,
+            ..Self::default()
         }
     }
 

@@ -1,7 +1,7 @@
 //! Draws the faces of a gallery and stores them. Measures an index with them: recall, latency, and
 //! storing.
 use super::{Arguments, LEAST_QUALITY};
-use crate::common::{self, busy_seconds, per_second, rounded};
+use crate::common::{busy_seconds, per_second, rounded};
 use anyhow::{Result, anyhow, ensure};
 use bench::Tail;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -17,6 +17,7 @@ use store::erasures::Target;
 use store::faces::search::SearchQuery;
 use store::index::scope::FaceFilter;
 use testing::embeddings::{Random, displaced, unit};
+use testing::rows;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 use uuid::Uuid;
@@ -272,9 +273,9 @@ impl People {
 
     async fn store_image(&self, store: &Store, number: usize, faces: usize) -> Result<()> {
         let mut random = Random(number as u64);
-        let (collection, image) = (self.collection(&mut random), common::image(&mut random));
+        let (collection, image) = (self.collection(&mut random), rows::image(&mut random));
         let faces: Vec<_> = (0..faces)
-            .map(|_| common::face(self.someone(&mut random), self.model, random.uniform() as f32))
+            .map(|_| rows::face(self.someone(&mut random), self.model, random.uniform() as f32))
             .collect();
         let mut tx = store.begin().await?;
         let inserted = store.images().insert(tx.conn(), collection, &image).await?;

@@ -12,6 +12,14 @@ fn before(deadline: Option<Instant>) -> Terms {
     Terms { deadline, ..Priority::Interactive.into() }
 }
 
+/// Starts a batcher whose only device is occupied with request 0.
+async fn occupied(limits: Limits) -> (Batcher<Numbers>, Controls, Pending) {
+    let (gate, controls) = gate();
+    let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], limits);
+    let first = occupy(&batcher, &controls).await;
+    (batcher, controls, first)
+}
+
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
 async fn results_are_neither_lost_nor_swapped() {
     for (max_batch, prefetch) in [(1, false), (32, false), (1, true), (32, true)] {
@@ -37,23 +45,28 @@ async fn results_are_neither_lost_nor_swapped() {
     }
 }
 
+/// Lets the device run, and returns the numbers of the next `runs` runs.
+fn order(controls: &Controls, runs: usize) -> Vec<f32> {
+    let mut order = Vec::new();
+    for _ in 0..runs {
+        controls.release();
+        order.extend(controls.next());
+    }
+    controls.release();
+    order
+}
+
 #[testing::test(flavor = "multi_thread")]
 async fn interactive_requests_go_first_without_starving_background() {
-    let (gate, controls) = gate();
-    let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
-    let mut tasks = vec![occupy(&batcher, &controls).await];
+    let (batcher, controls, first) = occupied(ONE_BY_ONE).await;
+    let mut tasks = vec![first];
     for i in 1..=3_u8 {
         tasks.push(ask(&batcher, 100.0 + f32::from(i), Priority::Background).await);
     }
     for i in 1..=12_u8 {
         tasks.push(ask(&batcher, f32::from(i), Priority::Interactive).await);
     }
-    let mut order = Vec::new();
-    for _ in 0..15 {
-        controls.release();
-        order.extend(controls.next());
-    }
-    controls.release();
+    let order = order(&controls, 15);
     check_answered(tasks).await;
     let expected: Vec<f32> = [1, 2, 3, 4, 5, 6, 7, 8, 101, 9, 10, 11, 12, 102, 103]
         .into_iter()
@@ -64,9 +77,8 @@ async fn interactive_requests_go_first_without_starving_background() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn requesters_of_same_priority_alternate() {
-    let (gate, controls) = gate();
-    let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
-    let mut tasks = vec![occupy(&batcher, &controls).await];
+    let (batcher, controls, first) = occupied(ONE_BY_ONE).await;
+    let mut tasks = vec![first];
     let of = |requester| Terms { requester: Requester(requester), ..Priority::Interactive.into() };
     for number in [10.0, 11.0, 12.0] {
         tasks.push(ask(&batcher, number, of(1)).await);
@@ -74,21 +86,14 @@ async fn requesters_of_same_priority_alternate() {
     for number in [20.0, 21.0] {
         tasks.push(ask(&batcher, number, of(2)).await);
     }
-    let mut order = Vec::new();
-    for _ in 0..5 {
-        controls.release();
-        order.extend(controls.next());
-    }
-    controls.release();
+    let order = order(&controls, 5);
     check_answered(tasks).await;
     assert_eq!(order, [10.0, 20.0, 11.0, 21.0, 12.0]);
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn skips_requests_of_aborted_callers() {
-    let (gate, controls) = gate();
-    let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
-    let first = occupy(&batcher, &controls).await;
+    let (batcher, controls, first) = occupied(ONE_BY_ONE).await;
     let leaving = ask(&batcher, 1.0, Priority::Interactive).await;
     let staying = ask(&batcher, 2.0, Priority::Interactive).await;
     leaving.abort();
@@ -102,10 +107,8 @@ async fn skips_requests_of_aborted_callers() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn full_queue_reports_retry_delay() {
-    let (gate, controls) = gate();
-    let limits = Limits { queue_capacity: 4, ..ONE_BY_ONE };
-    let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], limits);
-    let mut tasks = vec![occupy(&batcher, &controls).await];
+    let (batcher, controls, first) = occupied(Limits { queue_capacity: 4, ..ONE_BY_ONE }).await;
+    let mut tasks = vec![first];
     for i in 1..=3_u8 {
         tasks.push(ask(&batcher, f32::from(i), Priority::Background).await);
     }
@@ -245,9 +248,7 @@ async fn dropping_last_batcher_ends_its_threads() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn expired_request_fails_without_device_run() {
-    let (gate, controls) = gate();
-    let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
-    let first = occupy(&batcher, &controls).await;
+    let (batcher, controls, first) = occupied(ONE_BY_ONE).await;
     let ask = Ask { number: 5.0, width: 3 };
     let soon = Some(Instant::now() + Duration::from_millis(20));
     let late = batcher.run(ask, before(soon)).await.unwrap_err();

@@ -183,7 +183,11 @@ pub(crate) async fn sources_by_image(
     images.sort_unstable();
     images.dedup();
     let lists = state.services.store.images().source_lists(&images, None).await?;
-    Ok(lists.into_iter().map(|(image, list)| (image, list.into())).collect())
+    let sources = |list: SourceList| ImageSources {
+        list: list.sources.into_iter().map(Source::from).collect(),
+        total: list.total,
+    };
+    Ok(lists.into_iter().map(|(image, list)| (image, sources(list))).collect())
 }
 
 /// When a face was visible in a video.
