@@ -232,9 +232,8 @@ mod tests {
     use vision::Rect;
 
     fn box_lists(max_count: usize) -> impl Strategy<Value = Vec<TimedBox>> {
-        let fields =
-            (1..5_000_000i64, -2000.0..4000.0f32, -2000.0..4000.0f32, 0.01..900.0f32, 0.01..900.0f32);
-        (any::<i32>(), prop::collection::vec(fields, 0..max_count)).prop_map(|(start, rows)| {
+        let row = (1..5_000_000i64, -2000.0..4000.0f32, -2000.0..4000.0f32, 0.01..900.0f32, 0.01..900.0f32);
+        (any::<i32>(), prop::collection::vec(row, 0..max_count)).prop_map(|(start, rows)| {
             let mut at_us = i64::from(start) * 1000;
             rows.into_iter()
                 .map(|(step, x, y, width, height)| {

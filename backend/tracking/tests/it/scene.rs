@@ -81,9 +81,7 @@ pub(crate) fn draw(people: &[Person], fps: f64, seconds: f64, faults: Faults, se
     while t < seconds {
         let at_us = (t * 1e6) as i64;
         let mut observations: Vec<Observation<u64>> = Vec::new();
-        for person in
-            people.iter().filter(|person| is_within(&[person.visible], t) && !is_within(&person.hidden, t))
-        {
+        for person in people.iter().filter(|p| within(&[p.visible], t) && !within(&p.hidden, t)) {
             let bbox = rect((person.path)(t));
             // A detector reports one of two faces that cover each other.
             if observations.iter().any(|earlier| earlier.bbox.iou(&bbox) > 0.4) {
@@ -93,7 +91,7 @@ pub(crate) fn draw(people: &[Person], fps: f64, seconds: f64, faults: Faults, se
             if random.uniform() < faults.missed {
                 continue;
             }
-            let is_low = is_within(&person.low_score, t);
+            let is_low = within(&person.low_score, t);
             let score = if is_low { 0.35 + 0.2 * random.uniform() } else { 0.7 + 0.3 * random.uniform() };
             observations.push(Observation {
                 bbox: with_jitter(bbox, faults.jitter, &mut random),
@@ -125,7 +123,7 @@ fn false_face(faults: Faults, random: &mut Random) -> Observation<u64> {
     }
 }
 
-fn is_within(times: &[(f64, f64)], t: f64) -> bool {
+fn within(times: &[(f64, f64)], t: f64) -> bool {
     times.iter().any(|(from, to)| t >= *from && t < *to)
 }
 
