@@ -29,8 +29,8 @@ pub struct EngineOptions {
     pub workspace: usize,
     /// The shapes that the engine accepts.
     pub profile: Profile,
-    /// Whether an engine existed in the folder before.
-    pub found: bool,
+    /// Whether the folder already contained an engine.
+    pub is_cached: bool,
 }
 
 /// The inputs of an engine's build.
@@ -96,9 +96,9 @@ impl EngineOptions {
             workspace: (workspace_gb * f64::from(1 << 30)) as usize,
             profile: source.profile,
             folder,
-            found: false,
+            is_cached: false,
         };
-        Ok(Self { found: !options.engines().is_empty(), ..options })
+        Ok(Self { is_cached: !options.engines().is_empty(), ..options })
     }
 
     /// Returns the engine files in the folder, with their sizes in bytes.
@@ -354,9 +354,9 @@ mod tests {
         for part in ["1.31.1", "10.9.0", "NVIDIA A10", "8.6", "fp16", "input:32x3x112x112"] {
             assert!(key_text.contains(part), "{key_text} lacks {part}");
         }
-        assert!(!plain.found);
+        assert!(!plain.is_cached);
         std::fs::write(plain.folder.join("x_sm86.engine"), [0; 7]).unwrap();
-        assert!(EngineOptions::prepare(&config, source(file, &gpu())).unwrap().found);
+        assert!(EngineOptions::prepare(&config, source(file, &gpu())).unwrap().is_cached);
         assert_eq!(plain.engines(), [(plain.folder.join("x_sm86.engine"), 7)]);
 
         config.tensorrt.calibration = Some(table.clone());

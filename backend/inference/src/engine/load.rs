@@ -466,7 +466,7 @@ fn build<M: Model>(
             operation: trial.load.operation,
             file: file.clone(),
             device: trial.load.device,
-            reused: engine.found,
+            reused: engine.is_cached,
             seconds: trial.load.seconds,
             folder: engine.folder,
             files,

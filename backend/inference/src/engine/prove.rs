@@ -292,7 +292,7 @@ impl<M: Model> CandidateModel<'_, M> {
             gpu: loading.before.as_ref(),
         };
         let engine = EngineOptions::prepare(self.config, source)?;
-        if !engine.found {
+        if !engine.is_cached {
             tracing::warn!(
                 file = self.file.file,
                 folder = %engine.folder.display(),

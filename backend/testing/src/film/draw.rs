@@ -250,8 +250,8 @@ fn half_size(sprite: &Sprite) -> Sprite {
     for y in 0..height {
         for x in 0..width {
             let at = 2 * y * sprite.width + 2 * x;
-            let pixels = [at, at + 1, at + sprite.width, at + sprite.width + 1].map(|at| sprite.pixels[at]);
-            let mean = |c: usize| (pixels.iter().map(|pixel| u32::from(pixel[c])).sum::<u32>() + 2) / 4;
+            let block = [at, at + 1, at + sprite.width, at + sprite.width + 1].map(|at| sprite.pixels[at]);
+            let mean = |c: usize| (block.iter().map(|pixel| u32::from(pixel[c])).sum::<u32>() + 2) / 4;
             pixels.push([mean(0) as u8, mean(1) as u8, mean(2) as u8, mean(3) as u8]);
         }
     }
