@@ -297,7 +297,7 @@ fn key(host: usize) -> String {
     format!("host-{host}.test")
 }
 
-fn end(host: usize, nth: usize) -> pace::RequestEnd {
+fn request_end(host: usize, nth: usize) -> pace::RequestEnd {
     let took = world::latency(host, nth);
     match world::behaviour(host) {
         Behaviour::Dead => pace::RequestEnd::Failed,
