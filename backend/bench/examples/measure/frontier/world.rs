@@ -181,7 +181,7 @@ pub(crate) struct Ledger {
     waits: usize,
     too_soon: usize,
     simultaneous: usize,
-    /// For hosts of [`Manner::Quick`], the seconds from the moment when a request was allowed to
+    /// For hosts of [`Behaviour::Quick`], the seconds from the moment when a request was allowed to
     /// the start of the next request.
     idle: Vec<f64>,
     pages: usize,
