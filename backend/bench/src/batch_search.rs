@@ -32,11 +32,11 @@ pub struct AutoBatch {
     pub why: String,
 }
 
-/// Returns 1, 2, 4, … and `most`.
-fn sizes(most: usize) -> Vec<usize> {
-    let doubling = std::iter::successors(Some(1_usize), |size| size.checked_mul(2));
-    let mut sizes: Vec<usize> = doubling.take_while(|size| *size < most).collect();
-    sizes.push(most.max(1));
+/// Returns 1, 2, 4, … and `limit`.
+fn sizes(limit: usize) -> Vec<usize> {
+    let powers = std::iter::successors(Some(1_usize), |size| size.checked_mul(2));
+    let mut sizes: Vec<usize> = powers.take_while(|size| *size < limit).collect();
+    sizes.push(limit.max(1));
     sizes
 }
 
@@ -59,8 +59,8 @@ fn recommend(mut steps: Vec<Step>, gpu: bool, memory_limit: f64) -> AutoBatch {
             .filter_map(|s| Some((s.batch, s.images_per_second?)))
     };
     let best = usable().map(|(_, speed)| speed).fold(0.0, f64::max);
-    let chosen = usable().find(|(_, speed)| *speed > 0.0 && *speed >= best * GOOD_ENOUGH);
-    let why = match chosen {
+    let choice = usable().find(|(_, speed)| *speed > 0.0 && *speed >= best * GOOD_ENOUGH);
+    let why = match choice {
         None => "no step could be measured".to_owned(),
         Some((batch, speed)) if gpu => {
             format!("a batch of {batch} reaches {speed:.1} images/s; the best of all steps is {best:.1}")
@@ -70,7 +70,7 @@ fn recommend(mut steps: Vec<Step>, gpu: bool, memory_limit: f64) -> AutoBatch {
              one image, so GPU_BATCH_SIZE has no effect there"
         ),
     };
-    let recommended_batch = chosen.map(|(batch, _)| batch);
+    let recommended_batch = choice.map(|(batch, _)| batch);
     AutoBatch { recommended_batch, recommended_gpu_batch_size: recommended_batch.filter(|_| gpu), steps, why }
 }
 
@@ -102,7 +102,7 @@ impl BatchSearch<'_> {
     /// has several subjects.
     pub fn target(&self) -> BenchTarget {
         match self.plan.targets.as_slice() {
-            [one] => *one,
+            [target] => *target,
             _ => BenchTarget::Pipeline,
         }
     }
@@ -158,8 +158,8 @@ impl BatchSearch<'_> {
         };
         let (sides, images) = (std::slice::from_ref(side), std::slice::from_ref(self.images));
         let results = measure(&plan, sides, images, self.process, |_| ()).await?;
-        let mut all = results.values().flat_map(|sizes| sizes.values()).flat_map(|sides| sides.values());
-        let result = all.next();
+        let mut reports = results.values().flat_map(|sizes| sizes.values()).flat_map(|sides| sides.values());
+        let result = reports.next();
         let devices = side.analyzer.engine().report().devices;
         let reason = result.filter(|result| result.runtime_fallbacks > 0).map(|result| {
             format!("runs on the device failed, and {} requests ran on the CPU", result.runtime_fallbacks)
@@ -213,7 +213,7 @@ mod tests {
         );
         let cpu = recommend(steps, false, 0.0);
         assert_eq!((cpu.recommended_batch, cpu.recommended_gpu_batch_size), (Some(8), None));
-        let nothing = recommend(vec![step(1, None, 0, Some("out of memory"))], true, 5.0);
-        assert_eq!(nothing.recommended_batch, None);
+        let empty = recommend(vec![step(1, None, 0, Some("out of memory"))], true, 5.0);
+        assert_eq!(empty.recommended_batch, None);
     }
 }

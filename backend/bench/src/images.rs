@@ -4,7 +4,7 @@ use std::sync::Arc;
 use vision::{Frame, Letterbox, Limits};
 
 /// Number of different drawn images per size. More would only take longer to draw.
-const DRAWN: u32 = 4;
+const COUNT: u32 = 4;
 /// JPEG quality of images that are encoded here.
 const QUALITY: u8 = 90;
 
@@ -55,7 +55,7 @@ impl BenchImages {
     /// Returns four drawn images with four people each, as JPEG.
     pub fn drawn(size: ImageSize) -> Self {
         let (width, height) = size.pixels();
-        let frames = (0..DRAWN).map(|number| Arc::new(inference::drawing::group(width, height, number)));
+        let frames = (0..COUNT).map(|number| Arc::new(inference::drawing::group(width, height, number)));
         let frames: Vec<Arc<Frame>> = frames.collect();
         Self {
             size: size.name().to_owned(),

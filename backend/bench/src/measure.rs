@@ -45,10 +45,10 @@ pub async fn measure(
             let Some(first) = sides.first() else { continue };
             let work = Work::prepare(*target, images, &first.analyzer).await?;
             let tallies = alternate(plan, sides, &work, process).await;
-            let of_size = results.entry(target.name().to_owned()).or_default();
-            let of_side = of_size.entry(images.size.clone()).or_default();
+            let sizes = results.entry(target.name().to_owned()).or_default();
+            let results_by_side = sizes.entry(images.size.clone()).or_default();
             for (side, tally) in sides.iter().zip(tallies) {
-                of_side.insert(
+                results_by_side.insert(
                     side.key().to_owned(),
                     tally.report(side, *target, plan.batch_size, process.cores),
                 );
@@ -62,8 +62,8 @@ pub async fn measure(
 /// between rounds.
 async fn alternate(plan: &Plan, sides: &[Side], work: &Work, process: &Process) -> Vec<Tally> {
     let run = async |side: &Side, iterations: usize| {
-        let once = |index| work.once(&side.analyzer, index);
-        round(once, iterations * plan.batch_size, plan.batch_size, process.cpu_seconds).await
+        let run_once = |index| work.run_once(&side.analyzer, index);
+        round(run_once, iterations * plan.batch_size, plan.batch_size, process.cpu_seconds).await
     };
     for side in sides {
         run(side, plan.warmup).await;
@@ -113,12 +113,12 @@ impl Work {
     }
 
     /// Runs the work once. `index` selects the input, modulo the number of inputs.
-    pub(crate) async fn once(&self, analyzer: &Analyzer, index: usize) -> Result<Sample, String> {
+    pub(crate) async fn run_once(&self, analyzer: &Analyzer, index: usize) -> Result<Sample, String> {
         match self {
-            Self::Pipeline(files) => whole(analyzer, files[index % files.len()].clone()).await,
+            Self::Pipeline(files) => run_pipeline(analyzer, files[index % files.len()].clone()).await,
             Self::Operation(operation, frames) => {
                 let frame = frames[index % frames.len()].clone()?;
-                single(analyzer, *operation, frame).await.map_err(|error| format!("{error:#}"))
+                run_single(analyzer, *operation, frame).await.map_err(|error| format!("{error:#}"))
             }
         }
     }
@@ -141,8 +141,8 @@ async fn chips(files: &[Bytes], analyzer: &Analyzer) -> anyhow::Result<Vec<Resul
     Ok(chips)
 }
 
-async fn whole(analyzer: &Analyzer, bytes: Bytes) -> Result<Sample, String> {
-    let asked = Instant::now();
+async fn run_pipeline(analyzer: &Analyzer, bytes: Bytes) -> Result<Sample, String> {
+    let started = Instant::now();
     let analysis = analyzer
         .analyze(bytes, &AnalyzeOptions::default(), Priority::Background)
         .await
@@ -157,11 +157,11 @@ async fn whole(analyzer: &Analyzer, bytes: Bytes) -> Result<Sample, String> {
         ("embed", timings.embed),
         ("queue", timings.queue),
     ];
-    Ok(Sample { took: asked.elapsed(), faces: analysis.faces.len(), stages: BTreeMap::from(stages) })
+    Ok(Sample { took: started.elapsed(), faces: analysis.faces.len(), stages: BTreeMap::from(stages) })
 }
 
-async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) -> anyhow::Result<Sample> {
-    let asked = Instant::now();
+async fn run_single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) -> anyhow::Result<Sample> {
+    let started = Instant::now();
     let engine = analyzer.engine();
     let mut stages: BTreeMap<&'static str, Duration> = BTreeMap::new();
     let mut faces = 0;
@@ -170,20 +170,20 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
             let min_score = engine.detector().min_score;
             // The pipeline works in the same way. If both operations share a device, the image is
             // copied to it once, and the canvas is part of the run.
-            let found = if engine.detects_frames() {
+            let detected = if engine.detects_frames() {
                 let letterbox = analyzer.letterbox(&frame);
                 engine.faces().detect(frame, letterbox, min_score, Priority::Background).await?
             } else {
                 let canvas = canvas(analyzer, frame, &mut stages).await?;
                 engine.detect(canvas, min_score, Priority::Background).await?
             };
-            *stages.entry("queue").or_default() += found.queued;
-            stages.insert("detect", found.ran);
-            faces = found.output.len();
+            *stages.entry("queue").or_default() += detected.queued;
+            stages.insert("detect", detected.ran);
+            faces = detected.output.len();
         }
         Operation::FaceEmbedding => {
-            let embedded = engine.embed(frame, Priority::Background).await?;
-            stages.extend([("queue", embedded.queued), ("embed", embedded.ran)]);
+            let embedding = engine.embed(frame, Priority::Background).await?;
+            stages.extend([("queue", embedding.queued), ("embed", embedding.ran)]);
             faces = 1;
         }
         Operation::ImageProcessing => {
@@ -194,11 +194,11 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
             stages.extend([("queue", enhanced.queued), ("enhance", enhanced.ran)]);
         }
         Operation::QualityChecks => {
-            let judged = analyzer.pixels().statistics(frame, Priority::Background).await?;
-            stages.extend([("queue", judged.queued), ("quality", judged.ran)]);
+            let statistics = analyzer.pixels().statistics(frame, Priority::Background).await?;
+            stages.extend([("queue", statistics.queued), ("quality", statistics.ran)]);
         }
     }
-    Ok(Sample { took: asked.elapsed(), faces, stages })
+    Ok(Sample { took: started.elapsed(), faces, stages })
 }
 
 /// Returns the frame drawn on the detector's canvas.

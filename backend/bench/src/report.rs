@@ -121,12 +121,12 @@ pub struct Summary {
 /// Computes the gains in per cent: `(cpu - gpu) / cpu` for times and `(gpu - cpu) / cpu` for
 /// throughput. A GPU run whose work fell back to the CPU has no gain, whatever its figures are.
 pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
-    let none = |note: String| Gain {
+    let no_gain = |note: String| Gain {
         time_improvement_percent: None,
         throughput_improvement_percent: None,
         note: Some(note),
     };
-    let fallen: Vec<String> = gpu
+    let fallbacks: Vec<String> = gpu
         .device
         .iter()
         .filter(|(_, device)| device.fell_back)
@@ -136,24 +136,24 @@ pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
         })
         .collect();
     if gpu.on_gpu == "none" {
-        let why = if fallen.is_empty() { "no GPU was requested".to_owned() } else { fallen.join("; ") };
-        return none(format!("the GPU run used only the CPU ({why})"));
+        let why = if fallbacks.is_empty() { "no GPU was requested".to_owned() } else { fallbacks.join("; ") };
+        return no_gain(format!("the GPU run used only the CPU ({why})"));
     }
     if gpu.runtime_fallbacks > 0 {
-        return none(format!(
+        return no_gain(format!(
             "runs on the GPU failed, and {} requests ran on the CPU",
             gpu.runtime_fallbacks
         ));
     }
     let (Some(cpu_time), Some(gpu_time)) = (cpu.mean_time_ms, gpu.mean_time_ms) else {
-        return none("one side processed no image without an error".to_owned());
+        return no_gain("one side processed no image without an error".to_owned());
     };
     Gain {
         time_improvement_percent: Some((cpu_time - gpu_time) / cpu_time * 100.0),
         throughput_improvement_percent: Some(
             (gpu.mean_throughput - cpu.mean_throughput) / cpu.mean_throughput * 100.0,
         ),
-        note: (!fallen.is_empty()).then(|| format!("partly on the CPU: {}", fallen.join("; "))),
+        note: (!fallbacks.is_empty()).then(|| format!("partly on the CPU: {}", fallbacks.join("; "))),
     }
 }
 
@@ -217,12 +217,12 @@ pub fn svg(results: &Results, title: &str) -> String {
             y += GAP;
         }
         last = (operation, size);
-        let most = bars
+        let max = bars
             .iter()
             .filter(|bar| bar.0 == *operation)
             .map(|bar| bar.3.mean_throughput)
             .fold(0.0, f64::max);
-        let share = if most > 0.0 { report.mean_throughput / most } else { 0.0 };
+        let share = if max > 0.0 { report.mean_throughput / max } else { 0.0 };
         let length = (WIDTH - LEFT - RIGHT) * share;
         let colour = if report.on_gpu == "none" { "#3b6fb6" } else { "#2b8a3e" };
         let name = match (*side, report.fell_back) {
@@ -231,10 +231,10 @@ pub fn svg(results: &Results, title: &str) -> String {
             _ => "CPU",
         };
         text(&mut out, LEFT - 8.0, y + BAR - 5.0, "end", "normal", &format!("{size}, {name}"));
-        let thick = BAR - 3.0;
+        let thickness = BAR - 3.0;
         let _ = writeln!(
             out,
-            "<rect x=\"{LEFT}\" y=\"{y:.1}\" width=\"{length:.1}\" height=\"{thick:.1}\" fill=\"{colour}\"/>"
+            "<rect x=\"{LEFT}\" y=\"{y:.1}\" width=\"{length:.1}\" height=\"{thickness:.1}\" fill=\"{colour}\"/>"
         );
         let figure = format!("{:.1}", report.mean_throughput);
         text(&mut out, LEFT + length + 6.0, y + BAR - 5.0, "start", "normal", &figure);

@@ -81,18 +81,18 @@ pub struct Device {
 }
 
 pub(crate) fn devices(side: &Side, target: BenchTarget) -> BTreeMap<&'static str, Device> {
-    let all = side.analyzer.engine().operations();
-    let used = target.uses().iter().filter_map(|operation| {
-        let found = all.iter().find(|report| report.operation == operation.name())?;
+    let operations = side.analyzer.engine().operations();
+    let devices = target.uses().iter().filter_map(|operation| {
+        let report = operations.iter().find(|report| report.operation == operation.name())?;
         let device = Device {
-            asked: found.requested.clone(),
-            effective: found.effective.clone(),
-            reason: found.reason.clone(),
-            fell_back: found.gpu_requested && found.effective == "cpu",
+            asked: report.requested.clone(),
+            effective: report.effective.clone(),
+            reason: report.reason.clone(),
+            fell_back: report.gpu_requested && report.effective == "cpu",
         };
         Some((operation.name(), device))
     });
-    used.collect()
+    devices.collect()
 }
 
 /// The process that runs the measurements.
@@ -151,8 +151,8 @@ impl Counts {
 
     pub(crate) fn add(&mut self, other: &Self) {
         for (operation, (runs, requests)) in &other.runs {
-            let mine = self.runs.entry(operation.clone()).or_default();
-            *mine = (mine.0 + runs, mine.1 + requests);
+            let total = self.runs.entry(operation.clone()).or_default();
+            *total = (total.0 + runs, total.1 + requests);
         }
         self.fallbacks += other.fallbacks;
     }

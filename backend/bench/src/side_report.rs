@@ -16,18 +16,17 @@ pub fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
     let rank = |names: &[&str], name: &str| names.iter().position(|n| *n == name).unwrap_or(names.len());
     let operations = BenchTarget::ALL.map(BenchTarget::name);
     let sizes = ImageSize::ALL.map(ImageSize::name);
-    let mut all = Vec::new();
-    for (operation, of_size) in results {
-        for (size, of_side) in of_size {
-            all.extend(
-                of_side
-                    .iter()
-                    .map(|(side, report)| (operation.as_str(), size.as_str(), side.as_str(), report)),
+    let mut reports = Vec::new();
+    for (operation, sizes) in results {
+        for (size, sides) in sizes {
+            reports.extend(
+                sides.iter().map(|(side, report)| (operation.as_str(), size.as_str(), side.as_str(), report)),
             );
         }
     }
-    all.sort_by_key(|(operation, size, side, _)| (rank(&operations, operation), rank(&sizes, size), *side));
-    all
+    reports
+        .sort_by_key(|(operation, size, side, _)| (rank(&operations, operation), rank(&sizes, size), *side));
+    reports
 }
 
 /// Results of one operation and size on the CPU or the GPU.
@@ -89,7 +88,7 @@ pub(crate) struct Sample {
 /// The results of one round in order of completion, each with the time since the start of the
 /// round.
 pub(crate) struct Round {
-    answers: Vec<(Duration, Result<Sample, String>)>,
+    results: Vec<(Duration, Result<Sample, String>)>,
     wall: Duration,
     /// CPU seconds, if the system reports them.
     cpu: Option<f64>,
@@ -107,13 +106,13 @@ where
     F: Future<Output = Result<Sample, String>>,
 {
     let (began, cpu) = (Instant::now(), cpu_seconds());
-    let mut answering = stream::iter((0..count).map(once)).buffer_unordered(in_flight);
-    let mut answers = Vec::with_capacity(count);
-    while let Some(answer) = answering.next().await {
-        answers.push((began.elapsed(), answer));
+    let mut running = stream::iter((0..count).map(once)).buffer_unordered(in_flight);
+    let mut results = Vec::with_capacity(count);
+    while let Some(result) = running.next().await {
+        results.push((began.elapsed(), result));
     }
     let cpu = cpu_seconds().zip(cpu).map(|(after, before)| after - before);
-    Round { answers, wall: began.elapsed(), cpu }
+    Round { results, wall: began.elapsed(), cpu }
 }
 
 /// The totals of all rounds on the CPU or the GPU.
@@ -142,16 +141,16 @@ impl Tally {
         self.cpu = round.cpu.map(|seconds| self.cpu.unwrap_or(0.0) + seconds);
         self.counts.add(counts);
         let mut since = Duration::ZERO;
-        for iteration in round.answers.chunks(batch.max(1)) {
+        for iteration in round.results.chunks(batch.max(1)) {
             let until = iteration.last().map_or(since, |(at, _)| *at);
-            let succeeded = iteration.iter().filter(|(_, answer)| answer.is_ok()).count();
+            let succeeded = iteration.iter().filter(|(_, result)| result.is_ok()).count();
             if succeeded > 0 {
                 self.per_image.push(milliseconds(until.saturating_sub(since)) / succeeded as f64);
             }
             since = until;
         }
-        for (_, answer) in round.answers {
-            match answer {
+        for (_, result) in round.results {
+            match result {
                 Ok(sample) => self.count(&sample),
                 Err(reason) => {
                     self.failed += 1;
@@ -185,7 +184,7 @@ impl Tally {
         cores: usize,
     ) -> SideReport {
         let succeeded = self.latencies.len();
-        let asked = succeeded + self.failed;
+        let total = succeeded + self.failed;
         let wall = self.wall.as_secs_f64();
         let per_second = |count: usize| if wall > 0.0 { count as f64 / wall } else { 0.0 };
         let per_image = |total: f64| (succeeded > 0).then(|| total / succeeded as f64);
@@ -198,8 +197,8 @@ impl Tally {
         let cores_used = self.cpu.filter(|_| wall > 0.0).map(|seconds| seconds / wall);
 
         let device = devices(side, target);
-        let placed = device.values().filter(|device| device.effective != "cpu").count();
-        let on_gpu = match placed {
+        let on_gpu_count = device.values().filter(|device| device.effective != "cpu").count();
+        let on_gpu = match on_gpu_count {
             0 => "none",
             some if some == device.len() => "all",
             _ => "some",
@@ -208,7 +207,7 @@ impl Tally {
         SideReport {
             mean_time_ms: per_image(milliseconds(self.wall)),
             mean_throughput: per_second(succeeded),
-            success_rate: if asked > 0 { succeeded as f64 / asked as f64 } else { 0.0 },
+            success_rate: if total > 0 { succeeded as f64 / total as f64 } else { 0.0 },
             median_time_ms: times.map(|t| t.median),
             p95_time_ms: times.map(|t| t.p95),
             min_time_ms: times.map(|t| t.min),
@@ -264,36 +263,36 @@ fn bottleneck(
     in_flight: usize,
 ) -> Option<Bottleneck> {
     let working = || stages.iter().filter(|(stage, _)| **stage != "queue");
-    let work: f64 = working().map(|(_, took)| took).sum();
-    let (stage, took) = working().max_by(|a, b| a.1.total_cmp(b.1))?;
+    let work: f64 = working().map(|(_, duration)| duration).sum();
+    let (stage, duration) = working().max_by(|a, b| a.1.total_cmp(b.1))?;
     if work <= 0.0 {
         return None;
     }
-    let share = took / work;
+    let share = duration / work;
     let percent = format!("{stage} is {:.0} % of the work", share * 100.0);
-    let of_cores = cores_used.map_or_else(
+    let core_use = cores_used.map_or_else(
         || format!("an unknown part of {cores} cores"),
         |used| format!("{used:.1} of {cores} cores"),
     );
     let waiting = stages.get("queue").copied().unwrap_or(0.0);
-    let place = runs_on(stage, device);
+    let gpu = runs_on(stage, device);
     let saturated = cores_used.is_some_and(|used| used >= BUSY * cores as f64);
-    let crowded = waiting > WAITING * (work + waiting);
+    let is_queued = waiting > WAITING * (work + waiting);
 
-    let (resource, why) = if let Some(place) = place.filter(|_| !saturated) {
-        let more = if crowded { "" } else { "; more images in flight may fill larger batches" };
-        ("gpu", format!("{percent}, on {place}, while {of_cores} are busy{more}"))
+    let (resource, why) = if let Some(gpu) = gpu.filter(|_| !saturated) {
+        let more = if is_queued { "" } else { "; more images in flight may fill larger batches" };
+        ("gpu", format!("{percent}, on {gpu}, while {core_use} are busy{more}"))
     } else if saturated {
-        ("cpu", format!("{of_cores} are busy; {percent}"))
-    } else if crowded && in_flight >= cores {
+        ("cpu", format!("{core_use} are busy; {percent}"))
+    } else if is_queued && in_flight >= cores {
         (
             "cpu",
             format!(
-                "images wait for a thread or a session, but only {of_cores} are available (other processes use the rest); {percent}"
+                "images wait for a thread or a session, but only {core_use} are available (other processes use the rest); {percent}"
             ),
         )
     } else {
-        ("concurrency", format!("only {of_cores} are busy with {in_flight} in flight; {percent}"))
+        ("concurrency", format!("only {core_use} are busy with {in_flight} in flight; {percent}"))
     };
     Some(Bottleneck { resource, stage, share, why })
 }
@@ -349,8 +348,8 @@ mod tests {
     fn idle_cores_mean_low_concurrency_unless_images_queue() {
         let idle = found(&[("detect", 30.0), ("queue", 0.1)], "cpu", 1.0, 1).expect("a bottleneck");
         assert!(idle.resource == "concurrency" && idle.why.contains("1 in flight"), "{idle:?}");
-        let robbed = found(&[("detect", 30.0), ("queue", 60.0)], "cpu", 1.0, 8).expect("a bottleneck");
-        assert!(robbed.resource == "cpu" && robbed.why.contains("other processes"), "{robbed:?}");
+        let contended = found(&[("detect", 30.0), ("queue", 60.0)], "cpu", 1.0, 8).expect("a bottleneck");
+        assert!(contended.resource == "cpu" && contended.why.contains("other processes"), "{contended:?}");
         assert_eq!(found(&[("queue", 1.0)], "cpu", 1.0, 8), None);
     }
 
@@ -364,24 +363,24 @@ mod tests {
 
     #[tokio::test]
     async fn round_keeps_fixed_number_of_requests_in_flight() {
-        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (current, max) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let once = |_| async {
-            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            max.fetch_max(current.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             tokio::task::yield_now().await;
-            now.fetch_sub(1, Ordering::SeqCst);
+            current.fetch_sub(1, Ordering::SeqCst);
             Ok(sample())
         };
-        assert_eq!(round(once, 20, 4, || None).await.answers.len(), 20);
-        assert_eq!(most.load(Ordering::SeqCst), 4);
+        assert_eq!(round(once, 20, 4, || None).await.results.len(), 20);
+        assert_eq!(max.load(Ordering::SeqCst), 4);
     }
 
     #[test]
     fn iteration_starts_at_last_answer_of_previous_iteration() {
         let at =
             |ms, ok: bool| (Duration::from_millis(ms), if ok { Ok(sample()) } else { Err("no".to_owned()) });
-        let answers =
+        let results =
             vec![at(10, true), at(20, true), at(25, true), at(50, false), at(51, false), at(60, false)];
-        let round = Round { answers, wall: Duration::from_millis(60), cpu: Some(0.1) };
+        let round = Round { results, wall: Duration::from_millis(60), cpu: Some(0.1) };
         let mut tally = Tally::default();
         tally.add(round, 2, &Counts::default());
         assert_eq!(

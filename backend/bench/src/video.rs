@@ -56,7 +56,7 @@ pub async fn measure_video(
     let index = tokio::task::spawn_blocking(move || read.index(&file)).await??;
     let mut measured: Vec<Runs> = plan.samplings.iter().map(|_| Runs::new(sides.len())).collect();
     for round in 0..plan.warmup + plan.iterations {
-        let counts = round >= plan.warmup;
+        let is_measured = round >= plan.warmup;
         let mut order: Vec<usize> = (0..plan.samplings.len()).collect();
         order.rotate_left(round % plan.samplings.len().max(1));
         for at in order {
@@ -64,27 +64,27 @@ pub async fn measure_video(
             let name = name_of(options.sampling);
             progress(&format!("round {}, {name}, decoding", round + 1));
             let decoded = decode(plan.open()?, &on_cpu, &options, process).await?;
-            for turn in 0..sides.len() {
-                let number = (turn + round) % sides.len();
+            for offset in 0..sides.len() {
+                let number = (offset + round) % sides.len();
                 let side = &sides[number];
                 progress(&format!("round {}, {name}, {}", round + 1, side.key()));
                 let decoder = if side.gpu { decoder } else { &on_cpu };
                 let analyzed = analyze(&side.analyzer, plan.open()?, decoder, &options, process).await;
-                if counts {
+                if is_measured {
                     measured[at].add(number, analyzed, &decoded);
                 }
             }
-            if counts {
+            if is_measured {
                 measured[at].decoded.push(decoded);
             }
         }
     }
     let seconds = seconds_of(&index, &measured);
-    let mut of_sampling = BTreeMap::new();
+    let mut reports = BTreeMap::new();
     for (sampling, runs) in plan.samplings.iter().zip(measured) {
-        of_sampling.insert(name_of(*sampling), runs.report(sides, seconds));
+        reports.insert(name_of(*sampling), runs.report(sides, seconds));
     }
-    Ok((VideoResults::from([("video".to_owned(), of_sampling)]), index))
+    Ok((VideoResults::from([("video".to_owned(), reports)]), index))
 }
 
 /// Returns the name of a sampling, as the command line accepts it.
@@ -211,8 +211,8 @@ pub struct Decoding {
 impl Runs {
     /// Computes the reports by the keys of the sides. `seconds` is the length of the video.
     fn report(self, sides: &[Side], seconds: f64) -> BTreeMap<String, VideoSide> {
-        let rates: Vec<f64> = self.decoded.iter().map(|one| rate(seconds, one.took)).collect();
-        let usages: Vec<&Usage> = self.decoded.iter().map(|one| &one.usage).collect();
+        let rates: Vec<f64> = self.decoded.iter().map(|decoded| rate(seconds, decoded.took)).collect();
+        let usages: Vec<&Usage> = self.decoded.iter().map(|decoded| &decoded.usage).collect();
         let decoding = Decoding {
             times_real_time: Spread::of(&rates),
             cpu_seconds_per_minute: per_minute(&usages, seconds),

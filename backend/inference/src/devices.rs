@@ -203,9 +203,9 @@ fn read_amd(root: &Path) -> Vec<GpuDevice> {
 
 /// Returns the entries of a folder, sorted; empty if the folder cannot be read.
 fn folders(path: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<_> = fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    found.sort();
-    found
+    let mut entries: Vec<_> = fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    entries.sort();
+    entries
 }
 
 #[cfg(test)]
@@ -227,8 +227,8 @@ mod tests {
         write(&tree, "version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed Feb 26\n");
         write(&tree, "gpus/0000:01:00.0/information", "Model: \t\t NVIDIA A10\nIRQ: 5\n");
         write(&tree, "gpus/0000:02:00.0/information", "Model: \t\t NVIDIA L4\n");
-        let found = read_nvidia_files(tree.path());
-        let names: Vec<_> = found.iter().map(|d| (d.id, d.name.as_str(), d.driver.as_deref())).collect();
+        let devices = read_nvidia_files(tree.path());
+        let names: Vec<_> = devices.iter().map(|d| (d.id, d.name.as_str(), d.driver.as_deref())).collect();
         assert_eq!(names, [(0, "NVIDIA A10", Some("570.124.06")), (1, "NVIDIA L4", Some("570.124.06"))]);
     }
 
@@ -267,13 +267,13 @@ mod tests {
         let library = tree.path().join("libnvidia-ml.so");
         testing::build_library(&tree.path().join("nvml.rs"), &library, &[]);
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init().unwrap();
-        let found = read_nvml(&nvml).unwrap();
-        assert_eq!(found.len(), 2);
-        let card = &found[0];
+        let devices = read_nvml(&nvml).unwrap();
+        assert_eq!(devices.len(), 2);
+        let card = &devices[0];
         assert_eq!((card.id, card.name.as_str(), card.driver.as_deref()), (0, "NVIDIA A10", Some("580.1")));
         assert_eq!((card.memory_total, card.memory_used), (Some(24 << 30), Some(5 << 30)));
         assert_eq!((card.utilization, card.compute_capability.as_deref()), (Some(0.62), Some("8.6")));
-        let board = &found[1];
+        let board = &devices[1];
         assert_eq!((board.name.as_str(), board.memory_total, board.utilization), ("NVIDIA Orin", None, None));
     }
 
@@ -286,9 +286,9 @@ mod tests {
         write(&tree, "card1/device/mem_info_vram_used", "1048576\n");
         write(&tree, "card1/device/gpu_busy_percent", "37\n");
         write(&tree, "card1-DP-1/status", "connected\n");
-        let found = read_amd(tree.path());
-        assert_eq!(found.len(), 1);
-        let card = &found[0];
+        let devices = read_amd(tree.path());
+        assert_eq!(devices.len(), 1);
+        let card = &devices[0];
         assert_eq!((card.id, card.name.as_str(), card.backend), (0, "AMD GPU", "rocm"));
         assert_eq!((card.memory_total, card.memory_used), (Some(12_868_124_672), Some(1_048_576)));
         assert_eq!(card.utilization, Some(0.37));

@@ -14,11 +14,11 @@ pub fn group(width: u32, height: u32, number: u32) -> Frame {
     let shift = (number % 7) as f32 / 7.0;
     let faces: Vec<Rect> = (0u8..4)
         .map(|column| {
-            let high = (tall * (0.34 + 0.02 * f32::from(column))).min(cell * 1.2);
-            let wide = high * 0.82;
-            let left = cell * f32::from(column) + (cell - wide).max(0.0) * (0.2 + 0.6 * shift);
-            let top = (tall - high) * (0.25 + 0.4 * ((shift + 0.3 * f32::from(column)) % 1.0));
-            Rect { x: left, y: top, width: wide, height: high }
+            let face_height = (tall * (0.34 + 0.02 * f32::from(column))).min(cell * 1.2);
+            let face_width = face_height * 0.82;
+            let left = cell * f32::from(column) + (cell - face_width).max(0.0) * (0.2 + 0.6 * shift);
+            let top = (tall - face_height) * (0.25 + 0.4 * ((shift + 0.3 * f32::from(column)) % 1.0));
+            Rect { x: left, y: top, width: face_width, height: face_height }
         })
         .collect();
     scene(width, height, &faces)
@@ -48,27 +48,27 @@ fn scene(width: u32, height: u32, faces: &[Rect]) -> Frame {
 /// Returns the colour at (x, y), both -0.5..0.5 of the face's box; `None` outside the head. SCRFD
 /// needs eyes with whites, brows, nose and lips to reach the same score as YuNet.
 fn head(x: f32, y: f32) -> Option<[f32; 3]> {
-    let inside = |cx: f32, cy: f32, rx: f32, ry: f32| ((x - cx) / rx).powi(2) + ((y - cy) / ry).powi(2) < 1.0;
+    let within = |cx: f32, cy: f32, rx: f32, ry: f32| ((x - cx) / rx).powi(2) + ((y - cy) / ry).powi(2) < 1.0;
     let light = 1.0 - x.abs() - 0.3 * y;
     let skin = [225.0 * light, 180.0 * light, 150.0 * light];
     let eye = 0.13_f32.copysign(x);
-    if inside(eye, -0.06, 0.022, 0.022) {
+    if within(eye, -0.06, 0.022, 0.022) {
         Some([35.0, 28.0, 25.0])
-    } else if inside(eye, -0.06, 0.055, 0.026) {
+    } else if within(eye, -0.06, 0.055, 0.026) {
         Some([225.0, 220.0, 215.0])
-    } else if inside(eye, -0.13, 0.07, 0.016) {
+    } else if within(eye, -0.13, 0.07, 0.016) {
         Some([80.0, 60.0, 45.0])
-    } else if inside(0.035_f32.copysign(x), 0.085, 0.014, 0.011) {
+    } else if within(0.035_f32.copysign(x), 0.085, 0.014, 0.011) {
         Some([120.0, 75.0, 65.0])
-    } else if inside(0.0, 0.02, 0.03, 0.1) {
+    } else if within(0.0, 0.02, 0.03, 0.1) {
         Some(skin.map(|v| v * 1.08))
-    } else if inside(0.0, 0.085, 0.06, 0.03) {
+    } else if within(0.0, 0.085, 0.06, 0.03) {
         Some(skin.map(|v| v * 0.9))
-    } else if inside(0.0, 0.2, 0.1, 0.008) {
+    } else if within(0.0, 0.2, 0.1, 0.008) {
         Some([95.0, 40.0, 40.0])
-    } else if inside(0.0, 0.2, 0.1, 0.032) {
+    } else if within(0.0, 0.2, 0.1, 0.032) {
         Some([175.0, 85.0, 85.0])
-    } else if inside(0.0, 0.0, 0.3, 0.4) {
+    } else if within(0.0, 0.0, 0.3, 0.4) {
         Some(skin)
     } else {
         None

@@ -26,7 +26,7 @@ impl<T> Default for FairQueue<T> {
 impl<T> FairQueue<T> {
     /// Adds an item. A requester without other items is placed after all other requesters.
     pub fn push(&mut self, requester: Requester, item: T) {
-        match self.turns.iter_mut().find(|(other, _)| *other == requester) {
+        match self.turns.iter_mut().find(|(queued_requester, _)| *queued_requester == requester) {
             Some((_, items)) => items.push_back(item),
             None => self.turns.push_back((requester, VecDeque::from([item]))),
         }
@@ -42,13 +42,13 @@ impl<T> FairQueue<T> {
         self.pop_if(|_| true)
     }
 
-    /// Takes the next item for which `wanted` returns `true`.
-    pub fn pop_if(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
-        if let Some(at) = self.returned.iter().position(&wanted) {
+    /// Takes the next item for which `predicate` returns `true`.
+    pub fn pop_if(&mut self, predicate: impl Fn(&T) -> bool) -> Option<T> {
+        if let Some(at) = self.returned.iter().position(&predicate) {
             return self.returned.remove(at);
         }
-        let find = |(_, items): &(_, VecDeque<T>)| items.iter().position(&wanted);
-        let (turn, at) = self.turns.iter().enumerate().find_map(|(turn, held)| Some((turn, find(held)?)))?;
+        let find = |(_, items): &(_, VecDeque<T>)| items.iter().position(&predicate);
+        let (turn, at) = self.turns.iter().enumerate().find_map(|(i, list)| Some((i, find(list)?)))?;
         let (requester, mut items) = self.turns.remove(turn)?;
         let item = items.remove(at);
         if !items.is_empty() {

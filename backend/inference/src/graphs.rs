@@ -75,8 +75,8 @@ fn gather(graph: &mut Graph, value: &str, indices: &str, axis: i64) -> String {
 fn levels(graph: &mut Graph, value: &str) -> String {
     let (low, high, half) = (scalar(graph, 0.0), scalar(graph, 255.0), graph.row(&[0.5]));
     let clipped = graph.add("Clip", &[value, &low, &high], &[]);
-    let raised = graph.add("Add", &[&clipped, &half], &[]);
-    graph.add("Floor", &[&raised], &[])
+    let shifted = graph.add("Add", &[&clipped, &half], &[]);
+    graph.add("Floor", &[&shifted], &[])
 }
 
 fn scalar(graph: &mut Graph, value: f32) -> String {
@@ -89,31 +89,31 @@ fn scalar(graph: &mut Graph, value: f32) -> String {
 
 /// Declares the inputs of a filter of `count` taps and applies it; the taps are summed in order.
 /// Bytes are converted to floats only after the gather, so a large image is never stored as floats.
-fn filtered(graph: &mut Graph, pixels: &str, (name, count): (&str, usize), axis: PixelAxis) -> String {
+fn apply_filter(graph: &mut Graph, pixels: &str, (name, count): (&str, usize), axis: PixelAxis) -> String {
     let (indices, weights) = (format!("{name}_at"), format!("{name}_weight"));
-    let many = Axis::Fixed(count as i64);
+    let tap_count = Axis::Fixed(count as i64);
     let length = match axis {
         PixelAxis::Rows => Axis::Free("filtered_rows"),
         PixelAxis::Columns => Axis::Free("filtered_columns"),
     };
-    graph.typed_input(Element::Int32, &indices, &[many, length]);
+    graph.typed_input(Element::Int32, &indices, &[tap_count, length]);
     match axis {
-        PixelAxis::Rows => graph.input(&weights, &[many, length, Axis::Fixed(1), Axis::Fixed(1)]),
-        PixelAxis::Columns => graph.input(&weights, &[many, length, Axis::Fixed(1)]),
+        PixelAxis::Rows => graph.input(&weights, &[tap_count, length, Axis::Fixed(1), Axis::Fixed(1)]),
+        PixelAxis::Columns => graph.input(&weights, &[tap_count, length, Axis::Fixed(1)]),
     }
     let mut sum: Option<String> = None;
     for tap in 0..count {
         let tap = graph.integer(tap as i64);
         let at = gather(graph, &indices, &tap, 0);
         let weight = gather(graph, &weights, &tap, 0);
-        let mut moved = gather(graph, pixels, &at, axis as i64);
+        let mut pixels_at_tap = gather(graph, pixels, &at, axis as i64);
         if pixels == "frame" {
-            moved = cast(graph, &moved, Element::Float);
+            pixels_at_tap = cast(graph, &pixels_at_tap, Element::Float);
         }
-        let part = graph.add("Mul", &[&moved, &weight], &[]);
+        let product = graph.add("Mul", &[&pixels_at_tap, &weight], &[]);
         sum = Some(match sum {
-            None => part,
-            Some(sum) => graph.add("Add", &[&sum, &part], &[]),
+            None => product,
+            Some(sum) => graph.add("Add", &[&sum, &product], &[]),
         });
     }
     sum.expect("a filter has at least one tap")
@@ -136,17 +136,17 @@ pub fn canvas() -> Vec<u8> {
 /// `tensor`, floats `[1, 3, height, width]`, `(level - mean) / std` in the model's channel order.
 pub fn tensor(input: &PixelInput) -> Vec<u8> {
     let mut graph = Graph::new();
-    let mut drawn = draw(&mut graph);
+    let mut canvas = draw(&mut graph);
     if input.channels == Channels::Bgr {
         graph.integers("planes", &[2, 1, 0]);
-        drawn = gather(&mut graph, &drawn, "planes", 3);
+        canvas = gather(&mut graph, &canvas, "planes", 3);
     }
     // As in `PixelWriter`, the manifest lists mean and std in the order of the planes.
     let scale = graph.row(&[0, 1, 2].map(|plane| 1.0 / input.std[plane]));
     let offset = graph.row(&[0, 1, 2].map(|plane| -input.mean[plane] / input.std[plane]));
-    let scaled = graph.add("Mul", &[&drawn, &scale], &[]);
-    let moved = graph.add("Add", &[&scaled, &offset], &[]);
-    graph.node("Transpose", &[&moved], "tensor", &[("perm", Attribute::Integers(&[0, 3, 1, 2]))]);
+    let scaled = graph.add("Mul", &[&canvas, &scale], &[]);
+    let shifted = graph.add("Add", &[&scaled, &offset], &[]);
+    graph.node("Transpose", &[&shifted], "tensor", &[("perm", Attribute::Integers(&[0, 3, 1, 2]))]);
     let sides = [Axis::Fixed(1), Axis::Fixed(3), Axis::Free("canvas_height"), Axis::Free("canvas_width")];
     graph.output("tensor", &sides);
     graph.encode()
@@ -162,9 +162,9 @@ pub fn letterbox_parameters(frame: &Frame, letterbox: &Letterbox) -> Vec<Paramet
 
 fn draw(graph: &mut Graph) -> String {
     let frame = frame(graph);
-    let rows = filtered(graph, frame, ("rows", 2), PixelAxis::Rows);
-    let drawn = filtered(graph, &rows, ("columns", 2), PixelAxis::Columns);
-    levels(graph, &drawn)
+    let rows = apply_filter(graph, frame, ("rows", 2), PixelAxis::Rows);
+    let canvas = apply_filter(graph, &rows, ("columns", 2), PixelAxis::Columns);
+    levels(graph, &canvas)
 }
 
 /// Builds the graph that joins `count` tensors `item_0`, `item_1`, … of `[1, 3, height, width]`
@@ -204,14 +204,14 @@ pub fn enlargement() -> Vec<u8> {
     const LANCZOS: usize = 6;
     let mut graph = Graph::new();
     let stretched = stretch(&mut graph);
-    let taller = filtered(&mut graph, &stretched, ("upscale_rows", LANCZOS), PixelAxis::Rows);
+    let taller = apply_filter(&mut graph, &stretched, ("upscale_rows", LANCZOS), PixelAxis::Rows);
     let taller = levels(&mut graph, &taller);
-    let larger = filtered(&mut graph, &taller, ("upscale_columns", LANCZOS), PixelAxis::Columns);
+    let larger = apply_filter(&mut graph, &taller, ("upscale_columns", LANCZOS), PixelAxis::Columns);
     let larger = levels(&mut graph, &larger);
 
     let blur = 2 * RADIUS + 1;
-    let blurred = filtered(&mut graph, &larger, ("blur_columns", blur), PixelAxis::Columns);
-    let blurred = filtered(&mut graph, &blurred, ("blur_rows", blur), PixelAxis::Rows);
+    let blurred = apply_filter(&mut graph, &larger, ("blur_columns", blur), PixelAxis::Columns);
+    let blurred = apply_filter(&mut graph, &blurred, ("blur_rows", blur), PixelAxis::Rows);
     let amount = graph.row(&[AMOUNT]);
     let detail = graph.add("Sub", &[&larger, &blurred], &[]);
     let detail = graph.add("Mul", &[&detail, &amount], &[]);
@@ -280,28 +280,28 @@ pub fn statistics() -> Vec<u8> {
 
     let vertical = g.add("Add", &[&above, &below], &[]);
     let horizontal = g.add("Add", &[&left, &right], &[]);
-    let around = g.add("Add", &[&vertical, &horizontal], &[]);
+    let neighbours = g.add("Add", &[&vertical, &horizontal], &[]);
     let four = g.row(&[4.0]);
     let middle = g.add("Mul", &[&grey, &four], &[]);
-    let laplacian = g.add("Sub", &[&around, &middle], &[]);
+    let laplacian = g.add("Sub", &[&neighbours, &middle], &[]);
 
     // Sobel is separable: smooth along one axis, difference along the other.
-    let twice = g.add("Mul", &[&grey, &two], &[]);
-    let smooth = g.add("Add", &[&vertical, &twice], &[]);
+    let doubled = g.add("Mul", &[&grey, &two], &[]);
+    let smooth = g.add("Add", &[&vertical, &doubled], &[]);
     let (a, b) = (gather(g, &smooth, "right", 2), gather(g, &smooth, "left", 2));
     let across = g.add("Sub", &[&a, &b], &[]);
     let step = g.add("Sub", &[&below, &above], &[]);
     let (a, b) = (gather(g, &step, "left", 2), gather(g, &step, "right", 2));
     let sides = g.add("Add", &[&a, &b], &[]);
-    let twice = g.add("Mul", &[&step, &two], &[]);
-    let down = g.add("Add", &[&sides, &twice], &[]);
+    let doubled = g.add("Mul", &[&step, &two], &[]);
+    let down = g.add("Add", &[&sides, &doubled], &[]);
     let (across, down) = (square(g, &across), square(g, &down));
     let gradient = g.add("Add", &[&across, &down], &[]);
 
     let axes = [("axes", Attribute::Integers(&[2])), ("keepdims", Attribute::Integer(1))];
     let mean = g.add("ReduceMean", &[&grey], &axes);
-    let apart = g.add("Sub", &[&grey, &mean], &[]);
-    let spread = square(g, &apart);
+    let deviation = g.add("Sub", &[&grey, &mean], &[]);
+    let spread = square(g, &deviation);
     let squares = square(g, &laplacian);
     let clipped = clipped(g, &grey);
 
@@ -324,8 +324,8 @@ fn grey(graph: &mut Graph, frame: &str) -> String {
         let bytes = gather(graph, frame, &channel, 3);
         let values = cast(graph, &bytes, Element::Float);
         let weight = graph.row(&[weight]);
-        let part = graph.add("Mul", &[&values, &weight], &[]);
-        sum = graph.add("Add", &[&sum, &part], &[]);
+        let product = graph.add("Mul", &[&values, &weight], &[]);
+        sum = graph.add("Add", &[&sum, &product], &[]);
     }
     let shift = graph.row(&[1.0 / f32::from(1u16 << 15)]);
     let shifted = graph.add("Mul", &[&sum, &shift], &[]);

@@ -100,8 +100,8 @@ impl Model for EnhancementModel {
 
     fn image_input<'a>(&self, input: &'a EnhancementRequest) -> Option<ImageInput<'a>> {
         let (frame, plan) = (&*input.frame, input.plan());
-        let one = |value| Parameter::Floats { shape: vec![1], data: vec![value] };
-        let mut parameters = vec![one(plan.gain), one(plan.offset)];
+        let scalar = |value| Parameter::Floats { shape: vec![1], data: vec![value] };
+        let mut parameters = vec![scalar(plan.gain), scalar(plan.offset)];
         if plan.enlarges() {
             let AxisTaps { columns, rows } = plan.upscale_taps((frame.width(), frame.height()));
             parameters.extend(Parameter::filter(rows, PixelAxis::Rows));
@@ -168,13 +168,13 @@ impl Model for StatisticsModel {
         let (length, count) = (width as f64, (width * height) as f64);
         let mean = sum(Row::Grey) / count;
         // The sum of squares is the sum within rows plus the sum between row means (Chan 1979).
-        let between: f64 = row(Row::Grey).map(|grey| length * (grey / length - mean).powi(2)).sum();
+        let between_rows: f64 = row(Row::Grey).map(|grey| length * (grey / length - mean).powi(2)).sum();
         let laplacian = sum(Row::Laplacian) / count;
         Ok(GreyStatistics {
             laplacian_variance: (sum(Row::LaplacianSquares) / count - laplacian * laplacian).max(0.0),
             tenengrad: sum(Row::Gradient) / count,
             mean,
-            std: ((sum(Row::Spread) + between) / count).sqrt(),
+            std: ((sum(Row::Spread) + between_rows) / count).sqrt(),
             clipped: sum(Row::Clipped) / count,
         })
     }
@@ -185,8 +185,8 @@ impl Model for StatisticsModel {
 fn neighbours(length: usize, step: i64) -> Parameter {
     let last = length as i64 - 1;
     let at = |i: i64| {
-        let moved = (i + step).abs();
-        if moved > last { (2 * last - moved).max(0) } else { moved }
+        let position = (i + step).abs();
+        if position > last { (2 * last - position).max(0) } else { position }
     };
     let data = (0..=last).map(|i| at(i) as i32).collect();
     Parameter::Indices { shape: vec![length], data }

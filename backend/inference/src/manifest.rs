@@ -92,7 +92,7 @@ impl Manifest {
         let document: Document = toml::from_str(text).map_err(|e| e.to_string())?;
         for file in document.file {
             file.check()?;
-            if self.files.iter().any(|known| known.file == file.file) {
+            if self.files.iter().any(|listed| listed.file == file.file) {
                 return Err(format!("the file {} is listed twice", file.file));
             }
             self.files.push(file);
@@ -180,11 +180,11 @@ impl ResolvedPack {
     pub(crate) fn read(&self, file: &ModelFile) -> Result<Vec<u8>, String> {
         let path = self.path(file);
         let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let found = hex::encode(Sha256::digest(&bytes));
-        if found.eq_ignore_ascii_case(&file.sha256) {
+        let actual_hash = hex::encode(Sha256::digest(&bytes));
+        if actual_hash.eq_ignore_ascii_case(&file.sha256) {
             Ok(bytes)
         } else {
-            Err(format!("{} is corrupt: its sha256 is {found}, not {}", path.display(), file.sha256))
+            Err(format!("{} is corrupt: its sha256 is {actual_hash}, not {}", path.display(), file.sha256))
         }
     }
 
@@ -211,9 +211,9 @@ fn fault(file: &ModelFile, path: &Path) -> Option<String> {
             Err(e) => return Some(format!("{} cannot be read: {e}", path.display())),
         }
     }
-    let found = hex::encode(hash.finalize());
-    (!found.eq_ignore_ascii_case(&file.sha256))
-        .then(|| format!("{} is corrupt: its sha256 is {found}, not {}", path.display(), file.sha256))
+    let actual_hash = hex::encode(hash.finalize());
+    (!actual_hash.eq_ignore_ascii_case(&file.sha256))
+        .then(|| format!("{} is corrupt: its sha256 is {actual_hash}, not {}", path.display(), file.sha256))
 }
 
 #[cfg(test)]
@@ -250,11 +250,11 @@ mod tests {
         let unknown = text.replace("files = [\"det_500m.onnx\"", "files = [\"det_501m.onnx\"");
         let error = Manifest::parse(&unknown).unwrap_err();
         assert!(error.contains("buffalo_sc") && error.contains("det_501m.onnx"), "{error}");
-        let short = text.replacen("daede24002", "daede", 1);
-        let error = Manifest::parse(&short).unwrap_err();
+        let short_hash = text.replacen("daede24002", "daede", 1);
+        let error = Manifest::parse(&short_hash).unwrap_err();
         assert!(error.contains("yunet_dynamic") && error.contains("64"), "{error}");
-        let misfit = text.replacen("family = \"yunet\"", "family = \"arcface\"", 1);
-        assert!(Manifest::parse(&misfit).unwrap_err().contains("family"));
+        let wrong_family = text.replacen("family = \"yunet\"", "family = \"arcface\"", 1);
+        assert!(Manifest::parse(&wrong_family).unwrap_err().contains("family"));
     }
 
     #[test]
@@ -296,21 +296,21 @@ mod tests {
             files = ["face_detection_yunet_dynamic.onnx", "own.onnx"]
             "#
         );
-        let both = Manifest::builtin().extended_with(&own).unwrap();
-        assert_eq!(both.packs.len(), Manifest::builtin().packs.len() + 1);
-        let pack = both.pack("own").unwrap();
+        let extended = Manifest::builtin().extended_with(&own).unwrap();
+        assert_eq!(extended.packs.len(), Manifest::builtin().packs.len() + 1);
+        let pack = extended.pack("own").unwrap();
         assert_eq!(pack.file(ModelKind::Detector).unwrap().family, ModelFamily::Yunet);
         assert_eq!(pack.file(ModelKind::Embedder).unwrap().file, "own.onnx");
 
-        let twice = Manifest::builtin()
+        let error = Manifest::builtin()
             .extended_with(&own.replace("name = \"own\"", "name = \"compact\""))
             .unwrap_err();
-        assert!(twice.contains("the pack compact is listed twice"), "{twice}");
-        let outside = Manifest::builtin().extended_with(&own.replace("own.onnx", "../own.onnx")).unwrap_err();
-        assert!(outside.contains("../own.onnx") && outside.contains("folder"), "{outside}");
-        let again =
+        assert!(error.contains("the pack compact is listed twice"), "{error}");
+        let error = Manifest::builtin().extended_with(&own.replace("own.onnx", "../own.onnx")).unwrap_err();
+        assert!(error.contains("../own.onnx") && error.contains("folder"), "{error}");
+        let error =
             Manifest::builtin().extended_with(&own.replace("own.onnx", "mobilefacenet.onnx")).unwrap_err();
-        assert!(again.contains("mobilefacenet.onnx is listed twice"), "{again}");
+        assert!(error.contains("mobilefacenet.onnx is listed twice"), "{error}");
 
         let temporary = tempfile::tempdir().unwrap();
         let folder = temporary.path();
@@ -318,8 +318,8 @@ mod tests {
         std::fs::write(folder.join(OWN_MANIFEST), &own).unwrap();
         assert!(Manifest::load(folder).unwrap().pack("own").is_some());
         std::fs::write(folder.join(OWN_MANIFEST), own.replace("urls = []", "url = []")).unwrap();
-        let wrong = Manifest::load(folder).unwrap_err();
-        assert!(wrong.contains("packs.toml") && wrong.contains("urls"), "{wrong}");
+        let error = Manifest::load(folder).unwrap_err();
+        assert!(error.contains("packs.toml") && error.contains("urls"), "{error}");
     }
 
     #[test]

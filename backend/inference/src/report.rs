@@ -39,10 +39,10 @@ impl OperationReport {
     }
 }
 
-fn append(text: &mut Option<String>, separator: &str, more: String) {
+fn append(text: &mut Option<String>, separator: &str, addition: String) {
     *text = Some(match text.take() {
-        Some(own) => format!("{own}{separator}{more}"),
-        None => more,
+        Some(existing) => format!("{existing}{separator}{addition}"),
+        None => addition,
     });
 }
 
@@ -150,7 +150,7 @@ pub struct ProviderReport {
 
 impl ProviderReport {
     /// Reports whether the program and the library include `provider`. The library must be loaded.
-    pub(crate) fn of(provider: Provider) -> Self {
+    pub(crate) fn new(provider: Provider) -> Self {
         Self { name: provider.name(), in_build: provider.in_build(), in_library: provider.in_library() }
     }
 }

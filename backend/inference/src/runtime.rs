@@ -117,18 +117,18 @@ impl Runtime {
     /// path first therefore makes `LD_LIBRARY_PATH` unnecessary. If they are not in the folder of
     /// ONNX Runtime, nothing is loaded and the system's loader searches as usual.
     pub(crate) fn preload_libraries(&self, provider: Provider) {
-        static DONE: Mutex<Vec<Provider>> = Mutex::new(Vec::new());
+        static LOADED: Mutex<Vec<Provider>> = Mutex::new(Vec::new());
         let names: Vec<&str> = match provider {
             _ if !cfg!(target_os = "linux") => return,
             Provider::Cuda => CUDA.to_vec(),
             Provider::Tensorrt => [&CUDA[..], &TENSORRT[..]].concat(),
             _ => return,
         };
-        let mut done = DONE.lock();
-        if done.contains(&provider) {
+        let mut loaded = LOADED.lock();
+        if loaded.contains(&provider) {
             return;
         }
-        done.push(provider);
+        loaded.push(provider);
         let Some(folder) = self.path.parent() else { return };
         for library in names.iter().filter_map(|name| find_library(folder, name)) {
             match ort::util::preload_dylib(&library) {
@@ -169,11 +169,11 @@ fn locate(path: Option<&Path>) -> Result<PathBuf, StartError> {
         return Ok(name.into());
     };
     let failed = |reason: String| StartError::Library { path: path.display().to_string(), reason };
-    let real = path.canonicalize().map_err(|e| failed(e.to_string()))?;
-    if !real.is_file() {
+    let canonical = path.canonicalize().map_err(|e| failed(e.to_string()))?;
+    if !canonical.is_file() {
         return Err(failed("the path is not a file; it must be the path of the shared library".to_owned()));
     }
-    Ok(real)
+    Ok(canonical)
 }
 
 /// Returns the version from names such as `libonnxruntime.so.1.31.1` and
@@ -190,9 +190,9 @@ fn out_of_date(text: &str) -> String {
     let quoted =
         |after: &str| Some(text.split_once(after)?.1.split(['\'', '`']).next()?.trim_end_matches(".x"));
     match (quoted("but got '"), quoted("expected version >= '")) {
-        (Some(found), Some(needed)) => {
+        (Some(actual), Some(required)) => {
             format!(
-                "the library has version {found}, but {needed} or newer is required; `./scripts/setup` installs it"
+                "the library has version {actual}, but {required} or newer is required; `./scripts/setup` installs it"
             )
         }
         _ => text.to_owned(),
@@ -214,9 +214,9 @@ pub(crate) fn log_level() -> LogLevel {
 /// Returns the path of `NAME.so.VERSION` in the folder; the last by name if there are several.
 fn find_library(folder: &Path, name: &str) -> Option<PathBuf> {
     let start = format!("{name}.so.");
-    let named =
+    let has_name =
         |path: &PathBuf| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&start));
-    std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).filter(named).max()
+    std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).filter(has_name).max()
 }
 
 #[cfg(test)]

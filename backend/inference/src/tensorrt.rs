@@ -29,8 +29,8 @@ pub struct EngineOptions {
     pub workspace: usize,
     /// The shapes that the engine accepts.
     pub profile: Profile,
-    /// Whether an engine existed in the folder before.
-    pub found: bool,
+    /// Whether the folder already contained an engine.
+    pub is_cached: bool,
 }
 
 /// The inputs of an engine's build.
@@ -96,9 +96,9 @@ impl EngineOptions {
             workspace: (workspace_gb * f64::from(1 << 30)) as usize,
             profile: source.profile,
             folder,
-            found: false,
+            is_cached: false,
         };
-        Ok(Self { found: !options.engines().is_empty(), ..options })
+        Ok(Self { is_cached: !options.engines().is_empty(), ..options })
     }
 
     /// Returns the engine files in the folder, with their sizes in bytes.
@@ -192,11 +192,11 @@ const LIBRARY: &str = "libnvinfer.so";
 /// loaded.
 pub(crate) fn library_version() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    in_maps(&maps).map_or_else(|| "unknown".to_owned(), |path| of_file(&path))
+    find_library(&maps).map_or_else(|| "unknown".to_owned(), |path| version_of(&path))
 }
 
 /// Returns the library's file from the process's memory mappings (proc(5): the sixth column).
-fn in_maps(maps: &str) -> Option<PathBuf> {
+fn find_library(maps: &str) -> Option<PathBuf> {
     maps.lines()
         .filter_map(|line| line.split_whitespace().nth(5))
         .map(Path::new)
@@ -206,7 +206,7 @@ fn in_maps(maps: &str) -> Option<PathBuf> {
 
 /// Returns the version from a name such as `libnvinfer.so.10.9.0`. Some packages have only
 /// `libnvinfer.so.10`; for these the file's size is added.
-fn of_file(path: &Path) -> String {
+fn version_of(path: &Path) -> String {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = real.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let version = name.strip_prefix(LIBRARY).unwrap_or_default().trim_start_matches('.').to_owned();
@@ -305,10 +305,10 @@ mod tests {
             change(&mut changed);
             folders.push(changed.folder("yunet"));
         }
-        let all = folders.len();
+        let count = folders.len();
         folders.sort();
         folders.dedup();
-        assert_eq!(folders.len(), all);
+        assert_eq!(folders.len(), count);
     }
 
     #[test]
@@ -350,13 +350,13 @@ mod tests {
         assert!(
             plain.folder.starts_with(folder.path().canonicalize().unwrap()) && plain.engines().is_empty()
         );
-        let told = std::fs::read_to_string(plain.folder.join("key.txt")).unwrap();
+        let key_text = std::fs::read_to_string(plain.folder.join("key.txt")).unwrap();
         for part in ["1.31.1", "10.9.0", "NVIDIA A10", "8.6", "fp16", "input:32x3x112x112"] {
-            assert!(told.contains(part), "{told} lacks {part}");
+            assert!(key_text.contains(part), "{key_text} lacks {part}");
         }
-        assert!(!plain.found);
+        assert!(!plain.is_cached);
         std::fs::write(plain.folder.join("x_sm86.engine"), [0; 7]).unwrap();
-        assert!(EngineOptions::prepare(&config, source(file, &gpu())).unwrap().found);
+        assert!(EngineOptions::prepare(&config, source(file, &gpu())).unwrap().is_cached);
         assert_eq!(plain.engines(), [(plain.folder.join("x_sm86.engine"), 7)]);
 
         config.tensorrt.calibration = Some(table.clone());
@@ -367,7 +367,7 @@ mod tests {
 
         #[cfg(feature = "tensorrt")]
         {
-            let shown = format!("{:?}", int8.provider(3));
+            let options = format!("{:?}", int8.provider(3));
             let path = format!("{:?}", int8.folder.display().to_string());
             for (name, value) in [
                 ("device_id", "\"3\""),
@@ -379,13 +379,13 @@ mod tests {
                 ("trt_profile_max_shapes", "\"input:32x3x112x112\""),
                 ("trt_int8_calibration_table_name", "\"calibration.table\""),
             ] {
-                let at = shown.find(&format!("\"{name}\"")).unwrap_or_else(|| panic!("{name}: {shown}"));
-                assert!(shown[at..].starts_with(&format!("\"{name}\": {value}")), "{name}: {shown}");
+                let at = options.find(&format!("\"{name}\"")).unwrap_or_else(|| panic!("{name}: {options}"));
+                assert!(options[at..].starts_with(&format!("\"{name}\": {value}")), "{name}: {options}");
             }
             for name in
                 ["trt_fp16_enable", "trt_int8_enable", "trt_engine_cache_enable", "trt_timing_cache_enable"]
             {
-                assert!(shown.contains(name), "{name}: {shown}");
+                assert!(options.contains(name), "{name}: {options}");
             }
             assert!(!format!("{:?}", plain.provider(0)).contains("int8"));
         }
@@ -395,8 +395,8 @@ mod tests {
         let missing = EngineOptions::prepare(&config, source(file, &gpu())).unwrap_err();
         assert!(missing.contains("mobilefacenet.table"), "{missing}");
         std::fs::write(folder.path().join("mobilefacenet.table"), b"\x18\x00\x00\x00").unwrap();
-        let own = EngineOptions::prepare(&config, source(file, &gpu())).unwrap();
-        assert_eq!(own.int8, Some(false), "a table of ONNX Runtime");
+        let native = EngineOptions::prepare(&config, source(file, &gpu())).unwrap();
+        assert_eq!(native.int8, Some(false), "a table of ONNX Runtime");
     }
 
     #[test]
@@ -404,9 +404,9 @@ mod tests {
         let maps = "7f00-7f01 r--p 00000000 08:01 11 /usr/lib/libc.so.6\n\
              7f02-7f03 r-xp 00000000 08:01 12 /nowhere/libnvinfer.so.10.9.0\n\
              7f04-7f05 r-xp 00000000 08:01 13 /nowhere/libnvinfer_plugin.so.10\n";
-        let path = in_maps(maps);
+        let path = find_library(maps);
         assert_eq!(path.as_deref(), Some(Path::new("/nowhere/libnvinfer.so.10.9.0")));
-        assert_eq!(of_file(Path::new("/nowhere/libnvinfer.so.10.9.0")), "10.9.0");
-        assert_eq!(in_maps("7f00-7f01 rw-p 00000000 00:00 0\n"), None);
+        assert_eq!(version_of(Path::new("/nowhere/libnvinfer.so.10.9.0")), "10.9.0");
+        assert_eq!(find_library("7f00-7f01 rw-p 00000000 00:00 0\n"), None);
     }
 }

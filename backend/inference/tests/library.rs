@@ -9,11 +9,11 @@ use std::path::Path;
 
 fn reason(path: &Path) -> String {
     match Runtime::load(Some(path)).unwrap_err() {
-        StartError::Library { path: named, reason } => {
-            assert_eq!(Path::new(&named).file_name(), path.file_name(), "the error names what was tried");
+        StartError::Library { path: actual, reason } => {
+            assert_eq!(Path::new(&actual).file_name(), path.file_name(), "the error names what was tried");
             reason
         }
-        other => panic!("{other}"),
+        error => panic!("{error}"),
     }
 }
 

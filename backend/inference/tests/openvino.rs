@@ -18,31 +18,31 @@ fn photographed() -> [(ResolvedPack, Vec<Frame>); 2] {
     ["compact", "research"].map(|pack| (resolve(&builtin(pack)), photographs.to_vec()))
 }
 
-fn engine_of(cpu_backend: CpuBackend, pack: &ResolvedPack) -> Engine {
+fn start_engine(cpu_backend: CpuBackend, pack: &ResolvedPack) -> Engine {
     let config = Config { dylib_path: Some(testing::openvino()), cpu_backend, ..config() };
     Engine::start(&config, pack).unwrap()
 }
 
-fn computes(engine: &Engine) -> Vec<(String, &'static str, &'static str)> {
+fn model_placements(engine: &Engine) -> Vec<(String, &'static str, &'static str)> {
     engine.report().models.into_iter().map(|model| (model.device, model.provider, model.precision)).collect()
 }
 
 /// Runs two engines on a photograph. Returns the faces of each, and the lowest cosine between the
 /// two embeddings of a face.
 async fn compare(
-    wanted: &Engine,
-    found: &Engine,
+    first: &Engine,
+    second: &Engine,
     photograph: &Frame,
 ) -> (Vec<Detection>, Vec<Detection>, f32) {
-    let (expected, faces) = (detect_at_640(wanted, photograph).await, detect_at_640(found, photograph).await);
-    let mut least = 1.0_f32;
+    let (expected, faces) = (detect_at_640(first, photograph).await, detect_at_640(second, photograph).await);
+    let mut lowest = 1.0_f32;
     for face in &expected {
         let chip = Arc::new(vision::norm_crop(photograph, &face.landmarks, 112).unwrap());
-        let one = wanted.embed(Arc::clone(&chip), Priority::Interactive).await.unwrap().output;
-        let other = found.embed(chip, Priority::Interactive).await.unwrap().output;
-        least = least.min(one.similarity(&other).unwrap());
+        let a = first.embed(Arc::clone(&chip), Priority::Interactive).await.unwrap().output;
+        let b = second.embed(chip, Priority::Interactive).await.unwrap().output;
+        lowest = lowest.min(a.similarity(&b).unwrap());
     }
-    (expected, faces, least)
+    (expected, faces, lowest)
 }
 
 #[testing::needs(openvino)]
@@ -62,25 +62,25 @@ async fn openvino_matches_on_photographs_in_fp32_and_bf16() {
 }
 
 async fn same_faces(pack: &ResolvedPack, images: &[Frame]) {
-    let plain = engine_of(CpuBackend::OnnxRuntime, pack);
-    let openvino = engine_of(CpuBackend::OpenVino(Precision::Fp32), pack);
-    assert!(computes(&plain).iter().all(|at| *at == ("cpu".to_owned(), "cpu", "fp32")));
-    assert!(computes(&openvino).iter().all(|at| *at == ("cpu".to_owned(), "openvino", "fp32")));
+    let onnx_runtime = start_engine(CpuBackend::OnnxRuntime, pack);
+    let openvino = start_engine(CpuBackend::OpenVino(Precision::Fp32), pack);
+    assert!(model_placements(&onnx_runtime).iter().all(|at| *at == ("cpu".to_owned(), "cpu", "fp32")));
+    assert!(model_placements(&openvino).iter().all(|at| *at == ("cpu".to_owned(), "openvino", "fp32")));
     assert!(openvino.report().operations.iter().all(|operation| operation.reason.is_none()));
-    let pack = &pack.pack.name;
+    let pack_name = &pack.pack.name;
     for (number, image) in images.iter().enumerate() {
-        let (expected, faces, cosine) = compare(&plain, &openvino, image).await;
+        let (expected, faces, cosine) = compare(&onnx_runtime, &openvino, image).await;
         assert!(
             !expected.is_empty() && expected.len() == faces.len(),
-            "{pack}, image {number}: {expected:?} {faces:?}"
+            "{pack_name}, image {number}: {expected:?} {faces:?}"
         );
         for (a, b) in expected.iter().zip(&faces) {
             assert!(
                 distance(&a.bbox, &b.bbox).0 < 0.1 && (a.det_score - b.det_score).abs() < 1e-3,
-                "{pack}, image {number}: {a:?} {b:?}"
+                "{pack_name}, image {number}: {a:?} {b:?}"
             );
         }
-        assert!(cosine > 0.9999, "{pack}, image {number}: {cosine}");
+        assert!(cosine > 0.9999, "{pack_name}, image {number}: {cosine}");
     }
 }
 
@@ -92,25 +92,25 @@ async fn bf16_finds_same_drawn_faces_or_reports_missing_support() {
 }
 
 async fn nearly_the_same_faces(pack: &ResolvedPack, images: &[Frame]) {
-    let plain = engine_of(CpuBackend::OnnxRuntime, pack);
-    let bf16 = engine_of(CpuBackend::OpenVino(Precision::Bf16), pack);
-    if computes(&bf16).iter().any(|at| at.1 != "openvino") {
+    let onnx_runtime = start_engine(CpuBackend::OnnxRuntime, pack);
+    let bf16 = start_engine(CpuBackend::OpenVino(Precision::Bf16), pack);
+    if model_placements(&bf16).iter().any(|at| at.1 != "openvino") {
         let report = bf16.report();
         let reasons: Vec<_> =
             report.operations[..2].iter().filter_map(|operation| operation.reason.clone()).collect();
         assert!(reasons.len() == 2 && reasons.iter().all(|reason| reason.contains("bf16")), "{reasons:?}");
         return;
     }
-    assert!(computes(&bf16).iter().all(|at| at.2 == "bf16"));
-    let pack = &pack.pack.name;
+    assert!(model_placements(&bf16).iter().all(|at| at.2 == "bf16"));
+    let pack_name = &pack.pack.name;
     for (number, image) in images.iter().enumerate() {
-        let (expected, faces, cosine) = compare(&plain, &bf16, image).await;
+        let (expected, faces, cosine) = compare(&onnx_runtime, &bf16, image).await;
         for clear in expected.iter().filter(|face| face.det_score >= 0.7) {
             let face = closest(&faces, clear).unwrap();
-            let away = distance(&clear.bbox, &face.bbox).1;
-            assert!(away < 0.03, "{pack}, image {number}: {clear:?} {face:?}");
+            let share = distance(&clear.bbox, &face.bbox).1;
+            assert!(share < 0.03, "{pack_name}, image {number}: {clear:?} {face:?}");
         }
-        assert!(cosine > 0.99, "{pack}, image {number}: {cosine}");
+        assert!(cosine > 0.99, "{pack_name}, image {number}: {cosine}");
     }
 }
 
@@ -121,10 +121,10 @@ fn self_test_distinguishes_openvino_from_cpu_provider() {
     let cpu_backend = CpuBackend::OpenVino(Precision::Fp32);
     let config = Config { dylib_path: Some(library), cpu_backend, gpu_batch_size: 4, ..config() };
     let report = self_test(&config, &pack).unwrap();
-    let of =
+    let tests_of =
         |provider: &str| report.tests.iter().filter(|test| test.provider == provider).collect::<Vec<_>>();
-    assert_eq!((of("cpu").len(), of("openvino").len()), (5, 2));
-    for test in of("openvino") {
+    assert_eq!((tests_of("cpu").len(), tests_of("openvino").len()), (5, 2));
+    for test in tests_of("openvino") {
         assert_eq!((test.outcome, test.device.as_str()), (TestResult::Passed, "openvino"), "{test:?}");
         assert!(test.runs.iter().all(|run| run.difference < 1e-3), "{test:?}");
     }

@@ -13,61 +13,61 @@ use vision::{Detection, Frame, Letterbox, Limits, PerceptualHashes, Rect, crop, 
 const SIZE: (u32, u32) = (640, 480);
 
 type Operation = Box<dyn Fn()>;
-/// A name, and a function that prepares the input.
-type Named = (&'static str, fn() -> Operation);
+/// A name, and a function that prepares the input and returns the operation.
+type Benchmark = (&'static str, fn() -> Operation);
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let operations = operations();
+    let benchmarks = benchmarks();
     let Some(name) = arguments.next() else {
-        operations.iter().for_each(|(name, _)| println!("{name}"));
+        benchmarks.iter().for_each(|(name, _)| println!("{name}"));
         return Ok(());
     };
     let count: usize = arguments.next().context("the number of runs is missing")?.parse()?;
-    let (_, make) = operations.iter().find(|(known, _)| *known == name).context("unknown operation")?;
-    let operation = make();
+    let (_, prepare) = benchmarks.iter().find(|(label, _)| *label == name).context("unknown operation")?;
+    let operation = prepare();
     (0..count).for_each(|_| operation());
     Ok(())
 }
 
-fn operations() -> [Named; 10] {
+fn benchmarks() -> [Benchmark; 10] {
     [
-        ("decode_jpeg", || decoding(encode::jpeg(&frame(), 85))),
-        ("decode_progressive_jpeg", || decoding(progressive())),
-        ("decode_png", || decoding(encode::png(&frame()))),
-        ("decode_transparent_png", || decoding(transparent(false))),
-        ("decode_webp", || decoding(transparent(true))),
+        ("decode_jpeg", || decode_operation(encode::jpeg(&frame(), 85))),
+        ("decode_progressive_jpeg", || decode_operation(progressive_jpeg())),
+        ("decode_png", || decode_operation(encode::png(&frame()))),
+        ("decode_transparent_png", || decode_operation(transparent_image(false))),
+        ("decode_webp", || decode_operation(transparent_image(true))),
         ("canvas", || {
             let frame = frame();
-            on(move || Letterbox::fit(SIZE, (256, 256)).draw(&frame))
+            operation(move || Letterbox::fit(SIZE, (256, 256)).draw(&frame))
         }),
         ("align", || {
             let (frame, landmarks) = (frame(), detections(1)[0].landmarks);
-            on(move || vision::norm_crop(&frame, &landmarks, 112))
+            operation(move || vision::norm_crop(&frame, &landmarks, 112))
         }),
         ("hash", || {
             let frame = frame();
-            on(move || PerceptualHashes::of(&frame))
+            operation(move || PerceptualHashes::of(&frame))
         }),
         ("nms", || {
             let detections = detections(2000);
-            on(move || vision::nms(detections.clone(), 0.4))
+            operation(move || vision::nms(detections.clone(), 0.4))
         }),
         ("encode", || {
             let frame = frame();
-            on(move || encode::jpeg(&crop::thumbnail(&frame, 320), 80))
+            operation(move || encode::jpeg(&crop::thumbnail(&frame, 320), 80))
         }),
     ]
 }
 
-fn on<T: 'static>(work: impl Fn() -> T + 'static) -> Operation {
+fn operation<T: 'static>(work: impl Fn() -> T + 'static) -> Operation {
     Box::new(move || {
         black_box(work());
     })
 }
 
-fn decoding(file: Vec<u8>) -> Operation {
-    on(move || vision::decode(&file, &Limits::default()).expect("it is an image"))
+fn decode_operation(file: Vec<u8>) -> Operation {
+    operation(move || vision::decode(&file, &Limits::default()).expect("it is an image"))
 }
 
 /// Returns RGB bytes: a gradient with a disc and squares, plus random grey noise from 0 to 6.
@@ -89,7 +89,7 @@ fn frame() -> Frame {
     Frame::new(SIZE.0, SIZE.1, pixels()).expect("three bytes for each pixel")
 }
 
-fn progressive() -> Vec<u8> {
+fn progressive_jpeg() -> Vec<u8> {
     let mut file = Vec::new();
     let mut encoder = jpeg_encoder::Encoder::new(&mut file, 85);
     encoder.set_progressive(true);
@@ -101,19 +101,19 @@ fn progressive() -> Vec<u8> {
 
 /// Returns an image whose left third is transparent and whose middle third is half transparent, as
 /// PNG or lossless WebP.
-fn transparent(webp: bool) -> Vec<u8> {
+fn transparent_image(webp: bool) -> Vec<u8> {
     let alpha = |index: usize| [0, 128, 255][index % SIZE.0 as usize * 3 / SIZE.0 as usize];
     let rgba: Vec<u8> = (pixels().as_chunks::<3>().0.iter().enumerate())
         .flat_map(|(index, [r, g, b])| [*r, *g, *b, alpha(index)])
         .collect();
     let mut file = Vec::new();
     let colours = ExtendedColorType::Rgba8;
-    let written = if webp {
+    let result = if webp {
         WebPEncoder::new_lossless(&mut file).write_image(&rgba, SIZE.0, SIZE.1, colours)
     } else {
         image::codecs::png::PngEncoder::new(&mut file).write_image(&rgba, SIZE.0, SIZE.1, colours)
     };
-    written.expect("memory can be written to");
+    result.expect("memory can be written to");
     file
 }
 

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 /// The variable that lists this machine's capabilities, separated by commas. `./scripts/test` sets
 /// it.
-const VARIABLE: &str = "TEST_CAPABILITIES";
+const CAPABILITIES_VARIABLE: &str = "TEST_CAPABILITIES";
 
-/// What `./scripts/test` installs before it runs any test. The other capabilities are optional.
+/// What `./scripts/test` installs before the first test. The other capabilities are optional.
 const SETUP: &str = "setup";
 
 /// The capabilities that a test can need, and the reason that is reported if one is missing.
@@ -33,7 +33,7 @@ const REASONS: [(&str, &str); 9] = [
 #[proc_macro_attribute]
 pub fn test(arguments: TokenStream, test: TokenStream) -> TokenStream {
     let words: Vec<String> = test.clone().into_iter().map(|token| token.to_string()).collect();
-    let is_async = words.iter().zip(words.iter().skip(1)).any(|(one, next)| one == "async" && next == "fn");
+    let is_async = words.iter().zip(words.iter().skip(1)).any(|(a, b)| a == "async" && b == "fn");
     let attribute = if is_async {
         format!("#[::tokio::test({arguments})]")
     } else {
@@ -44,8 +44,8 @@ pub fn test(arguments: TokenStream, test: TokenStream) -> TokenStream {
         .clone()
         .into_iter()
         .any(|token| matches!(token, TokenTree::Group(group) if group.to_string().starts_with("[ignore")));
-    let reason = if is_ignored { None } else { missing(SETUP) };
-    decorated(&attribute, reason, test)
+    let reason = if is_ignored { None } else { reason_if_missing(SETUP) };
+    with_attribute(&attribute, reason, test)
 }
 
 /// Marks a test as ignored, with the reason, if a capability that it names is missing:
@@ -54,22 +54,22 @@ pub fn test(arguments: TokenStream, test: TokenStream) -> TokenStream {
 /// `TEST_CAPABILITIES` lists the available capabilities at compile time; a change of it recompiles
 /// the test. If the variable is not set, all of them count as missing.
 #[proc_macro_attribute]
-pub fn needs(what: TokenStream, test: TokenStream) -> TokenStream {
+pub fn needs(capabilities: TokenStream, test: TokenStream) -> TokenStream {
     let mut reason = None;
-    for name in what.to_string().split(',').map(str::trim) {
-        if !REASONS.iter().any(|(known, _)| *known == name) {
-            return error(&format!("`{name}` is unknown; known are {}", names()));
+    for name in capabilities.to_string().split(',').map(str::trim) {
+        if !REASONS.iter().any(|(capability, _)| *capability == name) {
+            return error(&format!("`{name}` is unknown; known are {}", capability_names()));
         }
-        reason = reason.or_else(|| missing(name));
+        reason = reason.or_else(|| reason_if_missing(name));
     }
-    decorated("", reason, test)
+    with_attribute("", reason, test)
 }
 
 /// Returns the reason to report if a known capability is missing.
-fn missing(name: &str) -> Option<String> {
-    let (_, reason) = REASONS.iter().find(|(known, _)| *known == name)?;
-    match std::env::var(VARIABLE) {
-        Ok(listed) if listed.split(',').any(|one| one.trim() == name) => None,
+fn reason_if_missing(name: &str) -> Option<String> {
+    let (_, reason) = REASONS.iter().find(|(capability, _)| *capability == name)?;
+    match std::env::var(CAPABILITIES_VARIABLE) {
+        Ok(available) if available.split(',').any(|item| item.trim() == name) => None,
         Ok(_) => Some((*reason).to_owned()),
         Err(_) if name == SETUP && is_set_up() => None,
         Err(_) if name == SETUP => Some((*reason).to_owned()),
@@ -77,7 +77,7 @@ fn missing(name: &str) -> Option<String> {
     }
 }
 
-/// Returns whether `./scripts/test` has installed in this checkout what it installs first.
+/// Returns whether `./scripts/test` has completed its setup in this checkout.
 fn is_set_up() -> bool {
     let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
     [".runtime/.complete", "models/.fetched"]
@@ -86,9 +86,9 @@ fn is_set_up() -> bool {
 }
 
 /// Returns the test with the attribute, and ignored if there is a reason.
-fn decorated(attribute: &str, reason: Option<String>, test: TokenStream) -> TokenStream {
+fn with_attribute(attribute: &str, reason: Option<String>, test: TokenStream) -> TokenStream {
     // Cargo recompiles when an environment variable that `option_env!` reads changes.
-    let mut code = format!("const _: Option<&str> = option_env!({VARIABLE:?});{attribute}");
+    let mut code = format!("const _: Option<&str> = option_env!({CAPABILITIES_VARIABLE:?});{attribute}");
     if let Some(reason) = reason {
         code.push_str(&format!("#[ignore = {reason:?}]"));
     }
@@ -97,11 +97,11 @@ fn decorated(attribute: &str, reason: Option<String>, test: TokenStream) -> Toke
             tokens.extend(test);
             tokens
         }
-        Err(failed) => error(&failed.to_string()),
+        Err(parse_error) => error(&parse_error.to_string()),
     }
 }
 
-fn names() -> String {
+fn capability_names() -> String {
     REASONS.map(|(name, _)| name).join(", ")
 }
 

@@ -53,8 +53,8 @@ fn paint_people() -> anyhow::Result<()> {
     let mut boxes = Vec::with_capacity(scenes.len());
     for Scene { pixels: file, width, heads } in scenes {
         let mut pixels = std::fs::read(&file)?;
-        let whole = width > 0 && pixels.len().is_multiple_of(3 * width as usize);
-        ensure!(whole, "{} does not consist of rows of {width} pixels", file.display());
+        let has_whole_rows = width > 0 && pixels.len().is_multiple_of(3 * width as usize);
+        ensure!(has_whole_rows, "{} does not consist of rows of {width} pixels", file.display());
         people::paint_over(&mut pixels, width, &heads);
         std::fs::write(&file, pixels)?;
         boxes.push(heads.iter().map(people::Head::face).collect::<Vec<_>>());

@@ -17,14 +17,14 @@ pub fn root() -> PathBuf {
 }
 
 /// Returns `path`, relative to the root of the checkout. Panics with `remedy` if it does not exist.
-fn present(path: impl AsRef<Path>, remedy: &str) -> PathBuf {
+fn require(path: impl AsRef<Path>, remedy: &str) -> PathBuf {
     let path = root().join(path);
     assert!(path.exists(), "{} does not exist; {remedy}", path.display());
     path
 }
 
 fn shared(part: &str) -> PathBuf {
-    present(
+    require(
         Path::new("../shared").join(part),
         "the test lacks #[needs(shared)], or ./scripts/test must recompile it",
     )
@@ -36,13 +36,13 @@ pub fn library() -> PathBuf {
         return path.into();
     }
     let name = if cfg!(target_os = "macos") { "libonnxruntime.dylib" } else { "libonnxruntime.so" };
-    present(Path::new(".runtime/onnxruntime").join(name), "run ./scripts/setup")
+    require(Path::new(".runtime/onnxruntime").join(name), "run ./scripts/setup")
 }
 
 /// Returns the ONNX Runtime with OpenVINO that `./scripts/openvino` unpacks. Panics if it does not
 /// exist. The test must be marked `#[needs(openvino)]`.
 pub fn openvino() -> PathBuf {
-    present(".runtime/openvino/libonnxruntime.so", "run ./scripts/openvino")
+    require(".runtime/openvino/libonnxruntime.so", "run ./scripts/openvino")
 }
 
 /// Returns the ffmpeg that the variable `FFMPEG` names, or that `./scripts/video` installs. Panics
@@ -50,7 +50,7 @@ pub fn openvino() -> PathBuf {
 pub fn ffmpeg() -> PathBuf {
     match std::env::var_os("FFMPEG").filter(|path| !path.is_empty()) {
         Some(path) => path.into(),
-        None => present(".runtime/ffmpeg/ffmpeg", "run ./scripts/video"),
+        None => require(".runtime/ffmpeg/ffmpeg", "run ./scripts/video"),
     }
 }
 
@@ -65,7 +65,7 @@ pub fn build_library(source: &Path, target: &Path, arguments: &[&str]) {
 pub fn models_dir() -> PathBuf {
     let models = root().join("models");
     for file in &default_pack().files {
-        present(Path::new("models").join(&file.file), "remove models/.fetched and run ./scripts/test");
+        require(Path::new("models").join(&file.file), "remove models/.fetched and run ./scripts/test");
     }
     models
 }
@@ -139,18 +139,18 @@ pub(crate) fn write(
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("bin");
     let name = hex::encode(&Sha256::digest(description)[..16]);
-    let kept = folder().join(format!("{name}.{extension}"));
-    if !kept.exists() {
+    let cached = folder().join(format!("{name}.{extension}"));
+    if !cached.exists() {
         // Processes and threads may draw the same file at once. Each of them renames its own.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let new = folder().join(format!("{name}-{}-{number}.{extension}", std::process::id()));
-        if let Err(error) = draw(&new) {
-            let _partial = std::fs::remove_file(&new);
+        let draft = folder().join(format!("{name}-{}-{number}.{extension}", std::process::id()));
+        if let Err(error) = draw(&draft) {
+            let _partial = std::fs::remove_file(&draft);
             return Err(error);
         }
-        std::fs::rename(&new, &kept)?;
+        std::fs::rename(&draft, &cached)?;
     }
-    std::fs::copy(&kept, path)?;
+    std::fs::copy(&cached, path)?;
     Ok(())
 }
 
@@ -158,12 +158,12 @@ pub(crate) fn write(
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let all = root().join(".runtime/drawn");
-        let folder = all.join(version());
-        for other in std::fs::read_dir(&all).into_iter().flatten().flatten() {
-            if other.path() != folder {
+        let parent = root().join(".runtime/drawn");
+        let folder = parent.join(version());
+        for entry in std::fs::read_dir(&parent).into_iter().flatten().flatten() {
+            if entry.path() != folder {
                 // Another process may delete it at the same time.
-                let _gone = std::fs::remove_dir_all(other.path());
+                let _deleted = std::fs::remove_dir_all(entry.path());
             }
         }
         std::fs::create_dir_all(&folder).expect("the folder of drawn files can be created");

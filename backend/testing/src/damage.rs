@@ -94,12 +94,12 @@ impl DamagedFilms {
             Encoding::new(Codec::Mjpeg, Container::Avi),
         ];
         let folder = tempfile::tempdir().expect("a folder");
-        let read = |encoding: &Encoding| {
+        let encode_film = |encoding: &Encoding| {
             let path = folder.path().join("film").with_extension(encoding.container.extension());
             film.encode(encoding, &path).expect("a film");
             std::fs::read(path).expect("its file")
         };
-        Self { films: encodings.iter().map(read).collect() }
+        Self { films: encodings.iter().map(encode_film).collect() }
     }
 
     pub fn file(&self, number: usize) -> Vec<u8> {

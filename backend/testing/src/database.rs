@@ -28,14 +28,14 @@ impl TestDatabase {
     pub async fn create() -> Self {
         let server = server();
         let template = ensure_template(&server).await;
-        Self::of(server, &template).await
+        Self::from_template(server, &template).await
     }
 
     pub async fn empty() -> Self {
-        Self::of(server(), "template0").await
+        Self::from_template(server(), "template0").await
     }
 
-    async fn of(server: PgConnectOptions, template: &str) -> Self {
+    async fn from_template(server: PgConnectOptions, template: &str) -> Self {
         let name = format!("test_{}", Uuid::now_v7().simple());
         let mut admin = PgConnection::connect_with(&server).await.expect("the test server answers");
         execute(&mut admin, format!("create database {name} template {template}")).await;
@@ -128,9 +128,9 @@ pub struct TableLock {
 impl TableLock {
     /// Returns the number of statements of the database that wait for a lock.
     pub async fn waiting(&mut self) -> i64 {
-        let waiting = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+        let query = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
                        where not l.granted and d.datname = current_database()";
-        sqlx::query_scalar(waiting).fetch_one(&mut self.connection).await.expect("the locks can be counted")
+        sqlx::query_scalar(query).fetch_one(&mut self.connection).await.expect("the locks can be counted")
     }
 
     pub async fn release(self) {
@@ -178,13 +178,13 @@ async fn ensure_template(server: &PgConnectOptions) -> String {
     let name = format!("template_{}", store::db::schema::fingerprint());
     let mut admin = PgConnection::connect_with(server).await.expect("the test server answers");
     execute(&mut admin, format!("select pg_advisory_lock({TEMPLATE_LOCK})")).await;
-    let there: bool =
+    let exists: bool =
         sqlx::query_scalar("select exists(select 1 from pg_database where datname = $1 and datistemplate)")
             .bind(&name)
             .fetch_one(&mut admin)
             .await
             .expect("the catalogue can be read");
-    if !there {
+    if !exists {
         execute(&mut admin, format!("drop database if exists {name} with (force)")).await;
         execute(&mut admin, format!("create database {name}")).await;
         let pool = connect(server, &name).await;
@@ -210,10 +210,10 @@ rm -rf "$1""#;
 /// the process. It does not sync to disk. Panics if the server does not start.
 pub fn url() -> &'static str {
     static URL: OnceLock<String> = OnceLock::new();
-    URL.get_or_init(|| std::env::var("TEST_DATABASE_URL").unwrap_or_else(|_| private()))
+    URL.get_or_init(|| std::env::var("TEST_DATABASE_URL").unwrap_or_else(|_| start_private_server()))
 }
 
-fn private() -> String {
+fn start_private_server() -> String {
     let (ready, url) = channel();
     // The thread outlives every test. It reads the log of the server.
     std::thread::spawn(move || {
@@ -224,7 +224,7 @@ fn private() -> String {
 }
 
 async fn run(ready: Sender<String>) {
-    let folder = parent().join(format!("facecrawl-tests-{}", std::process::id()));
+    let folder = data_parent().join(format!("facecrawl-tests-{}", std::process::id()));
     let cluster = Cluster::start(&Config::for_tests(programs(), folder.join("data")))
         .await
         .unwrap_or_else(|error| panic!("{error}"));
@@ -236,20 +236,20 @@ async fn run(ready: Sender<String>) {
 
 /// Returns the folder for the data. Each test creates and drops a database, which is faster in
 /// memory. The build folder is not suitable, because the server's user may be unable to enter it.
-fn parent() -> PathBuf {
+fn data_parent() -> PathBuf {
     /// Databases of concurrent tests, the log and the template, in bytes.
     const NEEDED: u64 = 4 << 30;
     let memory = Path::new("/dev/shm");
     match rustix::fs::statvfs(memory) {
-        Ok(found) if found.f_bavail * found.f_frsize >= NEEDED => memory.to_owned(),
+        Ok(space) if space.f_bavail * space.f_frsize >= NEEDED => memory.to_owned(),
         _ => std::env::temp_dir(),
     }
 }
 
 /// Returns the folder of Postgres's programs.
 pub fn programs() -> PathBuf {
-    let installed = || crate::assets::root().join(".runtime/postgres/bin");
-    std::env::var_os("POSTGRES_BIN_DIR").map_or_else(installed, PathBuf::from)
+    let default_folder = || crate::assets::root().join(".runtime/postgres/bin");
+    std::env::var_os("POSTGRES_BIN_DIR").map_or_else(default_folder, PathBuf::from)
 }
 
 /// Starts the process that stops the server. A destructor cannot do this, because Rust does not

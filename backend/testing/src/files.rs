@@ -28,9 +28,9 @@ pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns whether `content` contains `wanted`. This crate is optimised, unlike the tests.
-pub fn holds(content: &[u8], wanted: &[u8]) -> bool {
-    content.windows(wanted.len()).any(|window| window == wanted)
+/// Returns whether `content` contains `needle`. This crate is optimised, unlike the tests.
+pub fn holds(content: &[u8], needle: &[u8]) -> bool {
+    content.windows(needle.len()).any(|window| window == needle)
 }
 
 /// The first bytes of a gzip member: magic number and compression method.
@@ -41,26 +41,26 @@ const GZIP: [u8; 3] = [0x1f, 0x8b, 0x08];
 /// contains its readable part.
 pub fn unpacked(content: impl Into<Vec<u8>>) -> Vec<u8> {
     let mut content = content.into();
-    let mut inside = Vec::new();
-    let marks = |content: &[u8], mark: &[u8]| -> Vec<usize> {
-        let places = content.windows(mark.len()).enumerate();
-        places.filter(|(_, window)| *window == mark).map(|(at, _)| at).collect()
+    let mut members = Vec::new();
+    let positions_of = |content: &[u8], mark: &[u8]| -> Vec<usize> {
+        let windows = content.windows(mark.len()).enumerate();
+        windows.filter(|(_, window)| *window == mark).map(|(at, _)| at).collect()
     };
-    for at in marks(&content, &GZIP) {
-        read(&content[at..], &mut inside);
+    for at in positions_of(&content, &GZIP) {
+        read(&content[at..], &mut members);
     }
-    for at in marks(&content, hex::encode(GZIP).as_bytes()) {
+    for at in positions_of(&content, hex::encode(GZIP).as_bytes()) {
         let digits = content[at..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
         if let Ok(member) = hex::decode(&content[at..at + digits / 2 * 2]) {
-            read(&member, &mut inside);
+            read(&member, &mut members);
         }
     }
-    content.extend(inside);
+    content.extend(members);
     content
 }
 
 fn read(member: &[u8], into: &mut Vec<u8>) {
     into.push(b'\n');
     // The bytes read before an error are kept.
-    let _cut = GzDecoder::new(member).read_to_end(into);
+    let _truncated = GzDecoder::new(member).read_to_end(into);
 }

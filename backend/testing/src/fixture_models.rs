@@ -68,9 +68,9 @@ pub fn fixture_pack(directory: &Path) -> FixturePack {
 impl FixturePack {
     /// Returns a manifest (the format of `models.toml`) with one pack called `fixture`.
     pub fn manifest(&self) -> String {
-        let file = |model: &FixtureModel, rest: &str| {
+        let file = |model: &FixtureModel, fields: &str| {
             format!(
-                "[[file]]\nfile = \"{}\"\nbytes = {}\nsha256 = \"{}\"\nlicence = \"Apache-2.0\"\nurls = []\n{rest}\n",
+                "[[file]]\nfile = \"{}\"\nbytes = {}\nsha256 = \"{}\"\nlicence = \"Apache-2.0\"\nurls = []\n{fields}\n",
                 model.file, model.bytes, model.sha256
             )
         };
@@ -104,14 +104,14 @@ fn write(directory: &Path, file: &str, content: &[u8]) -> FixtureModel {
 /// Writes a quality model with eDifFIQA's input and output into `directory`. Its score is the
 /// [`fixture_score`] of the chip.
 pub fn fixture_quality(directory: &Path) -> ModelFile {
-    let written = write(directory, "fixture_quality.onnx", &quality());
+    let model = write(directory, "fixture_quality.onnx", &quality());
     let input = PixelInput { channels: Channels::Rgb, mean: [127.5; 3], std: [127.5; 3] };
     ModelFile {
-        file: written.file,
+        file: model.file,
         kind: ModelKind::Quality,
         family: ModelFamily::Ediffiqa,
-        bytes: Some(written.bytes),
-        sha256: written.sha256,
+        bytes: Some(model.bytes),
+        sha256: model.sha256,
         licence: "Apache-2.0".to_owned(),
         weights: WeightStorage::Plain,
         wheel: None,
@@ -196,10 +196,10 @@ fn detector() -> Vec<u8> {
             &mean,
             &[("kernel_shape", Attribute::Integers(&window)), ("strides", Attribute::Integers(&window))],
         );
-        let finds = stride == i64::from(CELL);
+        let is_face_stride = stride == i64::from(CELL);
         // The score is linear from grey level 127.5 (score 0) to 242 (SCORE). The other strides
         // find no faces.
-        let slope = if finds { SCORE / (242.0 - 127.5) } else { 0.0 };
+        let slope = if is_face_stride { SCORE / (242.0 - 127.5) } else { 0.0 };
         for name in ["cls", "obj"] {
             head(&mut graph, name, stride, &[slope / 3.0; 3], &[-127.5 * slope], true);
         }
@@ -215,7 +215,7 @@ fn detector() -> Vec<u8> {
 
 /// Adds the output `name_stride`: a 1x1 convolution of the mean colours at this stride, with one
 /// row per anchor.
-fn head(graph: &mut Graph, name: &str, stride: i64, weights: &[f32], bias: &[f32], score: bool) {
+fn head(graph: &mut Graph, name: &str, stride: i64, weights: &[f32], bias: &[f32], clip_to_score: bool) {
     let columns = bias.len() as i64;
     let output = format!("{name}_{stride}");
     let part = |what: &str| format!("{output}.{what}");
@@ -224,7 +224,7 @@ fn head(graph: &mut Graph, name: &str, stride: i64, weights: &[f32], bias: &[f32
     graph.integers(&part("rows"), &[0, -1, columns]);
     graph.node("Conv", &[&format!("mean_{stride}"), &part("weight"), &part("bias")], &part("map"), &[]);
     let mut last = part("map");
-    if score {
+    if clip_to_score {
         graph.node("Clip", &[&last, "zero", "score"], &part("clipped"), &[]);
         last = part("clipped");
     }

@@ -48,17 +48,17 @@ pub fn drawing(name: &str) -> Vec<u8> {
 }
 
 pub fn names() -> impl Iterator<Item = &'static str> {
-    PORTRAITS.iter().map(|one| one.0).chain(OTHERS.iter().map(|one| one.0))
+    PORTRAITS.iter().map(|portrait| portrait.0).chain(DRAWINGS.iter().map(|portrait| portrait.0))
 }
 
 /// The images that are not portraits, and the functions that draw them.
-const OTHERS: [(&str, fn() -> Vec<u8>); 11] = [
-    ("two_people.jpg", || several((1000, 600), 30, &pair((1000, 600), [EVE, FINN], 220.0))),
-    ("ada_and_ben.jpg", || several((1200, 800), 31, &pair((1200, 800), [ADA, BEN], 280.0))),
-    ("small_pair.jpg", || several((450, 344), 32, &pair((450, 344), [CORA, DAN], 110.0))),
-    ("group.jpg", || several(GROUP, 33, &group())),
-    ("crowd.jpg", || several(CROWD, 34, &crowd())),
-    ("throng.jpg", || several(CROWD, 35, &throng())),
+const DRAWINGS: [(&str, fn() -> Vec<u8>); 11] = [
+    ("two_people.jpg", || draw_people((1000, 600), 30, &pair((1000, 600), [EVE, FINN], 220.0))),
+    ("ada_and_ben.jpg", || draw_people((1200, 800), 31, &pair((1200, 800), [ADA, BEN], 280.0))),
+    ("small_pair.jpg", || draw_people((450, 344), 32, &pair((450, 344), [CORA, DAN], 110.0))),
+    ("group.jpg", || draw_people(GROUP, 33, &group())),
+    ("crowd.jpg", || draw_people(CROWD, 34, &crowd())),
+    ("throng.jpg", || draw_people(CROWD, 35, &throng())),
     ("view.jpg", || landscape(1080, 641)),
     ("no_face.png", || png(140, 141)),
     ("turned_90.jpg", || turned(90)),
@@ -67,7 +67,7 @@ const OTHERS: [(&str, fn() -> Vec<u8>); 11] = [
 ];
 
 fn file(name: &str) -> Vec<u8> {
-    if let Some((_, draw)) = OTHERS.iter().find(|(other, _)| *other == name) {
+    if let Some((_, draw)) = DRAWINGS.iter().find(|(drawing_name, _)| *drawing_name == name) {
         return draw();
     }
     let (width, height, pixels) = pixels(name);
@@ -78,26 +78,26 @@ fn file(name: &str) -> Vec<u8> {
 /// Returns the approximate face box of a portrait: left, top, width and height in pixels. Panics if
 /// no portrait has this name.
 pub fn face(name: &str) -> [f32; 4] {
-    head(place(name)).face()
+    head(portrait_index(name)).face()
 }
 
-fn place(name: &str) -> usize {
-    PORTRAITS.iter().position(|one| one.0 == name).unwrap_or_else(|| panic!("the gallery has no {name}"))
+fn portrait_index(name: &str) -> usize {
+    PORTRAITS.iter().position(|p| p.0 == name).unwrap_or_else(|| panic!("the gallery has no {name}"))
 }
 
-fn head(place: usize) -> Head {
-    let (_, person, (width, height), middle, tall, turn) = PORTRAITS[place];
+fn head(index: usize) -> Head {
+    let (_, person, (width, height), middle, tall, turn) = PORTRAITS[index];
     Head { person, x: middle.0 * width as f32, y: middle.1 * height as f32, height: tall, turn }
 }
 
 /// Returns width, height and RGB bytes of a portrait.
 fn pixels(name: &str) -> (u32, u32, Vec<u8>) {
-    let place = place(name);
-    let (_, _, (width, height), ..) = PORTRAITS[place];
-    (width, height, draw(width, height, crate::people::PATCHWORK + place as u32, &[head(place)]))
+    let index = portrait_index(name);
+    let (_, _, (width, height), ..) = PORTRAITS[index];
+    (width, height, draw(width, height, crate::people::PATCHWORK + index as u32, &[head(index)]))
 }
 
-fn several(size: (u32, u32), wall: u32, heads: &[Head]) -> Vec<u8> {
+fn draw_people(size: (u32, u32), wall: u32, heads: &[Head]) -> Vec<u8> {
     jpeg(size.0, size.1, draw(size.0, size.1, crate::people::PATCHWORK + wall, heads))
 }
 
@@ -115,11 +115,11 @@ pub const GROUP: (u32, u32) = (1260, 860);
 
 /// Returns the ten people of `group.jpg`, in two rows.
 pub fn group() -> Vec<Head> {
-    let head = |place: u16| {
-        let (row, column) = (f32::from(place / 5), f32::from(place % 5));
-        let turn = (f32::from(place * 7 % 9) - 4.0) / 5.0;
+    let head = |index: u16| {
+        let (row, column) = (f32::from(index / 5), f32::from(index % 5));
+        let turn = (f32::from(index * 7 % 9) - 4.0) / 5.0;
         let (x, y) = (130.0 + 250.0 * column, 200.0 + 420.0 * row);
-        Head { person: place.into(), x, y, height: 190.0, turn }
+        Head { person: index.into(), x, y, height: 190.0, turn }
     };
     (0..10).map(head).collect()
 }
@@ -139,17 +139,17 @@ pub fn throng() -> Vec<Head> {
 }
 
 /// Returns `rows` rows of heads. Heads in the first row have the height `first`; the height
-/// increases by `more` per row.
-fn rows(rows: u32, first: f32, more: f32) -> Vec<Head> {
+/// increases by `increase` per row.
+fn rows(rows: u32, first: f32, increase: f32) -> Vec<Head> {
     let mut heads = Vec::new();
     let mut y = 60.0;
     for row in 0..rows {
-        let height = first + more * row as f32;
+        let height = first + increase * row as f32;
         let across = (CROWD.0 as f32 / (height * 1.9)).floor();
         let step = CROWD.0 as f32 / across;
-        for place in 0..across as u32 {
-            let x = (place as f32 + if row % 2 == 0 { 0.5 } else { 0.35 }) * step;
-            let person = row * 31 + place * 7;
+        for index in 0..across as u32 {
+            let x = (index as f32 + if row % 2 == 0 { 0.5 } else { 0.35 }) * step;
+            let person = row * 31 + index * 7;
             heads.push(Head { person, x, y, height, turn: (person % 5) as f32 * 0.2 - 0.4 });
         }
         y += height * 2.2;

@@ -47,7 +47,7 @@ impl Head {
     /// Returns the approximate box in which a detector finds the face: left, top, width and height
     /// in pixels.
     pub fn face(&self) -> [f32; 4] {
-        let width = 2.0 * Traits::of(self.person).wide + 0.06;
+        let width = 2.0 * Traits::new(self.person).wide + 0.06;
         let [left, top, width, tall] = [-width / 2.0, -0.385, width, 0.885].map(|share| share * self.height);
         [self.x + left, self.y + top, width, tall]
     }
@@ -55,7 +55,7 @@ impl Head {
 
 /// Returns the RGB bytes of an image with these people in front of wall number `wall`.
 pub fn draw(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
-    let people: Vec<(&Head, Traits)> = heads.iter().map(|head| (head, Traits::of(head.person))).collect();
+    let people: Vec<(&Head, Traits)> = heads.iter().map(|head| (head, Traits::new(head.person))).collect();
     let mut data = Vec::with_capacity(width as usize * height as usize * 3);
     let mut noise = 0x2545_f491_u32 ^ wall.wrapping_mul(0x9e37_79b9);
     for row in 0..height {
@@ -79,18 +79,18 @@ pub fn draw(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
 pub fn paint_over(pixels: &mut [u8], width: u32, heads: &[Head]) {
     let row_bytes = width as usize * 3;
     assert!(row_bytes > 0 && pixels.len().is_multiple_of(row_bytes), "the bytes are whole rows");
-    let people: Vec<(&Head, Traits)> = heads.iter().map(|head| (head, Traits::of(head.person))).collect();
+    let people: Vec<(&Head, Traits)> = heads.iter().map(|head| (head, Traits::new(head.person))).collect();
     let mut noise = 0x2545_f491_u32;
     for (row, line) in pixels.chunks_exact_mut(row_bytes).enumerate() {
         for (column, pixel) in line.as_chunks_mut::<3>().0.iter_mut().enumerate() {
             let (x, y) = (column as f32 + 0.5, row as f32 + 0.5);
-            let before = pixel.map(f32::from);
-            let mut colour = before;
+            let background = pixel.map(f32::from);
+            let mut colour = background;
             for (head, traits) in &people {
                 let (x, y) = ((x - head.x) / head.height, (y - head.y) / head.height);
                 paint::person(&mut colour, head, traits, x, y);
             }
-            if colour != before {
+            if colour != background {
                 let grain = next_grain(&mut noise);
                 *pixel = colour.map(|v| (v + grain).clamp(0.0, 255.0) as u8);
             }
@@ -124,9 +124,9 @@ fn wall_at(wall: u32, across: f32, down: f32) -> Colour {
 /// Returns a portrait as a JPEG of 480x560 pixels. A higher `view`, from 0, enlarges and turns the
 /// head and changes the wall.
 pub fn portrait(person: u32, view: u32) -> Vec<u8> {
-    let (nearer, turn) = (view as f32, view as f32 * 0.5 - 0.5);
-    let (x, y) = (200.0 + 30.0 * nearer, 200.0 + 12.0 * nearer);
-    let head = Head { person, x, y, height: 220.0 + 50.0 * nearer, turn };
+    let (step, turn) = (view as f32, view as f32 * 0.5 - 0.5);
+    let (x, y) = (200.0 + 30.0 * step, 200.0 + 12.0 * step);
+    let head = Head { person, x, y, height: 220.0 + 50.0 * step, turn };
     jpeg(480, 560, draw(480, 560, person * 3 + view, &[head]))
 }
 
@@ -141,8 +141,8 @@ const PORTRAIT: (u32, u32, u32) = (200, 262, 190);
 pub fn badge(people: &[u32]) -> Vec<u8> {
     let (width, height, top) = PORTRAIT;
     let head = |person: &u32| Head { person: *person, x: 100.0, y: 140.0, height: 175.0, turn: 0.0 };
-    let portrait = |place: usize| {
-        let heads: Vec<Head> = people.get(place).map(head).into_iter().collect();
+    let portrait = |index: usize| {
+        let heads: Vec<Head> = people.get(index).map(head).into_iter().collect();
         draw(width, height, 2, &heads)
     };
     let portraits = [(80, portrait(0)), (740, portrait(1))];
@@ -161,8 +161,8 @@ pub fn badge(people: &[u32]) -> Vec<u8> {
             _ => [228, 236, 246],
         }
     };
-    let places = (0..BADGE.1).flat_map(|y| (0..BADGE.0).map(move |x| (x, y)));
-    places.flat_map(|(x, y)| pixel(x, y)).collect()
+    let points = (0..BADGE.1).flat_map(|y| (0..BADGE.0).map(move |x| (x, y)));
+    points.flat_map(|(x, y)| pixel(x, y)).collect()
 }
 
 /// Returns [`badge`] as a JPEG.
@@ -224,7 +224,7 @@ pub struct Sprite {
 /// Draws a person whose head is `height` pixels high and turned by `turn`, -1 to 1. The sprite
 /// covers [`EXTENT`].
 pub fn sprite(person: u32, turn: f32, expression: Expression, height: f32) -> Sprite {
-    let (head, traits) = painted(person, turn, expression, height);
+    let (head, traits) = head_and_traits(person, turn, expression, height);
     let side = |share: f32| (share * height).ceil() as usize;
     let (width, tall) = (side(EXTENT[2]), side(EXTENT[3]));
     let mut pixels = Vec::with_capacity(width * tall);
@@ -242,12 +242,12 @@ pub fn sprite(person: u32, turn: f32, expression: Expression, height: f32) -> Sp
 /// Returns whether a person hides what is behind a point. `x` and `y` are heights of the head from
 /// the centre of the face.
 pub fn covers(person: u32, turn: f32, x: f32, y: f32) -> bool {
-    let (head, traits) = painted(person, turn, Expression::Neutral, 100.0);
+    let (head, traits) = head_and_traits(person, turn, Expression::Neutral, 100.0);
     pixel(&head, &traits, x, y)[3] > 0.5
 }
 
-fn painted(person: u32, turn: f32, expression: Expression, height: f32) -> (Head, Traits) {
-    let mut traits = Traits::of(person);
+fn head_and_traits(person: u32, turn: f32, expression: Expression, height: f32) -> (Head, Traits) {
+    let mut traits = Traits::new(person);
     expression.apply(&mut traits);
     (Head { person, x: 0.0, y: 0.0, height, turn }, traits)
 }

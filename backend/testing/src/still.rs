@@ -26,7 +26,7 @@ pub struct Heif {
 }
 
 impl Heif {
-    /// Returns an opaque image of one image that is shown as it is.
+    /// Returns an opaque image that consists of one item and is not transformed.
     pub fn new(av1: bool, size: (u32, u32)) -> Self {
         Self { av1, size, tile: None, alpha: false, properties: Vec::new(), filters: "null" }
     }
@@ -34,8 +34,8 @@ impl Heif {
     /// Writes the file. Panics if ffmpeg cannot encode the images.
     pub fn write(&self, draw: Draw<'_>) -> Vec<u8> {
         let mut file = File::default();
-        let own: Vec<Vec<u8>> = self.properties.iter().map(|(kind, body)| boxed(kind, body)).collect();
-        let primary = self.add(&mut file, false, draw, own);
+        let boxes: Vec<Vec<u8>> = self.properties.iter().map(|(kind, body)| boxed(kind, body)).collect();
+        let primary = self.add(&mut file, false, draw, boxes);
         if self.alpha {
             let name = b"\0\0\0\0urn:mpeg:mpegB:cicp:systems:auxiliary:alpha\0";
             let alpha = self.add(&mut file, true, draw, vec![boxed("auxC", name)]);
@@ -45,7 +45,7 @@ impl Heif {
     }
 
     /// Adds the colours or the opacity, and returns the number of the item.
-    fn add(&self, file: &mut File, is_alpha: bool, draw: Draw<'_>, own: Vec<Vec<u8>>) -> u16 {
+    fn add(&self, file: &mut File, is_alpha: bool, draw: Draw<'_>, extra: Vec<Vec<u8>>) -> u16 {
         let (width, height) = self.size;
         let tile = self.tile.unwrap_or(self.size);
         let (columns, rows) = (width.div_ceil(tile.0), height.div_ceil(tile.1));
@@ -56,7 +56,7 @@ impl Heif {
             };
             let (configuration, data) = self.encode(is_alpha, tile, &at);
             let mut properties = vec![size_box(tile), configuration];
-            properties.extend(if self.tile.is_none() { own.clone() } else { Vec::new() });
+            properties.extend(if self.tile.is_none() { extra.clone() } else { Vec::new() });
             let kind = if self.av1 { "av01" } else { "hvc1" };
             tiles.push(file.add(kind, data, false, properties));
         }
@@ -66,7 +66,7 @@ impl Heif {
         let mut grid = vec![0, 1, (rows - 1) as u8, (columns - 1) as u8];
         grid.extend([width, height].map(u32::to_be_bytes).concat());
         let mut properties = vec![size_box(self.size)];
-        properties.extend(own);
+        properties.extend(extra);
         let grid = file.add("grid", grid, true, properties);
         file.references.push(("dimg", grid, tiles));
         grid

@@ -6,7 +6,7 @@ use testing::film::{
 };
 
 /// Writes the film in a temporary folder and returns its decoded frames.
-fn written(film: &Film, encoding: &Encoding) -> Vec<DecodedFrame> {
+fn encode_and_decode(film: &Film, encoding: &Encoding) -> Vec<DecodedFrame> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film").with_extension(encoding.container.extension());
     film.encode(encoding, &path).unwrap();
@@ -24,7 +24,7 @@ fn expected(film: &Film, encoding: &Encoding) -> Vec<DecodedFrame> {
 }
 
 fn check(film: &Film, encoding: &Encoding) {
-    assert_eq!(written(film, encoding), expected(film, encoding), "{encoding:?} {:?}", film.timing);
+    assert_eq!(encode_and_decode(film, encoding), expected(film, encoding), "{encoding:?} {:?}", film.timing);
 }
 
 fn variable() -> Timing {
@@ -114,9 +114,9 @@ fn repeated_film_continues_timestamps() {
             ["once", "thrice"].map(|name| folder.path().join(name).with_extension(container.extension()));
         film.encode(&encoding, &once).unwrap();
         repeat(&once, 3, &encoding, &thrice).unwrap();
-        let found = decode(&thrice, |_, _| ()).unwrap();
-        let times: Vec<i64> = found.iter().map(|frame| frame.at_us).collect();
-        let numbers: Vec<u32> = found.iter().map(|frame| frame.number.unwrap().0).collect();
+        let frames = decode(&thrice, |_, _| ()).unwrap();
+        let times: Vec<i64> = frames.iter().map(|frame| frame.at_us).collect();
+        let numbers: Vec<u32> = frames.iter().map(|frame| frame.number.unwrap().0).collect();
         assert_eq!(times, (0..150).map(|index| index * 40_000).collect::<Vec<i64>>(), "{encoding:?}");
         assert_eq!(numbers, (0..150).map(|index| index % 50).collect::<Vec<u32>>());
     }
@@ -171,7 +171,7 @@ fn standard_film_has_described_tracks() {
     let truth = Film::standard().truth(&Encoding::new(Codec::H264, Container::Mp4));
     let people: Vec<u32> = truth.tracks.iter().map(|track| track.person).collect();
     let alike = testing::people::alike(DAN);
-    let wanted = [ADA, BEN, CORA, DAN, EVE, FINN, DAN, alike, BEN, CORA, BEN, ADA, CORA, EVE, FINN];
+    let expected_people = [ADA, BEN, CORA, DAN, EVE, FINN, DAN, alike, BEN, CORA, BEN, ADA, CORA, EVE, FINN];
     for track in &truth.tracks {
         println!(
             "{} {:.2}..{:.2} {}",
@@ -181,7 +181,7 @@ fn standard_film_has_described_tracks() {
             track.boxes.len()
         );
     }
-    assert_eq!(people, wanted);
+    assert_eq!(people, expected_people);
     // Eve is behind Finn for a while.
     let eve = truth.tracks.iter().find(|track| track.person == EVE).unwrap();
     assert!((eve.end_us - eve.start_us) / 40_000 + 1 > eve.boxes.len() as i64 + 5);

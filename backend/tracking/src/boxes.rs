@@ -32,8 +32,8 @@ type Quantised = [i64; 5];
 /// left out.
 pub fn encode(boxes: &[TimedBox]) -> Vec<u8> {
     let mut boxes: Vec<TimedBox> = boxes.to_vec();
-    boxes.retain(|known| quantise(known).is_some());
-    boxes.dedup_by(|next, known| next.at_us.div_euclid(1000) <= known.at_us.div_euclid(1000));
+    boxes.retain(|timed_box| quantise(timed_box).is_some());
+    boxes.dedup_by(|next, timed_box| next.at_us.div_euclid(1000) <= timed_box.at_us.div_euclid(1000));
     loop {
         let bytes = write(&boxes);
         if bytes.len() <= MAX_BYTES {
@@ -56,7 +56,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<TimedBox>, DecodeError> {
     let Some((&VERSION, mut rest)) = bytes.split_first() else {
         return Err(DecodeError("unknown version"));
     };
-    let count = unsigned(&mut rest)?;
+    let count = read_varint(&mut rest)?;
     if count > (rest.len() / MIN_BOX_BYTES) as u64 {
         return Err(DecodeError("more boxes than bytes"));
     }
@@ -66,9 +66,9 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<TimedBox>, DecodeError> {
         let mut next = last;
         for (k, value) in next.iter_mut().enumerate() {
             let difference = if k == 0 && i > 0 {
-                i64::try_from(unsigned(&mut rest)?).ok()
+                i64::try_from(read_varint(&mut rest)?).ok()
             } else {
-                Some(signed(&mut rest)?)
+                Some(read_zigzag(&mut rest)?)
             };
             *value = difference.and_then(|d| value.checked_add(d)).ok_or(DecodeError("overflow"))?;
         }
@@ -83,12 +83,12 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<TimedBox>, DecodeError> {
 
 fn write(boxes: &[TimedBox]) -> Vec<u8> {
     let mut bytes = vec![VERSION];
-    put(&mut bytes, boxes.len() as u64);
+    write_varint(&mut bytes, boxes.len() as u64);
     let mut last: Quantised = [0; 5];
     for (i, next) in boxes.iter().filter_map(quantise).enumerate() {
         for (k, (value, before)) in next.iter().zip(&last).enumerate() {
             let difference = value - before;
-            put(&mut bytes, if k == 0 && i > 0 { difference as u64 } else { zigzag(difference) });
+            write_varint(&mut bytes, if k == 0 && i > 0 { difference as u64 } else { zigzag(difference) });
         }
         last = next;
     }
@@ -96,11 +96,11 @@ fn write(boxes: &[TimedBox]) -> Vec<u8> {
 }
 
 /// Returns the numbers to store; `None` if the box is not finite or out of range.
-fn quantise(known: &TimedBox) -> Option<Quantised> {
-    let Rect { x, y, width, height } = known.bbox;
+fn quantise(timed_box: &TimedBox) -> Option<Quantised> {
+    let Rect { x, y, width, height } = timed_box.bbox;
     let (x, width) = quantise_span(x, width)?;
     let (y, height) = quantise_span(y, height)?;
-    Some([known.at_us.div_euclid(1000), x, y, width, height]).filter(|numbers| numbers[0] >= -MAX_MS)
+    Some([timed_box.at_us.div_euclid(1000), x, y, width, height]).filter(|numbers| numbers[0] >= -MAX_MS)
 }
 
 /// Returns start and length in quarters of a pixel. Both ends are rounded, so that a box inside an
@@ -124,16 +124,16 @@ fn restore(numbers: &Quantised) -> Option<TimedBox> {
     let [ms, x, y, width, height] = *numbers;
     let in_range = |value: &i64| (-MAX_QUARTERS..=MAX_QUARTERS).contains(value);
     let is_valid = [x, y, width, height].iter().all(in_range) && width > 0 && height > 0;
-    let is_time = (-MAX_MS..=MAX_MS).contains(&ms);
+    let is_time_valid = (-MAX_MS..=MAX_MS).contains(&ms);
     let [x, y, width, height] = [x, y, width, height].map(|value| value as f32 / QUARTERS);
-    (is_valid && is_time).then(|| TimedBox { at_us: ms * 1000, bbox: Rect { x, y, width, height } })
+    (is_valid && is_time_valid).then(|| TimedBox { at_us: ms * 1000, bbox: Rect { x, y, width, height } })
 }
 
 fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-fn put(bytes: &mut Vec<u8>, mut value: u64) {
+fn write_varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value > 0x7f {
         bytes.push(value as u8 | 0x80);
         value >>= 7;
@@ -142,7 +142,7 @@ fn put(bytes: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Reads a number of at most 64 bits in its shortest form.
-fn unsigned(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
+fn read_varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = bytes.split_first().ok_or(DecodeError("truncated"))?;
@@ -163,8 +163,8 @@ fn unsigned(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
     Err(DecodeError("overflow"))
 }
 
-fn signed(bytes: &mut &[u8]) -> Result<i64, DecodeError> {
-    unsigned(bytes).map(|value| (value >> 1) as i64 ^ -((value & 1) as i64))
+fn read_zigzag(bytes: &mut &[u8]) -> Result<i64, DecodeError> {
+    read_varint(bytes).map(|value| (value >> 1) as i64 ^ -((value & 1) as i64))
 }
 
 /// Removes boxes until at most `keep` remain, but never the first and the last one.
@@ -214,14 +214,14 @@ pub(crate) fn thin(boxes: &mut Vec<TimedBox>, keep: usize) {
 /// Returns the largest distance in pixels between an edge of `middle` and its interpolation, as the
 /// bits of a number that is not negative: they have the same order as the number.
 fn prediction_error(before: &TimedBox, middle: &TimedBox, after: &TimedBox) -> u32 {
-    let (real, line) = (middle.bbox, interpolate(before, after, middle.at_us));
+    let (actual, predicted) = (middle.bbox, interpolate(before, after, middle.at_us));
     let edges = [
-        real.x - line.x,
-        real.y - line.y,
-        real.x + real.width - line.x - line.width,
-        real.y + real.height - line.y - line.height,
+        actual.x - predicted.x,
+        actual.y - predicted.y,
+        actual.x + actual.width - predicted.x - predicted.width,
+        actual.y + actual.height - predicted.y - predicted.height,
     ];
-    edges.iter().fold(0.0f32, |worst, edge| worst.max(edge.abs())).to_bits()
+    edges.iter().fold(0.0f32, |max, edge| max.max(edge.abs())).to_bits()
 }
 
 #[cfg(test)]
@@ -231,11 +231,11 @@ mod tests {
     use proptest::prelude::*;
     use vision::Rect;
 
-    fn some_boxes(most: usize) -> impl Strategy<Value = Vec<TimedBox>> {
-        let one = (1..5_000_000i64, -2000.0..4000.0f32, -2000.0..4000.0f32, 0.01..900.0f32, 0.01..900.0f32);
-        (any::<i32>(), prop::collection::vec(one, 0..most)).prop_map(|(start, list)| {
+    fn box_lists(max_count: usize) -> impl Strategy<Value = Vec<TimedBox>> {
+        let row = (1..5_000_000i64, -2000.0..4000.0f32, -2000.0..4000.0f32, 0.01..900.0f32, 0.01..900.0f32);
+        (any::<i32>(), prop::collection::vec(row, 0..max_count)).prop_map(|(start, rows)| {
             let mut at_us = i64::from(start) * 1000;
-            list.into_iter()
+            rows.into_iter()
                 .map(|(step, x, y, width, height)| {
                     at_us += step;
                     TimedBox { at_us, bbox: Rect { x, y, width, height } }
@@ -246,14 +246,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn boxes_round_trip_with_documented_precision(boxes in some_boxes(300)) {
+        fn boxes_round_trip_with_documented_precision(boxes in box_lists(300)) {
             let bytes = encode(&boxes);
-            let back = decode(&bytes).unwrap();
-            prop_assert_eq!(encode(&back), bytes);
+            let decoded = decode(&bytes).unwrap();
+            prop_assert_eq!(encode(&decoded), bytes);
             let mut expected = boxes.clone();
-            expected.dedup_by(|next, known| next.at_us.div_euclid(1000) <= known.at_us.div_euclid(1000));
-            prop_assert_eq!(back.len(), expected.len());
-            for (a, b) in back.iter().zip(&expected) {
+            expected.dedup_by(|next, timed_box| next.at_us.div_euclid(1000) <= timed_box.at_us.div_euclid(1000));
+            prop_assert_eq!(decoded.len(), expected.len());
+            for (a, b) in decoded.iter().zip(&expected) {
                 prop_assert!(b.at_us - a.at_us < 1000 && b.at_us >= a.at_us);
                 let [x, y] = [a.bbox.x - b.bbox.x, a.bbox.y - b.bbox.y];
                 let [w, h] = [a.bbox.width - b.bbox.width, a.bbox.height - b.bbox.height];
@@ -263,10 +263,10 @@ mod tests {
 
         #[test]
         fn decoded_boxes_stay_inside_image(
-            (width, height) in (1u32..5000, 1u32..5000), boxes in some_boxes(50),
+            (width, height) in (1u32..5000, 1u32..5000), boxes in box_lists(50),
         ) {
-            let inside = |known: &TimedBox| Some(TimedBox { bbox: known.bbox.clipped((width, height))?, ..*known });
-            let boxes: Vec<TimedBox> = boxes.iter().filter_map(inside).collect();
+            let clip = |timed_box: &TimedBox| Some(TimedBox { bbox: timed_box.bbox.clipped((width, height))?, ..*timed_box });
+            let boxes: Vec<TimedBox> = boxes.iter().filter_map(clip).collect();
             for TimedBox { bbox, .. } in decode(&encode(&boxes)).unwrap() {
                 prop_assert!(bbox.x >= 0.0 && bbox.x + bbox.width <= width as f32, "{bbox:?} in {width}");
                 prop_assert!(bbox.y >= 0.0 && bbox.y + bbox.height <= height as f32, "{bbox:?} in {height}");
@@ -281,7 +281,7 @@ mod tests {
         }
 
         #[test]
-        fn decoding_damaged_box_bytes_does_not_panic(boxes in some_boxes(20), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        fn decoding_damaged_box_bytes_does_not_panic(boxes in box_lists(20), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
             let mut bytes = encode(&boxes);
             let at = at.index(bytes.len());
             bytes[at] = byte;
@@ -302,9 +302,9 @@ mod tests {
             })
             .collect();
         let bytes = encode(&boxes);
-        let back = decode(&bytes).unwrap();
+        let decoded = decode(&bytes).unwrap();
         assert!(bytes.len() <= MAX_BYTES && bytes.len() > MAX_BYTES * 3 / 4, "{}", bytes.len());
-        assert_eq!((back[0].at_us, back[back.len() - 1].at_us), (0, 99_999 * 40_000));
+        assert_eq!((decoded[0].at_us, decoded[decoded.len() - 1].at_us), (0, 99_999 * 40_000));
     }
 
     #[test]
@@ -329,19 +329,19 @@ mod tests {
     #[test]
     fn encoding_omits_unusable_boxes() {
         let at = |at_us, width| TimedBox { at_us, bbox: Rect { x: 0.0, y: 0.0, width, height: 1.0 } };
-        let odd =
+        let unusable =
             [at(0, 1.0), at(999, 1.0), at(1000, 0.0), at(2000, f32::NAN), at(3000, 2e9), at(i64::MAX, 1.0)];
-        assert_eq!(decode(&encode(&odd)).unwrap().len(), 2);
+        assert_eq!(decode(&encode(&unusable)).unwrap().len(), 2);
         assert_eq!(decode(&encode(&[at(i64::MIN, 1.0)])).unwrap().len(), 0);
     }
 
-    fn at(i: i64, x: f32) -> TimedBox {
+    fn box_at_ms(i: i64, x: f32) -> TimedBox {
         TimedBox { at_us: i * 1000, bbox: Rect { x, y: 5.0, width: 10.0, height: 10.0 } }
     }
 
     #[test]
     fn thinning_keeps_corners_and_drops_straight_parts() {
-        let mut boxes: Vec<_> = (0..=100).map(|i| at(i, (50 - (i - 50).abs()) as f32)).collect();
+        let mut boxes: Vec<_> = (0..=100).map(|i| box_at_ms(i, (50 - (i - 50).abs()) as f32)).collect();
         thin(&mut boxes, 3);
         let times: Vec<i64> = boxes.iter().map(|b| b.at_us / 1000).collect();
         assert_eq!(times, [0, 50, 100]);
@@ -351,21 +351,21 @@ mod tests {
 
     #[test]
     fn thinned_wave_stays_within_one_pixel() {
-        let wave: Vec<_> = (0..2000).map(|i| at(i, 100.0 * (i as f32 / 80.0).sin())).collect();
+        let wave: Vec<_> = (0..2000).map(|i| box_at_ms(i, 100.0 * (i as f32 / 80.0).sin())).collect();
         let mut thinned = wave.clone();
         thin(&mut thinned, 400);
         assert_eq!(thinned.len(), 400);
-        for known in &wave {
-            let next = thinned.partition_point(|b| b.at_us < known.at_us);
+        for timed_box in &wave {
+            let next = thinned.partition_point(|b| b.at_us < timed_box.at_us);
             let (Some(before), after) = (thinned.get(next.saturating_sub(1)), thinned[next]) else {
                 panic!()
             };
-            let x = if after.at_us == known.at_us {
+            let x = if after.at_us == timed_box.at_us {
                 after.bbox.x
             } else {
-                interpolate(before, &after, known.at_us).x
+                interpolate(before, &after, timed_box.at_us).x
             };
-            assert!((x - known.bbox.x).abs() < 1.0, "{x} in place of {}", known.bbox.x);
+            assert!((x - timed_box.bbox.x).abs() < 1.0, "{x} in place of {}", timed_box.bbox.x);
         }
     }
 }

@@ -4,10 +4,10 @@ use crate::assignment::{Pair, assign};
 use std::collections::{BTreeMap, BTreeSet};
 use vision::Rect;
 
-/// Minimum IoU at which a found box counts as a true one, as in MOTChallenge (Milan et al. 2016).
+/// Minimum IoU at which a predicted box counts as correct, as in MOTChallenge (Milan et al. 2016).
 pub const MIN_IOU: f32 = 0.5;
 
-/// One box of one identity: a true person, or a track that was found.
+/// One box of one identity: a true person or a predicted track.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// The identity; of the truth, or the number of the track.
@@ -18,20 +18,19 @@ pub struct Sample {
 
 /// The counts of Ristani et al., "Performance Measures and a Data Set for Multi-Target,
 /// Multi-Camera Tracking", ECCV Workshops 2016, section 3.1. Each true identity is assigned to at
-/// most one found identity, so that as many boxes as possible agree in the whole video.
+/// most one predicted identity, so that as many boxes as possible agree in the whole video.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityCounts {
-    /// IDTP: found boxes that agree with the assigned identity.
+    /// IDTP: predicted boxes that agree with the assigned identity.
     pub true_positives: usize,
-    /// IDFP: found boxes that do not.
+    /// IDFP: predicted boxes that do not agree with it.
     pub false_positives: usize,
-    /// IDFN: true boxes that the assigned identity did not find.
+    /// IDFN: true boxes that the assigned identity does not cover.
     pub false_negatives: usize,
 }
 
 impl IdentityCounts {
-    /// Returns IDF1 = 2 IDTP / (2 IDTP + IDFP + IDFN), 0..1; 1 if there is nothing to find and
-    /// nothing was found.
+    /// Returns IDF1 = 2 IDTP / (2 IDTP + IDFP + IDFN), 0..1; 1 if there are no boxes.
     pub fn idf1(&self) -> f64 {
         let wrong = self.false_positives + self.false_negatives;
         ratio(2 * self.true_positives, 2 * self.true_positives + wrong)
@@ -50,14 +49,14 @@ impl IdentityCounts {
 
 /// Counts agreeing boxes under the best assignment of identities. Time: O(k^3) for k identities
 /// that are connected by common boxes.
-pub fn identity_counts(truth: &[Sample], found: &[Sample], min_iou: f32) -> IdentityCounts {
-    let common = common_boxes(truth, found, min_iou);
-    let index = |of: BTreeSet<u64>| -> Vec<u64> { of.into_iter().collect() };
-    let rows = index(common.keys().map(|key| key.0).collect());
-    let columns = index(common.keys().map(|key| key.1).collect());
-    let place = |of: &[u64], identity: u64| of.partition_point(|other| *other < identity);
+pub fn identity_counts(truth: &[Sample], predictions: &[Sample], min_iou: f32) -> IdentityCounts {
+    let common = common_boxes(truth, predictions, min_iou);
+    let to_list = |identities: BTreeSet<u64>| -> Vec<u64> { identities.into_iter().collect() };
+    let rows = to_list(common.keys().map(|key| key.0).collect());
+    let columns = to_list(common.keys().map(|key| key.1).collect());
+    let index_of = |identities: &[u64], identity: u64| identities.partition_point(|id| *id < identity);
     let pair = |(key, count): (&(u64, u64), &usize)| {
-        let (row, column) = (place(&rows, key.0), place(&columns, key.1));
+        let (row, column) = (index_of(&rows, key.0), index_of(&columns, key.1));
         Pair { row, column, gain: *count as f64 }
     };
     let pairs = common.iter().map(pair).collect();
@@ -67,47 +66,47 @@ pub fn identity_counts(truth: &[Sample], found: &[Sample], min_iou: f32) -> Iden
         .sum();
     IdentityCounts {
         true_positives: agreeing,
-        false_positives: found.len() - agreeing,
+        false_positives: predictions.len() - agreeing,
         false_negatives: truth.len() - agreeing,
     }
 }
 
-/// Returns the share of true identities of which one single found identity covers at least
+/// Returns the share of true identities of which a single predicted identity covers at least
 /// `min_share` (0..1) of the boxes; 1 if there is no true identity. It is stricter than the "mostly
 /// tracked" of Li, Huang and Nevatia (CVPR 2009), which lets several tracks cover a person.
-pub fn track_recall(truth: &[Sample], found: &[Sample], min_iou: f32, min_share: f64) -> f64 {
+pub fn track_recall(truth: &[Sample], predictions: &[Sample], min_iou: f32, min_share: f64) -> f64 {
     let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
     for sample in truth {
         *sizes.entry(sample.identity).or_default() += 1;
     }
-    let common = common_boxes(truth, found, min_iou);
-    let most = |identity: u64| {
+    let common = common_boxes(truth, predictions, min_iou);
+    let shared = |identity: u64| {
         common.range((identity, 0)..=(identity, u64::MAX)).map(|(_, count)| *count).max().unwrap_or(0)
     };
-    let is_found = |(identity, size): &(&u64, &usize)| most(**identity) as f64 >= min_share * **size as f64;
+    let is_found = |(identity, size): &(&u64, &usize)| shared(**identity) as f64 >= min_share * **size as f64;
     ratio(sizes.iter().filter(is_found).count(), sizes.len())
 }
 
-/// Returns how many boxes each true identity and each found identity have in common.
-fn common_boxes(truth: &[Sample], found: &[Sample], min_iou: f32) -> BTreeMap<(u64, u64), usize> {
+/// Returns how many boxes each true and each predicted identity have in common.
+fn common_boxes(truth: &[Sample], predictions: &[Sample], min_iou: f32) -> BTreeMap<(u64, u64), usize> {
     let mut frames: BTreeMap<i64, Vec<&Sample>> = BTreeMap::new();
-    for sample in found {
+    for sample in predictions {
         frames.entry(sample.at_us).or_default().push(sample);
     }
     let mut common = BTreeMap::new();
-    for real in truth {
+    for true_sample in truth {
         let mut identities = BTreeSet::new();
-        for sample in frames.get(&real.at_us).into_iter().flatten() {
-            if sample.bbox.iou(&real.bbox) >= min_iou && identities.insert(sample.identity) {
-                *common.entry((real.identity, sample.identity)).or_default() += 1;
+        for sample in frames.get(&true_sample.at_us).into_iter().flatten() {
+            if sample.bbox.iou(&true_sample.bbox) >= min_iou && identities.insert(sample.identity) {
+                *common.entry((true_sample.identity, sample.identity)).or_default() += 1;
             }
         }
     }
     common
 }
 
-fn ratio(part: usize, whole: usize) -> f64 {
-    if whole == 0 { 1.0 } else { part as f64 / whole as f64 }
+fn ratio(part: usize, total: usize) -> f64 {
+    if total == 0 { 1.0 } else { part as f64 / total as f64 }
 }
 
 #[cfg(test)]
@@ -124,23 +123,23 @@ mod tests {
     fn counts_identities_of_fragmented_track() {
         // Ten seconds of one person, found as tracks of 6 and 4 seconds, and one false box.
         let truth = samples(1, 0..10, 0.0);
-        let found = [samples(5, 0..6, 1.0), samples(6, 6..10, 0.0), samples(7, 3..4, 90.0)].concat();
-        let counts = identity_counts(&truth, &found, MIN_IOU);
+        let predictions = [samples(5, 0..6, 1.0), samples(6, 6..10, 0.0), samples(7, 3..4, 90.0)].concat();
+        let counts = identity_counts(&truth, &predictions, MIN_IOU);
         let expected = IdentityCounts { true_positives: 6, false_positives: 5, false_negatives: 4 };
         assert_eq!(counts, expected);
         assert_eq!(counts.idf1(), 12.0 / 21.0);
         assert_eq!((counts.precision(), counts.recall()), (6.0 / 11.0, 0.6));
-        assert_eq!(track_recall(&truth, &found, MIN_IOU, 0.5), 1.0);
-        assert_eq!(track_recall(&truth, &found, MIN_IOU, 0.7), 0.0);
+        assert_eq!(track_recall(&truth, &predictions, MIN_IOU, 0.5), 1.0);
+        assert_eq!(track_recall(&truth, &predictions, MIN_IOU, 0.7), 0.0);
     }
 
     #[test]
     fn identity_switch_lowers_idf1_by_shorter_part() {
         let truth = [samples(1, 0..10, 0.0), samples(2, 0..10, 50.0)].concat();
-        let found =
+        let predictions =
             [samples(1, 0..6, 0.0), samples(1, 6..10, 50.0), samples(2, 0..6, 50.0), samples(2, 6..10, 0.0)]
                 .concat();
-        assert_eq!(identity_counts(&truth, &found, MIN_IOU).idf1(), 0.6);
+        assert_eq!(identity_counts(&truth, &predictions, MIN_IOU).idf1(), 0.6);
         assert_eq!(identity_counts(&truth, &truth, MIN_IOU).idf1(), 1.0);
         assert_eq!(identity_counts(&[], &[], MIN_IOU).idf1(), 1.0);
         assert_eq!(identity_counts(&truth, &[], MIN_IOU).idf1(), 0.0);

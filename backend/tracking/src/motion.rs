@@ -15,11 +15,10 @@ const FIRST_VELOCITY: f64 = 3.0;
 const ACCELERATION: f64 = 0.5;
 /// The same for width and height, which change more slowly.
 const GROWTH: f64 = 0.2;
-/// Time in seconds after which a velocity has fallen to 1/e in predictions. Nobody moves or grows
-/// in the same way for long.
+/// Time in seconds after which a velocity has fallen to 1/e in predictions, because faces turn.
 const MOVEMENT_DECAY: f64 = 2.0;
 const GROWTH_DECAY: f64 = 0.5;
-/// Limits of a predicted width or height, in the last observed one.
+/// Limits of a predicted width or height, as multiples of the last observed one.
 const SIZE_LIMITS: (f64, f64) = (0.5, 2.0);
 /// Maximum number of virtual observations after a loss.
 const MAX_VIRTUAL: u32 = 16;
@@ -42,23 +41,23 @@ impl Axis {
     /// Advances by `seconds`. The noise is a white acceleration of density `noise` (Bar-Shalom et
     /// al., Estimation with Applications to Tracking and Navigation, 2001, section 6.2.2).
     fn predict(&mut self, seconds: f64, noise: f64) {
-        let [position, mixed, velocity] = self.covariance;
+        let [position, cross, velocity] = self.covariance;
         self.position += self.velocity * seconds;
         self.covariance = [
-            position + seconds * (2.0 * mixed + seconds * velocity) + noise * seconds.powi(3) / 3.0,
-            mixed + seconds * velocity + noise * seconds.powi(2) / 2.0,
+            position + seconds * (2.0 * cross + seconds * velocity) + noise * seconds.powi(3) / 3.0,
+            cross + seconds * velocity + noise * seconds.powi(2) / 2.0,
             velocity + noise * seconds,
         ];
     }
 
     fn update(&mut self, observed: f64, variance: f64) {
-        let [position, mixed, velocity] = self.covariance;
+        let [position, cross, velocity] = self.covariance;
         let total = position + variance;
-        let (gain, velocity_gain) = (position / total, mixed / total);
+        let (gain, velocity_gain) = (position / total, cross / total);
         let residual = observed - self.position;
         self.position += gain * residual;
         self.velocity += velocity_gain * residual;
-        self.covariance = [(1.0 - gain) * position, (1.0 - gain) * mixed, velocity - velocity_gain * mixed];
+        self.covariance = [(1.0 - gain) * position, (1.0 - gain) * cross, velocity - velocity_gain * cross];
     }
 }
 
@@ -80,15 +79,15 @@ impl Motion {
     /// Returns the predicted box at `at_us`, which is not before the last observation.
     pub(crate) fn predict(&self, at_us: i64) -> Rect {
         let seconds = seconds(self.at_us, at_us);
-        let ahead = |axis: &Axis, decay: f64| {
+        let predict_axis = |axis: &Axis, decay: f64| {
             axis.position + axis.velocity * decay * (1.0 - (-seconds / decay).exp())
         };
-        let [x, y] = [0, 1].map(|i| ahead(&self.axes[i], MOVEMENT_DECAY));
-        let [width, height] = [2, 3].map(|i| ahead(&self.axes[i], GROWTH_DECAY));
-        let limit = |value: f64, last: f32| {
+        let [x, y] = [0, 1].map(|i| predict_axis(&self.axes[i], MOVEMENT_DECAY));
+        let [width, height] = [2, 3].map(|i| predict_axis(&self.axes[i], GROWTH_DECAY));
+        let clamp_size = |value: f64, last: f32| {
             value.clamp(f64::from(last) * SIZE_LIMITS.0, f64::from(last) * SIZE_LIMITS.1)
         };
-        let (width, height) = (limit(width, self.last.width), limit(height, self.last.height));
+        let (width, height) = (clamp_size(width, self.last.width), clamp_size(height, self.last.height));
         let [x, y, width, height] = [x - width / 2.0, y - height / 2.0, width, height].map(|v| v as f32);
         Rect { x, y, width, height }
     }
@@ -144,38 +143,38 @@ pub(crate) fn seconds(from_us: i64, to_us: i64) -> f64 {
 mod tests {
     use super::*;
 
-    fn at(x: f32, side: f32) -> Rect {
+    fn square(x: f32, side: f32) -> Rect {
         Rect { x, y: 50.0, width: side, height: side }
     }
 
     #[test]
     fn motion_learns_constant_velocity() {
-        let mut motion = Motion::new(0, at(0.0, 40.0));
+        let mut motion = Motion::new(0, square(0.0, 40.0));
         for i in 1..=10 {
-            motion.update(i * 40_000, at(i as f32 * 4.0, 40.0), 0);
+            motion.update(i * 40_000, square(i as f32 * 4.0, 40.0), 0);
         }
         assert!((motion.predict(440_000).x - 44.0).abs() < 0.2);
         assert!((motion.velocity().0 - 2.5).abs() < 0.05);
-        // After a second, the face is expected on its way, but not quite as far.
+        // After a second, the face is expected further along its path, but not as far.
         let later = motion.predict(1_400_000).x;
         assert!(later > 100.0 && later < 140.0, "{later}");
     }
 
     #[test]
     fn velocity_after_loss_follows_virtual_trajectory() {
-        let mut motion = Motion::new(0, at(0.0, 40.0));
+        let mut motion = Motion::new(0, square(0.0, 40.0));
         for i in 1..=5 {
-            motion.update(i * 40_000, at(i as f32 * 8.0, 40.0), 0);
+            motion.update(i * 40_000, square(i as f32 * 8.0, 40.0), 0);
         }
         // The face stopped while it was hidden.
-        motion.update(1_200_000, at(45.0, 40.0), 24);
+        motion.update(1_200_000, square(45.0, 40.0), 24);
         assert!(motion.velocity().0.abs() < 0.3, "{:?}", motion.velocity());
     }
 
     #[test]
     fn predicted_box_size_is_limited() {
-        let mut motion = Motion::new(0, at(0.0, 40.0));
-        motion.update(40_000, at(0.0, 60.0), 0);
+        let mut motion = Motion::new(0, square(0.0, 40.0));
+        motion.update(40_000, square(0.0, 60.0), 0);
         assert_eq!(motion.predict(60_000_000).width, 120.0);
     }
 }

@@ -18,9 +18,9 @@ pub(crate) struct OpenTrack<P> {
     samples: u32,
     boxes: Vec<TimedBox>,
     shots: BestShots<P>,
-    latest: Option<Arc<[f32]>>,
+    latest_embedding: Option<Arc<[f32]>>,
     /// The embedding of the observation with the best quality, and this quality.
-    clearest: Option<(f32, Arc<[f32]>)>,
+    best_embedding: Option<(f32, Arc<[f32]>)>,
 }
 
 impl<P> OpenTrack<P> {
@@ -36,8 +36,8 @@ impl<P> OpenTrack<P> {
             samples: 0,
             boxes: Vec::new(),
             shots: BestShots::new(config.best_shots, micros(config.shot_gap)),
-            latest: None,
-            clearest: None,
+            latest_embedding: None,
+            best_embedding: None,
         };
         track.record(at_us, observation, config);
         track
@@ -67,7 +67,7 @@ impl<P> OpenTrack<P> {
         self.samples = self.samples.saturating_add(1);
         self.boxes.push(TimedBox { at_us, bbox });
         if self.boxes.len() > config.max_boxes.max(2) {
-            // A quarter at a time, so that the cost for each observation is constant on average.
+            // Removes a quarter at a time, so that the mean cost of an observation is constant.
             thin(&mut self.boxes, config.max_boxes * 3 / 4);
         }
         // A face with a low score continues a track, but is no evidence of an identity.
@@ -75,11 +75,11 @@ impl<P> OpenTrack<P> {
             return;
         }
         if let Some(embedding) = &embedding {
-            let clear = quality.unwrap_or(0.0);
-            if self.clearest.as_ref().is_none_or(|(known, _)| clear > *known) {
-                self.clearest = Some((clear, embedding.clone()));
+            let new_quality = quality.unwrap_or(0.0);
+            if self.best_embedding.as_ref().is_none_or(|(best_quality, _)| new_quality > *best_quality) {
+                self.best_embedding = Some((new_quality, embedding.clone()));
             }
-            self.latest = Some(embedding.clone());
+            self.latest_embedding = Some(embedding.clone());
         }
         if let Some(quality) = quality {
             self.shots.push(Shot { at_us, bbox, score, quality, embedding, payload });
@@ -93,7 +93,7 @@ impl<P> OpenTrack<P> {
     }
 
     /// Returns whether the track has a single observation. Most false detections are such tracks.
-    pub(crate) fn is_new(&self) -> bool {
+    pub(crate) fn has_one_observation(&self) -> bool {
         self.samples == 1
     }
 
@@ -106,9 +106,9 @@ impl<P> OpenTrack<P> {
     /// Returns the similarity to the latest or to the clearest embedding of the track, whichever is
     /// higher; `None` if there is nothing to compare.
     pub(crate) fn similarity(&self, embedding: Option<&[f32]>) -> Option<f32> {
-        let latest = similarity(self.latest.as_deref(), embedding);
-        let clearest = similarity(self.clearest.as_ref().map(|(_, e)| &**e), embedding);
-        latest.into_iter().chain(clearest).reduce(f32::max)
+        let latest_embedding = similarity(self.latest_embedding.as_deref(), embedding);
+        let best_embedding = similarity(self.best_embedding.as_ref().map(|(_, e)| &**e), embedding);
+        latest_embedding.into_iter().chain(best_embedding).reduce(f32::max)
     }
 
     pub(crate) fn end(self) -> Track<P> {
@@ -124,64 +124,64 @@ impl<P> OpenTrack<P> {
 }
 
 /// The candidates for the best shots of one open track. Holds at most twice as many candidates as
-/// are wanted, because each holds pixels. The first result is always the best observation of the
+/// `limit`, because each holds pixels. The first result is always the best observation of the
 /// track. The others are the best of the candidates that were still held.
 #[derive(Clone, Debug)]
 struct BestShots<P> {
     candidates: Vec<Shot<P>>,
-    wanted: usize,
+    limit: usize,
     gap_us: i64,
 }
 
 impl<P> BestShots<P> {
-    /// Keeps the `wanted` best shots, at least `gap_us` microseconds apart.
-    pub(crate) fn new(wanted: usize, gap_us: i64) -> Self {
-        Self { candidates: Vec::new(), wanted, gap_us }
+    /// Keeps the `limit` best shots, at least `gap_us` microseconds apart.
+    pub(crate) fn new(limit: usize, gap_us: i64) -> Self {
+        Self { candidates: Vec::new(), limit, gap_us }
     }
 
     /// Adds a candidate. It must be later than the previous one.
     pub(crate) fn push(&mut self, shot: Shot<P>) {
-        if self.wanted == 0 {
+        if self.limit == 0 {
             return;
         }
         self.candidates.push(shot);
-        if self.candidates.len() > 2 * self.wanted {
-            let chosen = self.choose();
-            // The worst of those that would not be chosen now; of equal ones, the latest.
-            let worst =
-                (0..self.candidates.len()).filter(|i| !chosen.contains(i)).min_by(|&a, &b| self.better(b, a));
-            if let Some(worst) = worst {
-                self.candidates.remove(worst);
+        if self.candidates.len() > 2 * self.limit {
+            let picks = self.choose();
+            // The worst candidate outside the selection; of equal ones, the latest.
+            let worst_index =
+                (0..self.candidates.len()).filter(|i| !picks.contains(i)).min_by(|&a, &b| self.rank(b, a));
+            if let Some(worst_index) = worst_index {
+                self.candidates.remove(worst_index);
             }
         }
     }
 
     /// Returns the best shots, the best quality first.
     pub(crate) fn finish(self) -> Vec<Shot<P>> {
-        let chosen = self.choose();
+        let picks = self.choose();
         let mut shots: Vec<Option<Shot<P>>> = self.candidates.into_iter().map(Some).collect();
-        chosen.into_iter().filter_map(|i| shots.get_mut(i).and_then(Option::take)).collect()
+        picks.into_iter().filter_map(|i| shots.get_mut(i).and_then(Option::take)).collect()
     }
 
-    /// Returns the indices of the best candidates, best first: the best one, then each time the
-    /// best one that is far enough from those before.
+    /// Returns the indices of the best candidates, best first: the best one, then repeatedly the
+    /// best one that is far enough from those selected before.
     fn choose(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.candidates.len()).collect();
-        order.sort_by(|&a, &b| self.better(a, b));
-        let mut chosen: Vec<usize> = Vec::with_capacity(self.wanted);
+        order.sort_by(|&a, &b| self.rank(a, b));
+        let mut picks: Vec<usize> = Vec::with_capacity(self.limit);
         for i in order {
             let at = self.candidates[i].at_us;
             let is_far =
-                |other: &usize| at.abs_diff(self.candidates[*other].at_us) >= self.gap_us.unsigned_abs();
-            if chosen.len() < self.wanted && chosen.iter().all(is_far) {
-                chosen.push(i);
+                |pick: &usize| at.abs_diff(self.candidates[*pick].at_us) >= self.gap_us.unsigned_abs();
+            if picks.len() < self.limit && picks.iter().all(is_far) {
+                picks.push(i);
             }
         }
-        chosen
+        picks
     }
 
     /// Orders the better quality first, then the earlier time.
-    fn better(&self, a: usize, b: usize) -> std::cmp::Ordering {
+    fn rank(&self, a: usize, b: usize) -> std::cmp::Ordering {
         let (first, second) = (&self.candidates[a], &self.candidates[b]);
         second.quality.total_cmp(&first.quality).then(first.at_us.cmp(&second.at_us))
     }
@@ -193,9 +193,9 @@ mod tests {
     use proptest::prelude::*;
     use vision::Rect;
 
-    fn best(list: &[(i64, f32)]) -> Vec<(i64, f32)> {
+    fn best_shots(entries: &[(i64, f32)]) -> Vec<(i64, f32)> {
         let mut shots = BestShots::new(3, 500);
-        for &(at_us, quality) in list {
+        for &(at_us, quality) in entries {
             let (bbox, embedding) = (Rect::default(), None);
             shots.push(Shot { at_us, bbox, score: 0.9, quality, embedding, payload: () });
         }
@@ -205,20 +205,20 @@ mod tests {
 
     #[test]
     fn best_shots_are_kept_with_minimum_distance() {
-        assert_eq!(best(&[(0, 0.5), (100, 0.9), (200, 0.8), (700, 0.3)]), [(100, 0.9), (700, 0.3)]);
+        assert_eq!(best_shots(&[(0, 0.5), (100, 0.9), (200, 0.8), (700, 0.3)]), [(100, 0.9), (700, 0.3)]);
         // The second hides the first until the third hides the second.
-        assert_eq!(best(&[(0, 0.5), (400, 0.6), (800, 0.7)]), [(800, 0.7), (0, 0.5)]);
-        assert!(best(&[]).is_empty());
+        assert_eq!(best_shots(&[(0, 0.5), (400, 0.6), (800, 0.7)]), [(800, 0.7), (0, 0.5)]);
+        assert!(best_shots(&[]).is_empty());
     }
 
     proptest! {
         #[test]
         fn first_best_shot_has_highest_quality(qualities in prop::collection::vec(0.0..1.0f32, 1..80)) {
-            let list: Vec<_> = qualities.iter().enumerate().map(|(i, q)| (i as i64 * 120, *q)).collect();
-            let found = best(&list);
-            prop_assert_eq!(found[0].1, qualities.iter().copied().fold(0.0, f32::max));
-            for (i, a) in found.iter().enumerate() {
-                prop_assert!(found[i + 1..].iter().all(|b| a.0.abs_diff(b.0) >= 500 && a.1 >= b.1));
+            let entries: Vec<_> = qualities.iter().enumerate().map(|(i, q)| (i as i64 * 120, *q)).collect();
+            let shots = best_shots(&entries);
+            prop_assert_eq!(shots[0].1, qualities.iter().copied().fold(0.0, f32::max));
+            for (i, a) in shots.iter().enumerate() {
+                prop_assert!(shots[i + 1..].iter().all(|b| a.0.abs_diff(b.0) >= 500 && a.1 >= b.1));
             }
         }
     }

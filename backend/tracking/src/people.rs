@@ -1,4 +1,4 @@
-//! Which tracks of one video show the same person.
+//! Decides which tracks of one video show the same person.
 //!
 //! Repeatedly merges the two groups of tracks whose best shots have the highest mean similarity,
 //! until no two groups reach the threshold. This is average linkage (UPGMA, Sokal and Michener
@@ -55,7 +55,7 @@ pub fn number_people(appearances: &[Appearance], threshold: f32) -> Result<Vec<O
     if appearances.len() > MAX_TRACKS {
         return Err(TooManyTracks(appearances.len()));
     }
-    let mut groups = singles(appearances);
+    let mut groups = single_track_groups(appearances);
     for _ in 0..MAX_ROUNDS {
         let Some(merged) = merge_round(&groups, threshold) else { break };
         groups = merged;
@@ -69,7 +69,7 @@ pub fn number_people(appearances: &[Appearance], threshold: f32) -> Result<Vec<O
     Ok(numbers)
 }
 
-/// Tracks that are one person.
+/// Tracks that show one person.
 #[derive(Clone)]
 struct Group {
     members: Vec<usize>,
@@ -84,16 +84,16 @@ struct Group {
 impl Group {
     /// Returns whether a track of one group and a track of the other are visible at the same time.
     fn overlaps(&self, other: &Self) -> bool {
-        let (few, many) = if self.times.len() <= other.times.len() { (self, other) } else { (other, self) };
-        few.times.iter().any(|(start, end)| {
-            many.times.range(..=end).next_back().is_some_and(|(_, other_end)| other_end >= start)
+        let (a, b) = if self.times.len() <= other.times.len() { (self, other) } else { (other, self) };
+        a.times.iter().any(|(start, end)| {
+            b.times.range(..=end).next_back().is_some_and(|(_, other_end)| other_end >= start)
         })
     }
 
     fn merge(&mut self, other: Self) {
         let weight = self.weight + other.weight;
-        for (own, others) in self.mean.iter_mut().zip(&other.mean) {
-            *own = (*own * self.weight + others * other.weight) / weight;
+        for (value, other_value) in self.mean.iter_mut().zip(&other.mean) {
+            *value = (*value * self.weight + other_value * other.weight) / weight;
         }
         self.weight = weight;
         self.members.extend(other.members);
@@ -103,13 +103,13 @@ impl Group {
 
 /// Returns a group for each appearance with an embedding, by time. Embeddings that are not finite,
 /// or whose length is not that of the first one, are left out.
-fn singles(appearances: &[Appearance]) -> Vec<Group> {
+fn single_track_groups(appearances: &[Appearance]) -> Vec<Group> {
     let mut order: Vec<usize> = (0..appearances.len()).collect();
     order.sort_by(|&a, &b| {
         let (first, second) = (&appearances[a], &appearances[b]);
-        let key = |one: &Appearance| (one.started_us, one.ended_us);
-        let numbers = |one: &Appearance| -> Vec<u32> {
-            one.embeddings.iter().flat_map(|e| e.iter().map(|value| value.to_bits())).collect()
+        let key = |appearance: &Appearance| (appearance.started_us, appearance.ended_us);
+        let numbers = |appearance: &Appearance| -> Vec<u32> {
+            appearance.embeddings.iter().flat_map(|e| e.iter().map(|value| value.to_bits())).collect()
         };
         key(first).cmp(&key(second)).then_with(|| numbers(first).cmp(&numbers(second)))
     });
@@ -117,14 +117,14 @@ fn singles(appearances: &[Appearance]) -> Vec<Group> {
     let mut groups = Vec::new();
     for member in order {
         let appearance = &appearances[member];
-        let mut usable = appearance.embeddings.iter().filter(|e| {
+        let mut usable_embeddings = appearance.embeddings.iter().filter(|e| {
             !e.is_empty()
                 && e.iter().all(|value| value.is_finite())
                 && e.len() == *length.get_or_insert(e.len())
         });
-        let Some(first) = usable.next() else { continue };
+        let Some(first) = usable_embeddings.next() else { continue };
         let (mut mean, mut weight) = (first.to_vec(), 1.0);
-        for embedding in usable {
+        for embedding in usable_embeddings {
             mean.iter_mut().zip(embedding.iter()).for_each(|(sum, value)| *sum += value);
             weight += 1.0;
         }
@@ -136,12 +136,12 @@ fn singles(appearances: &[Appearance]) -> Vec<Group> {
 }
 
 /// Merges groups along the edges of the graph of nearest neighbours. Returns the groups, each at
-/// the place of its first track; `None` if nothing merged.
+/// the position of its first track; `None` if nothing merged.
 fn merge_round(groups: &[Group], threshold: f32) -> Option<Vec<Group>> {
     let length = groups.first()?.mean.len();
     let means: Vec<f32> = groups.iter().flat_map(|group| group.mean.iter().copied()).collect();
     let edges = nearest(&means, length, threshold, |a, b| !groups[a].overlaps(&groups[b]));
-    let mut places: Vec<Option<Group>> = groups.iter().cloned().map(Some).collect();
+    let mut slots: Vec<Option<Group>> = groups.iter().cloned().map(Some).collect();
     let mut parents: Vec<usize> = (0..groups.len()).collect();
     let mut heap = BinaryHeap::from(edges);
     let mut has_merged = false;
@@ -150,7 +150,7 @@ fn merge_round(groups: &[Group], threshold: f32) -> Option<Vec<Group>> {
         evaluations -= 1;
         let (a, b) = (root(&mut parents, edge.a), root(&mut parents, edge.b));
         let (low, high) = (a.min(b), a.max(b));
-        let (Some(first), Some(second)) = (&places[low], &places[high]) else { continue };
+        let (Some(first), Some(second)) = (&slots[low], &slots[high]) else { continue };
         if low == high {
             continue;
         }
@@ -167,13 +167,13 @@ fn merge_round(groups: &[Group], threshold: f32) -> Option<Vec<Group>> {
         if first.overlaps(second) {
             continue;
         }
-        if let (Some(other), Some(group)) = (places[high].take(), places[low].as_mut()) {
+        if let (Some(other), Some(group)) = (slots[high].take(), slots[low].as_mut()) {
             group.merge(other);
             parents[high] = low;
             has_merged = true;
         }
     }
-    has_merged.then(|| places.into_iter().flatten().collect())
+    has_merged.then(|| slots.into_iter().flatten().collect())
 }
 
 /// Number of neighbours of each row. It bounds the memory; further rounds find the rest.
@@ -204,21 +204,21 @@ impl PartialOrd for Edge {
 }
 
 /// Returns the edges from each row to its nearest neighbours, of those with a similarity of at
-/// least `threshold` that are `allowed`. `rows` holds rows of `length` numbers. An edge can occur
-/// twice.
+/// least `threshold` that `allowed` accepts. `rows` holds rows of `length` numbers. An edge can
+/// occur twice.
 fn nearest(rows: &[f32], length: usize, threshold: f32, allowed: impl Fn(usize, usize) -> bool) -> Vec<Edge> {
     let mut lists: Vec<Vec<Edge>> = vec![Vec::new(); rows.len() / length];
     let mut similarities = Vec::with_capacity(TILE * TILE);
     let tiles: Vec<&[f32]> = rows.chunks(TILE * length).collect();
-    for (i, above) in tiles.iter().enumerate() {
-        for (j, below) in tiles.iter().enumerate().skip(i) {
-            products(above, below, length, &mut similarities);
-            let width = below.len() / length;
+    for (i, row_tile) in tiles.iter().enumerate() {
+        for (j, column_tile) in tiles.iter().enumerate().skip(i) {
+            products(row_tile, column_tile, length, &mut similarities);
+            let width = column_tile.len() / length;
             for (k, &similarity) in similarities.iter().enumerate() {
                 let (a, b) = (i * TILE + k / width, j * TILE + k % width);
-                let is_new = a < b && similarity >= threshold;
+                let is_match = a < b && similarity >= threshold;
                 let edge = Edge { similarity, a, b };
-                if is_new && (is_wanted(&lists[a], &edge) || is_wanted(&lists[b], &edge)) && allowed(a, b) {
+                if is_match && (is_near(&lists[a], &edge) || is_near(&lists[b], &edge)) && allowed(a, b) {
                     insert(&mut lists[a], edge);
                     insert(&mut lists[b], edge);
                 }
@@ -228,15 +228,15 @@ fn nearest(rows: &[f32], length: usize, threshold: f32, allowed: impl Fn(usize, 
     lists.concat()
 }
 
-fn is_wanted(list: &[Edge], edge: &Edge) -> bool {
+fn is_near(list: &[Edge], edge: &Edge) -> bool {
     list.len() < NEIGHBOURS || list.last().is_some_and(|last| edge > last)
 }
 
 /// Inserts an edge in a list, which is sorted with the best first.
 fn insert(list: &mut Vec<Edge>, edge: Edge) {
-    if is_wanted(list, &edge) {
+    if is_near(list, &edge) {
         list.truncate(NEIGHBOURS - 1);
-        list.insert(list.partition_point(|other| *other > edge), edge);
+        list.insert(list.partition_point(|candidate| *candidate > edge), edge);
     }
 }
 
@@ -253,8 +253,8 @@ mod tests {
             .map(|i| (i as f32 * 10.0).to_radians())
             .flat_map(|angle| [angle.cos(), angle.sin()])
             .collect();
-        let found = nearest(&rows[..36], 2, 0.98, |_, _| true);
-        let mut pairs: Vec<_> = found.iter().map(|edge| (edge.a, edge.b)).collect();
+        let edges = nearest(&rows[..36], 2, 0.98, |_, _| true);
+        let mut pairs: Vec<_> = edges.iter().map(|edge| (edge.a, edge.b)).collect();
         pairs.sort_unstable();
         let expected: Vec<_> = (0..17).flat_map(|i| [(i, i + 1); 2]).collect();
         assert_eq!(pairs, expected);
@@ -270,82 +270,82 @@ mod tests {
         Arc::from(values)
     }
 
-    fn shown(started_us: i64, ended_us: i64, embeddings: Vec<Arc<[f32]>>) -> Appearance {
+    fn appearance(started_us: i64, ended_us: i64, embeddings: Vec<Arc<[f32]>>) -> Appearance {
         Appearance { started_us, ended_us, embeddings }
     }
 
     #[test]
     fn tracks_of_one_person_get_same_number() {
-        let list = [
-            shown(500, 900, vec![face(1, 0.2)]),
-            shown(0, 100, vec![face(0, 0.1), face(0, -0.1)]),
-            shown(200, 400, vec![face(0, 0.3)]),
-            shown(600, 700, vec![]),
-            shown(1000, 1100, vec![face(1, 0.0)]),
+        let appearances = [
+            appearance(500, 900, vec![face(1, 0.2)]),
+            appearance(0, 100, vec![face(0, 0.1), face(0, -0.1)]),
+            appearance(200, 400, vec![face(0, 0.3)]),
+            appearance(600, 700, vec![]),
+            appearance(1000, 1100, vec![face(1, 0.0)]),
         ];
-        assert_eq!(number_people(&list, 0.5).unwrap(), [Some(1), Some(0), Some(0), None, Some(1)]);
+        assert_eq!(number_people(&appearances, 0.5).unwrap(), [Some(1), Some(0), Some(0), None, Some(1)]);
     }
 
     #[test]
     fn simultaneous_tracks_get_different_numbers() {
-        let twins = [shown(0, 100, vec![face(0, 0.0)]), shown(100, 200, vec![face(0, 0.0)])];
+        let twins = [appearance(0, 100, vec![face(0, 0.0)]), appearance(100, 200, vec![face(0, 0.0)])];
         assert_eq!(number_people(&twins, 0.5).unwrap(), [Some(0), Some(1)]);
         // The third fits both, but can be only one of them.
-        let three = [twins[0].clone(), twins[1].clone(), shown(300, 400, vec![face(0, 0.0)])];
-        let numbers = number_people(&three, 0.5).unwrap();
+        let ambiguous = [twins[0].clone(), twins[1].clone(), appearance(300, 400, vec![face(0, 0.0)])];
+        let numbers = number_people(&ambiguous, 0.5).unwrap();
         assert_eq!(numbers.iter().flatten().max(), Some(&1));
     }
 
     #[test]
     fn one_misleading_shot_does_not_merge_people() {
-        let between: Arc<[f32]> = Arc::from([0.5f32.sqrt(), 0.5f32.sqrt(), 0.0, 0.0]);
-        let list = [
-            shown(0, 100, vec![face(0, 0.0), face(0, 0.1), between.clone()]),
-            shown(200, 300, vec![face(1, 0.0), face(1, 0.1), between]),
+        let ambiguous: Arc<[f32]> = Arc::from([0.5f32.sqrt(), 0.5f32.sqrt(), 0.0, 0.0]);
+        let appearances = [
+            appearance(0, 100, vec![face(0, 0.0), face(0, 0.1), ambiguous.clone()]),
+            appearance(200, 300, vec![face(1, 0.0), face(1, 0.1), ambiguous]),
         ];
-        assert_eq!(number_people(&list, 0.5).unwrap(), [Some(0), Some(1)]);
+        assert_eq!(number_people(&appearances, 0.5).unwrap(), [Some(0), Some(1)]);
     }
 
     #[test]
     fn ignores_unusable_embeddings_and_rejects_too_many_tracks() {
-        let odd = [
-            shown(0, 1, vec![Arc::from([f32::NAN; 4]), Arc::from([])]),
-            shown(2, 3, vec![face(0, 0.0)]),
-            shown(4, 5, vec![Arc::from([1.0f32, 0.0])]),
-            shown(9, 6, vec![face(0, 0.0)]),
+        let unusable = [
+            appearance(0, 1, vec![Arc::from([f32::NAN; 4]), Arc::from([])]),
+            appearance(2, 3, vec![face(0, 0.0)]),
+            appearance(4, 5, vec![Arc::from([1.0f32, 0.0])]),
+            appearance(9, 6, vec![face(0, 0.0)]),
         ];
-        assert_eq!(number_people(&odd, 0.5).unwrap(), [None, Some(0), None, Some(0)]);
+        assert_eq!(number_people(&unusable, 0.5).unwrap(), [None, Some(0), None, Some(0)]);
         assert_eq!(number_people(&[], 0.5).unwrap(), []);
-        let many = vec![shown(0, 1, vec![]); MAX_TRACKS + 1];
+        let many = vec![appearance(0, 1, vec![]); MAX_TRACKS + 1];
         assert_eq!(number_people(&many, 0.5), Err(TooManyTracks(MAX_TRACKS + 1)));
     }
 
     #[test]
     fn tracks_beyond_neighbour_limit_form_one_person() {
-        let list: Vec<_> =
-            (0..700).map(|i| shown(i * 10, i * 10 + 5, vec![face(0, (i % 7) as f32 * 0.05)])).collect();
-        assert!(number_people(&list, 0.5).unwrap().iter().all(|number| *number == Some(0)));
+        let appearances: Vec<_> =
+            (0..700).map(|i| appearance(i * 10, i * 10 + 5, vec![face(0, (i % 7) as f32 * 0.05)])).collect();
+        assert!(number_people(&appearances, 0.5).unwrap().iter().all(|number| *number == Some(0)));
     }
 
     proptest! {
         #[test]
         fn person_numbering_rules_hold_in_any_order(
             list in prop::collection::vec((0..3usize, -0.6..0.6f32, 0..400i64, 1..60i64), 0..40),
-            turn in 0..40usize,
+            rotation in 0..40usize,
         ) {
-            let all: Vec<_> = list.iter().map(|&(p, d, start, length)| shown(start, start + length, vec![face(p, d)])).collect();
-            let numbers = number_people(&all, 0.6).unwrap();
-            for (i, a) in all.iter().enumerate() {
-                for (j, b) in all.iter().enumerate().skip(i + 1) {
-                    let together = a.started_us <= b.ended_us && b.started_us <= a.ended_us;
-                    prop_assert!(!(together && numbers[i] == numbers[j]));
+            let appearances: Vec<_> = list.iter().map(|&(p, d, start, length)| appearance(start, start + length, vec![face(p, d)])).collect();
+            let numbers = number_people(&appearances, 0.6).unwrap();
+            for (i, a) in appearances.iter().enumerate() {
+                for (j, b) in appearances.iter().enumerate().skip(i + 1) {
+                    let is_simultaneous = a.started_us <= b.ended_us && b.started_us <= a.ended_us;
+                    prop_assert!(!(is_simultaneous && numbers[i] == numbers[j]));
                 }
             }
-            let turn = turn % all.len().max(1);
-            let (mut turned, mut expected) = (all.clone(), numbers.clone());
-            turned.rotate_left(turn);
-            expected.rotate_left(turn);
-            prop_assert_eq!(number_people(&turned, 0.6).unwrap(), expected);
+            let rotation = rotation % appearances.len().max(1);
+            let (mut rotated, mut expected) = (appearances.clone(), numbers.clone());
+            rotated.rotate_left(rotation);
+            expected.rotate_left(rotation);
+            prop_assert_eq!(number_people(&rotated, 0.6).unwrap(), expected);
         }
     }
 }

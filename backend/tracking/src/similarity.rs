@@ -17,7 +17,7 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
 pub(crate) fn products(a: &[f32], b: &[f32], length: usize, out: &mut Vec<f32>) {
     out.clear();
     for row in a.chunks_exact(length) {
-        out.extend(b.chunks_exact(length).map(|other| product(row, other)));
+        out.extend(b.chunks_exact(length).map(|other_row| product(row, other_row)));
     }
 }
 

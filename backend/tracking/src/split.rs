@@ -5,8 +5,8 @@ use crate::track::{Shot, TimedBox, Track};
 ///
 /// The track is split between two best shots if no shot before is similar to a shot after: every
 /// pair is below `threshold` (-1..1). A single bad shot between two good ones therefore does not
-/// split a track. Shots without an embedding decide nothing. Between two such shots, the split is
-/// where successive boxes overlap least.
+/// split a track. Shots without an embedding have no influence. Between two shots with
+/// different identities, the split is where successive boxes overlap least.
 ///
 /// The first part keeps the number of the track, and `new_id` returns those of the others. Each
 /// part keeps its boxes and its best shots. If boxes of the track were left out, those of its best
@@ -23,7 +23,7 @@ pub fn split<P>(mut track: Track<P>, threshold: f32, mut new_id: impl FnMut() ->
     let (total, mut remaining) = (boxes.len(), samples);
     let mut parts = Vec::with_capacity(starts.len() + 1);
     for start in starts.into_iter().rev() {
-        let tail = boxes.split_off(boxes.partition_point(|known| known.at_us < start));
+        let tail = boxes.split_off(boxes.partition_point(|timed_box| timed_box.at_us < start));
         let (later, earlier) = best.into_iter().partition(|shot: &Shot<P>| shot.at_us >= start);
         best = earlier;
         let share = (u64::from(samples) * tail.len() as u64 / total.max(1) as u64) as u32;
@@ -40,7 +40,7 @@ pub fn split<P>(mut track: Track<P>, threshold: f32, mut new_id: impl FnMut() ->
 }
 
 fn part<P>(id: u64, samples: u32, boxes: Vec<TimedBox>, best: Vec<Shot<P>>) -> Track<P> {
-    let at = |known: Option<&TimedBox>| known.map_or(0, |known| known.at_us);
+    let at = |timed_box: Option<&TimedBox>| timed_box.map_or(0, |timed_box| timed_box.at_us);
     Track { id, started_us: at(boxes.first()), ended_us: at(boxes.last()), samples, boxes, best }
 }
 
@@ -60,8 +60,8 @@ fn switches<P>(best: &[Shot<P>], threshold: f32) -> Vec<(i64, i64)> {
 /// Inserts the boxes of the shots that were left out.
 fn add_shots<P>(boxes: &mut Vec<TimedBox>, best: &[Shot<P>]) {
     for shot in best {
-        if let Err(place) = boxes.binary_search_by_key(&shot.at_us, |known| known.at_us) {
-            boxes.insert(place, TimedBox { at_us: shot.at_us, bbox: shot.bbox });
+        if let Err(index) = boxes.binary_search_by_key(&shot.at_us, |timed_box| timed_box.at_us) {
+            boxes.insert(index, TimedBox { at_us: shot.at_us, bbox: shot.bbox });
         }
     }
 }
@@ -128,9 +128,9 @@ mod tests {
 
     #[test]
     fn splits_track_without_boxes_of_its_shots() {
-        let mut thinned = track(&[(300, Some(ADA)), (700, Some(BOB))]);
-        thinned.boxes = vec![thinned.boxes[0], thinned.boxes[10]];
-        let parts = split(thinned, 0.4, || 20);
+        let mut thinned_track = track(&[(300, Some(ADA)), (700, Some(BOB))]);
+        thinned_track.boxes = vec![thinned_track.boxes[0], thinned_track.boxes[10]];
+        let parts = split(thinned_track, 0.4, || 20);
         let times: Vec<_> = parts.iter().map(|part| (part.started_us, part.ended_us)).collect();
         assert_eq!(times, [(0, 300), (700, 1000)]);
     }
@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn split_assigns_every_sample_to_one_part() {
         let mut ids = 10..;
-        let mut long = track(&[(0, Some(ADA)), (500, Some(BOB)), (1000, Some([-1.0, 0.0]))]);
-        long.samples = 1000;
-        let parts = split(long, 0.4, || ids.next().unwrap());
+        let mut long_track = track(&[(0, Some(ADA)), (500, Some(BOB)), (1000, Some([-1.0, 0.0]))]);
+        long_track.samples = 1000;
+        let parts = split(long_track, 0.4, || ids.next().unwrap());
         assert_eq!(parts.iter().map(|part| part.samples).sum::<u32>(), 1000);
         assert_eq!(parts.iter().map(|part| part.id).collect::<Vec<_>>(), [7, 10, 11]);
         assert_eq!(parts.iter().map(|part| part.boxes.len()).sum::<usize>(), 11);

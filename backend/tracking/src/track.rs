@@ -1,10 +1,9 @@
-//! What goes into the tracker and what comes out: its configuration, observations, tracks and best
-//! shots.
+//! Inputs and outputs of the tracker: its configuration, observations, tracks and best shots.
 use std::sync::Arc;
 use std::time::Duration;
 use vision::Rect;
 
-/// Maximum distance of a coordinate from the origin in pixels. Faces beyond it are dropped.
+/// Maximum distance of a coordinate from the origin in pixels. Faces beyond it are ignored.
 pub const MAX_COORDINATE: f32 = 1_048_576.0;
 
 /// One detected face of one frame. `P` is what the caller keeps with a best shot, for example the
@@ -22,13 +21,13 @@ pub struct Observation<P> {
 }
 
 impl<P> Observation<P> {
-    /// Removes what cannot be used: a quality that is not finite, and an embedding that is empty or
+    /// Removes unusable values: a quality that is not finite, and an embedding that is empty or
     /// not finite. Returns `None` if the box or the score cannot be used.
     pub(crate) fn cleaned(mut self) -> Option<Self> {
         let b = &self.bbox;
-        let numbers = [b.x, b.y, b.width, b.height];
-        let inside = numbers.iter().all(|v| v.is_finite() && v.abs() <= MAX_COORDINATE);
-        if !inside || b.width <= 0.0 || b.height <= 0.0 || !self.score.is_finite() {
+        let coordinates = [b.x, b.y, b.width, b.height];
+        let is_in_range = coordinates.iter().all(|v| v.is_finite() && v.abs() <= MAX_COORDINATE);
+        if !is_in_range || b.width <= 0.0 || b.height <= 0.0 || !self.score.is_finite() {
             return None;
         }
         self.quality = self.quality.filter(|quality| quality.is_finite()).map(|q| q.clamp(0.0, 1.0));
@@ -37,7 +36,7 @@ impl<P> Observation<P> {
     }
 }
 
-/// Where a face was at one time.
+/// The position of a face at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimedBox {
     pub at_us: i64,
@@ -65,7 +64,7 @@ pub struct Track<P> {
 /// Returns where the face of these boxes, which are ordered by time, was at `at_us`, by linear
 /// interpolation between the two nearest boxes; `None` before the start and after the end.
 pub fn box_at(boxes: &[TimedBox], at_us: i64) -> Option<Rect> {
-    let next = boxes.partition_point(|known| known.at_us < at_us);
+    let next = boxes.partition_point(|timed_box| timed_box.at_us < at_us);
     let after = boxes.get(next)?;
     if after.at_us == at_us {
         return Some(after.bbox);
@@ -107,7 +106,7 @@ pub(crate) fn between(from: &Rect, to: &Rect, share: f32) -> Rect {
 pub struct Config {
     /// Minimum score of a face that may start a track, 0..1.
     pub high_score: f32,
-    /// Minimum score of a face that may continue a track, 0..1. Other faces are dropped.
+    /// Minimum score of a face that may continue a track, 0..1. Other faces are ignored.
     pub low_score: f32,
     /// Maximum time for which a track may be lost. The time starts at the first frame without the
     /// face. Two frames without the face never end a track, however sparse the frames are.
@@ -132,9 +131,9 @@ pub struct Config {
     pub max_observations: usize,
     /// Maximum number of open tracks. If there are more, those that were lost first end.
     pub max_open: usize,
-    /// Maximum number of faces, and of tracks, in a group of rival links that is solved exactly.
+    /// Maximum number of faces or tracks in a group of conflicting links that is solved exactly.
     /// Larger groups are solved greedily. 0: always greedily. In the scenes of
-    /// `tests/it/dense.rs`, the mean IDF1 is 0.970 with both methods, and 0.0002 higher with the
+    /// `tests/it/tracks.rs`, the mean IDF1 is 0.970 with both methods, and 0.0002 higher with the
     /// exact one. Groups are small there, so the exact method takes no measurable time.
     pub exact_group: usize,
 }
@@ -179,13 +178,13 @@ pub(crate) fn micros(duration: Duration) -> i64 {
 mod tests {
     use super::*;
 
-    fn at(at_us: i64, x: f32) -> TimedBox {
+    fn timed_box(at_us: i64, x: f32) -> TimedBox {
         TimedBox { at_us, bbox: Rect { x, y: 0.0, width: 10.0, height: 20.0 } }
     }
 
     #[test]
     fn box_between_samples_is_interpolated() {
-        let boxes = vec![at(0, 0.0), at(100, 10.0), at(300, 50.0)];
+        let boxes = vec![timed_box(0, 0.0), timed_box(100, 10.0), timed_box(300, 50.0)];
         assert_eq!(box_at(&boxes, 100).unwrap().x, 10.0);
         assert_eq!(box_at(&boxes, 200).unwrap().x, 30.0);
         assert_eq!(box_at(&boxes, 0).unwrap().x, 0.0);
@@ -194,19 +193,19 @@ mod tests {
 
     #[test]
     fn removes_unusable_parts_of_observation() {
-        let good = Observation {
-            bbox: at(0, 0.0).bbox,
+        let valid = Observation {
+            bbox: timed_box(0, 0.0).bbox,
             score: 0.9,
             quality: Some(f32::NAN),
             embedding: Some(Arc::from([f32::INFINITY])),
             payload: (),
         };
-        let cleaned = good.clone().cleaned().unwrap();
+        let cleaned = valid.clone().cleaned().unwrap();
         assert!(cleaned.quality.is_none() && cleaned.embedding.is_none());
         for (width, height) in [(0.0, 1.0), (1.0, -1.0), (f32::NAN, 1.0), (1.0, f32::INFINITY)] {
             let bbox = Rect { x: 0.0, y: 0.0, width, height };
-            assert!(Observation { bbox, ..good.clone() }.cleaned().is_none());
+            assert!(Observation { bbox, ..valid.clone() }.cleaned().is_none());
         }
-        assert!(Observation { score: f32::NAN, ..good }.cleaned().is_none());
+        assert!(Observation { score: f32::NAN, ..valid }.cleaned().is_none());
     }
 }

@@ -1,5 +1,5 @@
-//! The tracker: one frame after the other in, tracks that ended out. Decides which observation may
-//! continue which track, and how well it fits.
+//! The tracker: accepts one frame after the other and returns the tracks that ended. Decides which
+//! observation may continue which track, and how well it fits.
 use crate::assignment::{Pair, assign};
 use crate::motion::{centre, seconds, size};
 use crate::open_track::OpenTrack;
@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use vision::Rect;
 
 /// Number of frames without the face that never end a track, however sparse the frames are.
-const NEVER_LOST: u32 = 2;
+const MAX_MISSED: u32 = 2;
 
 /// Joins the faces of successive frames into tracks.
 ///
@@ -47,17 +47,17 @@ impl<P> Tracker<P> {
         let is_dense = gap_us.is_some_and(|gap| gap <= micros(self.config.max_gap_for_motion));
         self.last_us = Some(at_us);
 
-        let mut seen: Vec<_> = self.sorted(observations).into_iter().map(Some).collect();
-        let links = self.links(at_us, &seen, is_dense);
+        let mut faces: Vec<_> = self.sorted(observations).into_iter().map(Some).collect();
+        let links = self.links(at_us, &faces, is_dense);
         for (track, column) in links {
-            if let Some(observation) = seen.get_mut(column).and_then(Option::take) {
+            if let Some(observation) = faces.get_mut(column).and_then(Option::take) {
                 self.open[track].extend(at_us, observation, is_dense, &self.config);
             }
         }
         for track in self.open.iter_mut().filter(|track| track.last.at_us != at_us) {
             track.miss(at_us);
         }
-        for observation in seen.into_iter().flatten() {
+        for observation in faces.into_iter().flatten() {
             if observation.score >= self.config.high_score {
                 self.open.push(OpenTrack::new(self.next_id, at_us, observation, &self.config));
                 self.next_id += 1;
@@ -80,46 +80,46 @@ impl<P> Tracker<P> {
 
     /// Removes faces that cannot be used and sorts the others, the best score first.
     fn sorted(&self, observations: Vec<Observation<P>>) -> Vec<Observation<P>> {
-        let mut seen: Vec<_> = observations.into_iter().filter_map(Observation::cleaned).collect();
-        seen.retain(|observation| observation.score >= self.config.low_score);
-        seen.sort_by(canonical);
-        seen.truncate(self.config.max_observations);
-        seen
+        let mut faces: Vec<_> = observations.into_iter().filter_map(Observation::cleaned).collect();
+        faces.retain(|observation| observation.score >= self.config.low_score);
+        faces.sort_by(compare_observations);
+        faces.truncate(self.config.max_observations);
+        faces
     }
 
     /// Returns which track (index) each observation (index) continues.
-    fn links(&self, at_us: i64, seen: &[Option<Observation<P>>], is_dense: bool) -> Vec<(usize, usize)> {
+    fn links(&self, at_us: i64, faces: &[Option<Observation<P>>], is_dense: bool) -> Vec<(usize, usize)> {
         let frame = Frame { at_us, config: &self.config };
         let mut round = Round {
             open: &self.open,
-            seen,
+            faces,
             predicted: self.open.iter().map(|track| track.motion.predict(at_us)).collect(),
             is_continued: vec![false; self.open.len()],
-            is_linked: vec![false; seen.len()],
+            is_linked: vec![false; faces.len()],
             links: Vec::new(),
             config: &self.config,
         };
         if is_dense {
-            let is_known = |track: &OpenTrack<P>| !track.is_new();
+            let is_established = |track: &OpenTrack<P>| !track.has_one_observation();
             round.run(true, |track, predicted, face| {
-                is_known(track).then(|| frame.dense(track, predicted, face)).flatten()
+                is_established(track).then(|| frame.rate_dense(track, predicted, face)).flatten()
             });
-            round.run(false, |track, predicted, face| frame.low(track, predicted, face));
+            round.run(false, |track, predicted, face| frame.rate_low(track, predicted, face));
             round.run(true, |track, predicted, face| {
-                is_known(track).then(|| frame.recovery(track, predicted, face)).flatten()
+                is_established(track).then(|| frame.rate_recovery(track, predicted, face)).flatten()
             });
-            round.run(true, |track, predicted, face| frame.recovery(track, predicted, face));
+            round.run(true, |track, predicted, face| frame.rate_recovery(track, predicted, face));
         } else {
-            round.run(true, |track, _, face| frame.sparse(track, face));
-            round.run(false, |track, _, face| frame.sparse(track, face));
+            round.run(true, |track, _, face| frame.rate_sparse(track, face));
+            round.run(false, |track, _, face| frame.rate_sparse(track, face));
         }
         round.links
     }
 
     /// Ends the tracks that have been lost for too long at `at_us`.
     fn end_lost(&mut self, at_us: i64) -> Vec<Track<P>> {
-        let allowed = micros(self.config.lost_after);
-        let is_lost = |track: &mut OpenTrack<P>| track.missed > NEVER_LOST && track.lost_us(at_us) > allowed;
+        let max_us = micros(self.config.lost_after);
+        let is_lost = |track: &mut OpenTrack<P>| track.missed > MAX_MISSED && track.lost_us(at_us) > max_us;
         self.open.extract_if(.., is_lost).map(OpenTrack::end).collect()
     }
 
@@ -131,15 +131,15 @@ impl<P> Tracker<P> {
         }
         let mut order: Vec<usize> = (0..self.open.len()).collect();
         order.sort_by_key(|&i| (self.open[i].last.at_us, self.open[i].id));
-        let ends: std::collections::HashSet<u64> = order[..excess].iter().map(|&i| self.open[i].id).collect();
-        self.open.extract_if(.., |track| ends.contains(&track.id)).map(OpenTrack::end).collect()
+        let ids: std::collections::HashSet<u64> = order[..excess].iter().map(|&i| self.open[i].id).collect();
+        self.open.extract_if(.., |track| ids.contains(&track.id)).map(OpenTrack::end).collect()
     }
 }
 
 /// The links of one frame that are known so far.
 struct Round<'a, P> {
     open: &'a [OpenTrack<P>],
-    seen: &'a [Option<Observation<P>>],
+    faces: &'a [Option<Observation<P>>],
     predicted: Vec<Rect>,
     is_continued: Vec<bool>,
     is_linked: Vec<bool>,
@@ -148,11 +148,11 @@ struct Round<'a, P> {
 }
 
 impl<P> Round<'_, P> {
-    /// Links remaining tracks with remaining faces, those with a high score or the others.
+    /// Links remaining tracks with remaining faces, which have a high or a low score.
     fn run(&mut self, high: bool, rate: impl Fn(&OpenTrack<P>, &Rect, &Observation<P>) -> Option<f64>) {
         let mut pairs = Vec::new();
         for (row, track) in self.open.iter().enumerate().filter(|(row, _)| !self.is_continued[*row]) {
-            for (column, face) in self.seen.iter().enumerate() {
+            for (column, face) in self.faces.iter().enumerate() {
                 let Some(face) = face.as_ref().filter(|_| !self.is_linked[column]) else { continue };
                 if (face.score >= self.config.high_score) == high {
                     let gain = rate(track, &self.predicted[row], face);
@@ -168,12 +168,12 @@ impl<P> Round<'_, P> {
 }
 
 /// Orders observations by everything but the payload: the best score first, then by position.
-fn canonical<P>(a: &Observation<P>, b: &Observation<P>) -> Ordering {
+fn compare_observations<P>(a: &Observation<P>, b: &Observation<P>) -> Ordering {
     let numbers =
         |o: &Observation<P>| [o.bbox.x, o.bbox.y, o.bbox.width, o.bbox.height, o.quality.unwrap_or(-1.0)];
     let compare = |a: &[f32], b: &[f32]| {
-        let differing = a.iter().zip(b).map(|(a, b)| a.total_cmp(b)).find(|order| order.is_ne());
-        differing.unwrap_or(a.len().cmp(&b.len()))
+        let first_difference = a.iter().zip(b).map(|(a, b)| a.total_cmp(b)).find(|order| order.is_ne());
+        first_difference.unwrap_or(a.len().cmp(&b.len()))
     };
     let embedding = |o: &Observation<P>| o.embedding.clone().unwrap_or_default();
     b.score
@@ -207,10 +207,10 @@ const MIN_IOU_DOUBTFUL: f32 = 0.5;
 const DIRECTION_WEIGHT: f64 = 0.2;
 /// Speed below which a movement has no direction, in sizes of the face per second.
 const MIN_SPEED: f64 = 0.5;
-/// Decrease of the gain of a track that has been lost for as long as allowed, as a share.
+/// Share by which the gain of a track decreases until it has been lost for the maximum time.
 const LOST_PENALTY: f64 = 0.5;
 
-/// One frame, for which links are sought.
+/// The frame whose links are rated.
 struct Frame<'a> {
     at_us: i64,
     config: &'a Config,
@@ -218,37 +218,37 @@ struct Frame<'a> {
 
 impl Frame<'_> {
     /// Rates a link to the predicted position: IoU, the direction, and the similarity if known.
-    fn dense<P>(&self, track: &OpenTrack<P>, predicted: &Rect, seen: &Observation<P>) -> Option<f64> {
-        let iou = predicted.iou(&seen.bbox);
+    fn rate_dense<P>(&self, track: &OpenTrack<P>, predicted: &Rect, face: &Observation<P>) -> Option<f64> {
+        let iou = predicted.iou(&face.bbox);
         if iou < MIN_IOU {
             return None;
         }
-        let similarity = self.allowed(track, seen)?;
-        let gain = f64::from(iou) * self.freshness(track) + DIRECTION_WEIGHT * self.direction(track, seen);
+        let similarity = self.permitted_similarity(track, face)?;
+        let gain = f64::from(iou) * self.freshness(track) + DIRECTION_WEIGHT * self.direction(track, face);
         Some((gain + f64::from(similarity.unwrap_or(0.0))).max(f64::MIN_POSITIVE))
     }
 
-    /// Rates a link of a low score: only to a track that was seen a moment ago.
-    fn low<P>(&self, track: &OpenTrack<P>, predicted: &Rect, seen: &Observation<P>) -> Option<f64> {
+    /// Rates a link of a low score: only to a recently observed track.
+    fn rate_low<P>(&self, track: &OpenTrack<P>, predicted: &Rect, face: &Observation<P>) -> Option<f64> {
         let is_recent = self.at_us.saturating_sub(track.last.at_us) <= LOW_MAX_AGE_US;
-        let iou = extended(predicted, BUFFER.0).iou(&extended(&seen.bbox, BUFFER.0));
+        let iou = extended(predicted, BUFFER.0).iou(&extended(&face.bbox, BUFFER.0));
         if iou < MIN_IOU_LOW || !is_recent {
             return None;
         }
-        self.allowed(track, seen)?;
+        self.permitted_similarity(track, face)?;
         Some(f64::from(iou))
     }
 
     /// Rates the recovery of a track near its last or its predicted position, or anywhere if the
     /// faces match. The last observed position is the observation-centric recovery of OC-SORT.
-    fn recovery<P>(&self, track: &OpenTrack<P>, predicted: &Rect, seen: &Observation<P>) -> Option<f64> {
+    fn rate_recovery<P>(&self, track: &OpenTrack<P>, predicted: &Rect, face: &Observation<P>) -> Option<f64> {
         let buffer = (BUFFER.0 + BUFFER.1 * seconds(track.last.at_us, self.at_us) as f32).min(BUFFER.2);
-        let reach = extended(&seen.bbox, buffer);
+        let reach = extended(&face.bbox, buffer);
         let iou = reach.iou(&extended(predicted, buffer)).max(reach.iou(&extended(&track.last.bbox, buffer)));
-        let similarity = self.allowed(track, seen)?;
+        let similarity = self.permitted_similarity(track, face)?;
         let is_match = similarity.is_some_and(|similarity| similarity >= self.config.match_threshold);
-        let ratio = size(&track.last.bbox) / size(&seen.bbox);
-        let is_known = !track.is_new() || track.missed <= NEW_MAX_MISSED;
+        let ratio = size(&track.last.bbox) / size(&face.bbox);
+        let is_known = !track.has_one_observation() || track.missed <= NEW_MAX_MISSED;
         let is_near =
             is_known && iou >= MIN_IOU_RECOVERY && (1.0 / MAX_SIZE_RATIO..=MAX_SIZE_RATIO).contains(&ratio);
         let gain = f64::from(iou) + f64::from(similarity.unwrap_or(0.0));
@@ -257,9 +257,9 @@ impl Frame<'_> {
 
     /// Rates a link after a long gap: by similarity, and by overlap where that is in doubt. A match
     /// always has a higher gain than an overlap alone.
-    fn sparse<P>(&self, track: &OpenTrack<P>, seen: &Observation<P>) -> Option<f64> {
-        let iou = track.last.bbox.iou(&seen.bbox);
-        let min_iou = match self.allowed(track, seen)? {
+    fn rate_sparse<P>(&self, track: &OpenTrack<P>, face: &Observation<P>) -> Option<f64> {
+        let iou = track.last.bbox.iou(&face.bbox);
+        let min_iou = match self.permitted_similarity(track, face)? {
             Some(similarity) if similarity >= self.config.match_threshold => {
                 // Of two faces that are equally similar, the one that overlaps is preferred.
                 return Some(1.0 + f64::from(similarity) + 0.1 * f64::from(iou));
@@ -270,29 +270,29 @@ impl Frame<'_> {
         (iou >= min_iou).then_some(f64::from(iou) * 0.9)
     }
 
-    /// Returns the similarity, if there is one; `None` outside if it forbids the link.
-    fn allowed<P>(&self, track: &OpenTrack<P>, seen: &Observation<P>) -> Option<Option<f32>> {
-        let similarity = track.similarity(seen.embedding.as_deref());
+    /// Returns the similarity, if there is one; the outer `None` if it forbids the link.
+    fn permitted_similarity<P>(&self, track: &OpenTrack<P>, face: &Observation<P>) -> Option<Option<f32>> {
+        let similarity = track.similarity(face.embedding.as_deref());
         let is_vetoed = similarity.is_some_and(|value| value < self.config.veto_threshold);
         (!is_vetoed).then_some(similarity)
     }
 
-    /// Returns 1 for a track that was just seen, and less for one that is lost.
+    /// Returns 1 for a track that was just observed, and less for one that is lost.
     fn freshness<P>(&self, track: &OpenTrack<P>) -> f64 {
-        let allowed = micros(self.config.lost_after).max(1) as f64;
-        1.0 - LOST_PENALTY * (track.lost_us(self.at_us) as f64 / allowed).min(1.0)
+        let max_lost_us = micros(self.config.lost_after).max(1) as f64;
+        1.0 - LOST_PENALTY * (track.lost_us(self.at_us) as f64 / max_lost_us).min(1.0)
     }
 
     /// Returns the cosine of the angle between the velocity of the track and the step to the
     /// observation, -1..1; 0 if one of them is too small to have a direction.
-    fn direction<P>(&self, track: &OpenTrack<P>, seen: &Observation<P>) -> f64 {
+    fn direction<P>(&self, track: &OpenTrack<P>, face: &Observation<P>) -> f64 {
         let (vx, vy) = track.motion.velocity();
         let speed = vx.hypot(vy);
-        let (from, to) = (centre(&track.last.bbox), centre(&seen.bbox));
+        let (from, to) = (centre(&track.last.bbox), centre(&face.bbox));
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
         let length = dx.hypot(dy);
-        let passed = seconds(track.last.at_us, self.at_us);
-        if speed < MIN_SPEED || length < MIN_SPEED * passed * size(&track.last.bbox) {
+        let elapsed = seconds(track.last.at_us, self.at_us);
+        if speed < MIN_SPEED || length < MIN_SPEED * elapsed * size(&track.last.bbox) {
             return 0.0;
         }
         (vx * dx + vy * dy) / (speed * length)

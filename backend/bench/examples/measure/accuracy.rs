@@ -59,21 +59,21 @@ struct Pairs {
 impl Pairs {
     fn add(&mut self, similarity: f32, a: &Face, b: &Face) {
         self.similarities.push(similarity);
-        self.differing.extend(a.sketches.iter().zip(&b.sketches).map(|(a, b)| differing(a, b)));
+        self.differing.extend(a.sketches.iter().zip(&b.sketches).map(|(a, b)| count_differing_bits(a, b)));
     }
 
-    fn above(&self, threshold: f32) -> usize {
+    fn count_matches(&self, threshold: f32) -> usize {
         self.similarities.iter().filter(|similarity| **similarity >= threshold).count()
     }
 
-    /// Returns the share of the sketches that differ in at most `most` bits.
-    fn alike(&self, most: usize) -> f64 {
-        let alike = self.differing.iter().filter(|bits| **bits <= most).count();
+    /// Returns the share of the sketches that differ in at most `max_bits` bits.
+    fn alike(&self, max_bits: usize) -> f64 {
+        let alike = self.differing.iter().filter(|bits| **bits <= max_bits).count();
         common::rounded(alike as f64 / self.differing.len().max(1) as f64, 4)
     }
 }
 
-fn differing(a: &[u8], b: &[u8]) -> usize {
+fn count_differing_bits(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).filter(|(a, b)| a != b).count()
 }
 
@@ -81,27 +81,27 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
     let analyzer = analyzer(arguments)?;
     let faces = faces(&analyzer, arguments).await?;
     let embedder = analyzer.engine().embedder();
-    let most = pipeline::max_differing_bits(embedder) as usize;
+    let max_bits = pipeline::max_differing_bits(embedder) as usize;
     let mut populations = serde_json::Map::new();
-    type Chosen = fn(&&Face) -> bool;
-    let all: [(&str, Chosen); 3] =
+    type Filter = fn(&&Face) -> bool;
+    let filters: [(&str, Filter); 3] =
         [("strict", |face| face.strict), ("standard", |face| face.passed), ("any_quality", |_| true)];
-    for (name, chosen) in all {
-        let chosen: Vec<&Face> = faces.iter().filter(chosen).collect();
-        populations.insert(name.into(), report(&chosen, embedder.match_threshold, most)?);
+    for (name, filter) in filters {
+        let selection: Vec<&Face> = faces.iter().filter(filter).collect();
+        populations.insert(name.into(), report(&selection, embedder.match_threshold, max_bits)?);
     }
     Ok(json!({
         "embedder": embedder.name, "match_threshold": embedder.match_threshold,
-        "max_differing_bits": most, "populations": populations,
+        "max_differing_bits": max_bits, "populations": populations,
     }))
 }
 
 fn analyzer(arguments: &Arguments) -> Result<Analyzer> {
     let manifest = Manifest::load(&arguments.models).map_err(Error::msg)?;
     let pack = manifest.pack(&arguments.pack).context("there is no such pack")?;
-    let named = CpuBackend::NAMES.into_iter().find(|(name, _)| *name == arguments.cpu_backend);
+    let backend = CpuBackend::NAMES.into_iter().find(|(name, _)| *name == arguments.cpu_backend);
     let config = inference::Config {
-        cpu_backend: named.context("--cpu-backend must be a value of CPU_BACKEND")?.1,
+        cpu_backend: backend.context("--cpu-backend must be a value of CPU_BACKEND")?.1,
         dylib_path: arguments.library.clone(),
         ..inference::Config::default()
     };
@@ -138,43 +138,43 @@ async fn faces(analyzer: &Analyzer, arguments: &Arguments) -> Result<Vec<Face>> 
     Ok(faces)
 }
 
-fn report(faces: &[&Face], match_threshold: f32, most: usize) -> Result<Value> {
+fn report(faces: &[&Face], match_threshold: f32, max_bits: usize) -> Result<Value> {
     let (mut genuine, mut certain, mut presumed) = (Pairs::default(), Pairs::default(), Pairs::default());
     // The most similar impostor pairs, for manual inspection.
-    let mut worst: Vec<(f32, String)> = Vec::new();
+    let mut most_similar: Vec<(f32, String)> = Vec::new();
     for (at, a) in faces.iter().enumerate() {
         for b in &faces[at + 1..] {
             let similarity = a.embedding.similarity(&b.embedding).context("embeddings of one model")?;
             // Two versions of one photograph contain the same faces.
-            let near = a.hashes.is_near(&b.hashes);
+            let is_near = a.hashes.is_near(&b.hashes);
             let pairs = match (&a.person, &b.person) {
-                (Some(one), Some(other)) if one == other => (!near).then_some(&mut genuine),
+                (Some(first), Some(second)) if first == second => (!is_near).then_some(&mut genuine),
                 (Some(_), Some(_)) => Some(&mut certain),
                 _ if a.file == b.file => Some(&mut certain),
-                _ => (!near).then_some(&mut presumed),
+                _ => (!is_near).then_some(&mut presumed),
             };
             let Some(pairs) = pairs else { continue };
             pairs.add(similarity, a, b);
             if similarity > 0.35 && (a.person.is_none() || a.person != b.person) {
-                worst.push((similarity, format!("{} and {}", a.file, b.file)));
+                most_similar.push((similarity, format!("{} and {}", a.file, b.file)));
             }
         }
     }
-    worst.sort_by(|a, b| b.0.total_cmp(&a.0));
-    worst.truncate(12);
+    most_similar.sort_by(|a, b| b.0.total_cmp(&a.0));
+    most_similar.truncate(12);
     let count = |pairs: &Pairs| pairs.similarities.len();
     let at = |threshold: f32| {
         json!({
-            "threshold": common::rounded(f64::from(threshold), 3), "missed": count(&genuine) - genuine.above(threshold),
-            "matched_certain": certain.above(threshold), "matched_presumed": presumed.above(threshold),
+            "threshold": common::rounded(f64::from(threshold), 3), "missed": count(&genuine) - genuine.count_matches(threshold),
+            "matched_certain": certain.count_matches(threshold), "matched_presumed": presumed.count_matches(threshold),
         })
     };
     let thresholds = (4..=14).map(|step| step as f32 * 0.05).chain([match_threshold]);
-    let sketches = [most - 10, most - 5, most, most + 5, most + 10].map(|most| {
-        json!({"max_differing_bits": most, "missed": common::rounded(1.0 - genuine.alike(most), 4), "matched_certain": certain.alike(most)})
+    let sketches = [max_bits - 10, max_bits - 5, max_bits, max_bits + 5, max_bits + 10].map(|max_bits| {
+        json!({"max_differing_bits": max_bits, "missed": common::rounded(1.0 - genuine.alike(max_bits), 4), "matched_certain": certain.alike(max_bits)})
     });
     Ok(json!({
         "faces": faces.len(), "genuine": count(&genuine), "certain": count(&certain), "presumed": count(&presumed),
-        "thresholds": thresholds.map(at).collect::<Vec<_>>(), "sketches": sketches, "most_similar_impostors": worst,
+        "thresholds": thresholds.map(at).collect::<Vec<_>>(), "sketches": sketches, "most_similar_impostors": most_similar,
     }))
 }

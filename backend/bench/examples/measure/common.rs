@@ -1,9 +1,9 @@
-//! What the measurements share: rates and files.
+//! Helpers that the measurements share: rates and files.
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-pub(crate) fn rounded(value: f64, places: i32) -> f64 {
-    let scale = 10_f64.powi(places);
+pub(crate) fn rounded(value: f64, decimals: i32) -> f64 {
+    let scale = 10_f64.powi(decimals);
     (value * scale).round() / scale
 }
 
@@ -14,9 +14,9 @@ pub(crate) fn per_second(count: usize, started: Instant) -> f64 {
 /// Returns the CPU time that all processes of the machine have used, in seconds.
 pub(crate) fn busy_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let all = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let times = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
     // user, nice, system; 100 ticks per second.
-    all.take(3).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+    times.take(3).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// Returns the files of a folder and its subfolders, sorted by name.

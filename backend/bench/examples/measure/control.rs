@@ -20,25 +20,25 @@ pub(crate) async fn measure() -> anyhow::Result<Value> {
         database.execute(statement).await;
     }
     let started = Instant::now();
-    let ms = || started.elapsed().as_secs_f64() * 1e3;
+    let elapsed_ms = || started.elapsed().as_secs_f64() * 1e3;
     crawls.pause(crawl).await?;
-    let paused = ms();
+    let paused_at = elapsed_ms();
     crawls.resume(crawl).await?;
-    let resumed = ms();
+    let resumed_at = elapsed_ms();
     store.crawls().progress(crawl).await?;
-    let counted = ms();
+    let counted_at = elapsed_ms();
     crawls.cancel(crawl).await?;
-    let cancelled = ms();
-    let at_once = store.crawls().progress(crawl).await?.pages;
+    let cancelled_at = elapsed_ms();
+    let counts_at_once = store.crawls().progress(crawl).await?.pages;
     while !store.crawls().closing().await?.is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let closed = ms();
-    let at_the_end = store.crawls().progress(crawl).await?.pages;
+    let closed_at = elapsed_ms();
+    let final_counts = store.crawls().progress(crawl).await?.pages;
     Ok(json!({
-        "pause": paused, "resume": resumed - paused, "counts": counted - resumed,
-        "cancel": cancelled - counted, "closed": closed - counted,
-        "counts_at_once": at_once, "counts_at_the_end": at_the_end,
+        "pause": paused_at, "resume": resumed_at - paused_at, "counts": counted_at - resumed_at,
+        "cancel": cancelled_at - counted_at, "closed": closed_at - counted_at,
+        "counts_at_once": counts_at_once, "counts_at_the_end": final_counts,
     }))
 }
 

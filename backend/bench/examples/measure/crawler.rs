@@ -29,15 +29,15 @@ enum Done {
 }
 
 async fn page(fetcher: Fetcher, url: Url) -> Done {
-    let Ok(answer) = fetcher.fetch(Request::new(url, Kind::Page), &AnyHop).await else { return Done::Failed };
-    let page = extract_page(&answer.body, &answer.url, answer.content_type.as_deref(), fetcher.agent(), None);
+    let Ok(reply) = fetcher.fetch(Request::new(url, Kind::Page), &AnyHop).await else { return Done::Failed };
+    let page = extract_page(&reply.body, &reply.url, reply.content_type.as_deref(), fetcher.agent(), None);
     let links = page.links.into_iter().map(|link| link.url).collect();
     Done::Page(links, page.images.into_iter().map(|image| image.url).collect())
 }
 
 async fn image(fetcher: Fetcher, url: Url, file: PathBuf) -> Done {
     match fetcher.fetch(Request::new(url, Kind::Image), &AnyHop).await {
-        Ok(answer) if tokio::fs::write(file, &answer.body).await.is_ok() => Done::Image,
+        Ok(reply) if tokio::fs::write(file, &reply.body).await.is_ok() => Done::Image,
         _ => Done::Failed,
     }
 }
@@ -49,16 +49,16 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
 
     let started = Instant::now();
     let robots = match fetcher.fetch(Request::new(seed.join("/robots.txt")?, Kind::Robots), &AnyHop).await {
-        Ok(answer) => Robots::from_response(answer.status, &answer.body, fetcher.agent()),
+        Ok(reply) => Robots::from_response(reply.status, &reply.body, fetcher.agent()),
         Err(_) => Robots::default(),
     };
     let (mut pages, mut images, mut failed, mut requests) = (0_u64, 0_u64, 0_u64, 0_u64);
-    let mut seen = HashSet::from([seed.clone()]);
-    let mut waiting = VecDeque::from([(seed.clone(), true)]);
+    let mut visited = HashSet::from([seed.clone()]);
+    let mut queue = VecDeque::from([(seed.clone(), true)]);
     let mut running = FuturesUnordered::new();
     loop {
         while running.len() < CONCURRENCY {
-            let Some((url, is_page)) = waiting.pop_front() else { break };
+            let Some((url, is_page)) = queue.pop_front() else { break };
             requests += 1;
             let file = arguments.folder.join(format!("{requests}.jpg"));
             running.push(if is_page {
@@ -67,16 +67,16 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
                 tokio::spawn(image(fetcher.clone(), url, file))
             });
         }
-        let Some(done) = running.next().await else { break };
-        match done? {
-            Done::Page(links, found) => {
+        let Some(outcome) = running.next().await else { break };
+        match outcome? {
+            Done::Page(links, image_urls) => {
                 pages += 1;
-                let inside = |url: &Url| Scope::Host.contains(std::slice::from_ref(&seed), &[], url);
-                let links = links.into_iter().filter(|url| inside(url) && urls::trap(url).is_none());
-                let found = found.into_iter().map(|url| (url, false));
-                for (url, is_page) in links.map(|url| (url, true)).chain(found) {
-                    if robots.allows(&url) && seen.insert(url.clone()) {
-                        waiting.push_back((url, is_page));
+                let is_in_scope = |url: &Url| Scope::Host.contains(std::slice::from_ref(&seed), &[], url);
+                let links = links.into_iter().filter(|url| is_in_scope(url) && urls::trap(url).is_none());
+                let image_urls = image_urls.into_iter().map(|url| (url, false));
+                for (url, is_page) in links.map(|url| (url, true)).chain(image_urls) {
+                    if robots.allows(&url) && visited.insert(url.clone()) {
+                        queue.push_back((url, is_page));
                     }
                 }
             }

@@ -48,27 +48,27 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
     let database = TestDatabase::create().await;
     let mut crawl = Crawl::begin(database.store(), arguments.dimensions).await?;
     let pages = arguments.images.div_ceil(IMAGES_PER_PAGE);
-    let whole = Meter::begin(&database).await;
+    let total = Meter::begin(&database).await;
     crawl.admit_pages(pages).await?;
-    let admission = whole.end(pages).await;
+    let admission_report = total.finish(pages).await;
     let meter = Meter::begin(&database).await;
     let mut read = 0;
     while let Some(job) = crawl.claim("scan_page").await? {
         crawl.page(job, read).await?;
         read += 1;
     }
-    let reading = meter.end(read).await;
+    let page_report = meter.finish(read).await;
     let meter = Meter::begin(&database).await;
     let mut stored = 0;
     while let Some(job) = crawl.claim("scan_image").await? {
         crawl.image(job).await?;
         stored += 1;
     }
-    let storing = meter.end(stored).await;
+    let image_report = meter.finish(stored).await;
     Ok(json!({
         "images": stored, "pages": read, "faces": stored * FACES_PER_IMAGE, "dimensions": arguments.dimensions,
-        "page_admitted": admission, "page_read": reading, "image_stored": storing,
-        "all_per_image": whole.end(stored).await, "tables": database.sizes().await,
+        "page_admitted": admission_report, "page_read": page_report, "image_stored": image_report,
+        "all_per_image": total.finish(stored).await, "tables": database.sizes().await,
     }))
 }
 
@@ -76,13 +76,13 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
 struct Meter<'a> {
     database: &'a TestDatabase,
     before: [i64; 3],
-    begun: Instant,
+    started: Instant,
 }
 
 impl<'a> Meter<'a> {
     async fn begin(database: &'a TestDatabase) -> Self {
         database.execute("checkpoint").await;
-        Self { database, before: Self::read(database).await, begun: Instant::now() }
+        Self { database, before: Self::read(database).await, started: Instant::now() }
     }
 
     async fn read(database: &TestDatabase) -> [i64; 3] {
@@ -94,12 +94,12 @@ impl<'a> Meter<'a> {
     }
 
     /// Returns the amount written per item, for `number` items.
-    async fn end(&self, number: usize) -> Value {
-        let rate = per_second(number, self.begun).round();
+    async fn finish(&self, number: usize) -> Value {
+        let rate = per_second(number, self.started).round();
         self.database.execute("checkpoint").await;
         let after = Self::read(self.database).await;
-        let each = |index: usize| rounded((after[index] - self.before[index]) as f64 / number as f64, 1);
-        json!({"wal_bytes": each(0), "pages_written": each(1), "commits": each(2), "a_second": rate})
+        let per_item = |index: usize| rounded((after[index] - self.before[index]) as f64 / number as f64, 1);
+        json!({"wal_bytes": per_item(0), "pages_written": per_item(1), "commits": per_item(2), "a_second": rate})
     }
 }
 
@@ -133,8 +133,8 @@ impl Crawl {
             url: format!("http://www.example.org/articles/2030/01/a-story-number-{n}.html"),
             depth: 1,
         };
-        let all: Vec<NewPage> = (0..pages).map(page).collect();
-        for links in all.chunks(LINKS) {
+        let new_pages: Vec<NewPage> = (0..pages).map(page).collect();
+        for links in new_pages.chunks(LINKS) {
             let mut tx = self.store.begin().await?;
             let rows = self.store.ledger().admit_pages(tx.conn(), self.id, i64::MAX, links).await?;
             self.queue.enqueue(tx.conn(), &self.jobs("scan_page", &rows)).await?;

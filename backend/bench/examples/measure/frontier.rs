@@ -38,7 +38,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Value {
 fn sizes(argument: &str) -> Result<Sizes, String> {
     let (hosts, requests) = argument.split_once(':').unwrap_or((argument, ""));
     let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no number"));
-    let sizes = Sizes::of(number(hosts)?);
+    let sizes = Sizes::for_hosts(number(hosts)?);
     if sizes.hosts < 100 {
         return Err("100 hosts or more are allowed".into());
     }

@@ -42,12 +42,12 @@ struct Tally {
 /// Posts one file. Returns the number of faces in the response.
 async fn post(client: &Client, url: &Url, (kind, bytes): &File) -> Result<usize, String> {
     let request = client.post(url.clone()).header("content-type", *kind).body(bytes.clone());
-    let answer = request.send().await.map_err(|error| error.to_string())?;
-    if !answer.status().is_success() {
-        return Err(answer.status().as_u16().to_string());
+    let response = request.send().await.map_err(|error| error.to_string())?;
+    if !response.status().is_success() {
+        return Err(response.status().as_u16().to_string());
     }
-    let answer = answer.json::<Value>().await.map_err(|error| error.to_string())?;
-    Ok(answer["faces"].as_array().map_or(0, Vec::len))
+    let response = response.json::<Value>().await.map_err(|error| error.to_string())?;
+    Ok(response["faces"].as_array().map_or(0, Vec::len))
 }
 
 /// Posts the files one after the other, and begins with the file `first`.
@@ -56,14 +56,14 @@ async fn connection(
     files: Arc<Vec<File>>,
     first: usize,
     until: Instant,
-    left: Arc<AtomicUsize>,
+    budget: Arc<AtomicUsize>,
 ) -> Result<Tally> {
     let client = Client::builder().no_proxy().pool_max_idle_per_host(1).build()?;
     let mut tally = Tally::default();
     for file in files.iter().cycle().skip(first) {
         let began = Instant::now();
-        let one_less = |left: usize| left.checked_sub(1);
-        if began >= until || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err() {
+        let decrement = |budget: usize| budget.checked_sub(1);
+        if began >= until || budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrement).is_err() {
             break;
         }
         match post(&client, &url, file).await {
@@ -81,7 +81,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
     let (url, connections) = (&arguments.target, arguments.connections);
     let host = url.host_str().and_then(|host| host.parse::<IpAddr>().ok());
     ensure!(host.is_some_and(|ip| ip.is_loopback()), "{url} is not on this machine");
-    let _already = rustls::crypto::ring::default_provider().install_default();
+    let _installed = rustls::crypto::ring::default_provider().install_default();
     let mut images: Vec<File> = Vec::new();
     for path in files(&arguments.folder) {
         if let Some(kind) = content_type(&path).filter(|kind| *kind != "image/avif") {
@@ -89,12 +89,12 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
         }
     }
     ensure!(!images.is_empty(), "{} contains no images", arguments.folder.display());
-    let (images, left) = (Arc::new(images), Arc::new(AtomicUsize::new(arguments.count)));
+    let (images, budget) = (Arc::new(images), Arc::new(AtomicUsize::new(arguments.count)));
     let began = Instant::now();
     let until = began + Duration::from_secs_f64(arguments.seconds);
     let start = |n: usize| {
         let first = n * images.len() / connections;
-        tokio::spawn(connection(url.clone(), images.clone(), first, until, left.clone()))
+        tokio::spawn(connection(url.clone(), images.clone(), first, until, budget.clone()))
     };
     let mut total = Tally::default();
     for tally in join_all((0..connections).map(start)).await {

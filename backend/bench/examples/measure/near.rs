@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use vision::{Frame, Limits, PerceptualHashes, Rect, crop, decode, encode};
 
 /// Maximum distance of the hash `p` (DCT) at which its bands find every image.
-const BY_P: u32 = 11;
+const MAX_P_DISTANCE: u32 = 11;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -46,11 +46,11 @@ const COPIES: [(&str, &[Edit]); 17] = [
     ("cropped 5 % evenly, white mark, JPEG quality 30", &[Crop([0.025; 4]), Mark(25, 255), Jpeg(30)]),
 ];
 
-fn edited(frame: &Frame, edit: &Edit) -> Result<Frame> {
+fn apply(frame: &Frame, edit: &Edit) -> Result<Frame> {
     let (width, height) = (frame.width(), frame.height());
     Ok(match edit {
         Jpeg(quality) => decode(&encode::jpeg(frame, *quality), &Limits::default())?.frame,
-        Side(of_longer) => crop::thumbnail(frame, of_longer(width.max(height))),
+        Side(scale_side) => crop::thumbnail(frame, scale_side(width.max(height))),
         Mark(hundredths, value) => {
             let mut marked = frame.clone();
             let left = (width - width * hundredths / 100) as usize * 3;
@@ -60,13 +60,13 @@ fn edited(frame: &Frame, edit: &Edit) -> Result<Frame> {
         }
         Crop([left, top, right, bottom]) => {
             let (width, height) = (width as f32, height as f32);
-            let rest = Rect {
+            let area = Rect {
                 x: left * width,
                 y: top * height,
                 width: (1.0 - left - right) * width,
                 height: (1.0 - top - bottom) * height,
             };
-            crop::face_crop(frame, &rest, 0.0)
+            crop::face_crop(frame, &area, 0.0)
         }
     })
 }
@@ -81,23 +81,23 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<Value> {
         let Ok(decoded) = decode(&file?, &Limits::default()) else { continue };
         let original = PerceptualHashes::of(&decoded.frame);
         for ((_, edits), [near, by_p, by_both]) in COPIES.iter().zip(&mut counts) {
-            let copy = edits.iter().try_fold(decoded.frame.clone(), |frame, edit| edited(&frame, edit))?;
+            let copy = edits.iter().try_fold(decoded.frame.clone(), |frame, edit| apply(&frame, edit))?;
             let copy = PerceptualHashes::of(&copy);
             let (p, d, _) = original.distance(&copy);
             let is_near = original.is_near(&copy);
             *near += u32::from(is_near);
-            *by_p += u32::from(is_near && p <= BY_P);
-            *by_both += u32::from(is_near && (p <= BY_P || (d <= 4 && p <= 24)));
+            *by_p += u32::from(is_near && p <= MAX_P_DISTANCE);
+            *by_both += u32::from(is_near && (p <= MAX_P_DISTANCE || (d <= 4 && p <= 24)));
         }
         originals.push(original);
     }
     let rows = COPIES.iter().zip(counts).map(|((copy, _), [near, by_p, by_both])| {
         json!({"copy": copy, "near": near, "found_by_bands_of_p": by_p, "found_by_bands_of_p_and_d": by_both})
     });
-    let of_others =
+    let near_pairs =
         |(at, a): (usize, &PerceptualHashes)| originals[at + 1..].iter().filter(|b| a.is_near(b)).count();
     Ok(json!({
         "pictures": originals.len(), "copies": rows.collect::<Vec<_>>(),
-        "near_pairs_of_different_files": originals.iter().enumerate().map(of_others).sum::<usize>(),
+        "near_pairs_of_different_files": originals.iter().enumerate().map(near_pairs).sum::<usize>(),
     }))
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 use testing::TestDatabase;
 
 /// Number of jobs in one insert.
-const INSERTED: usize = 5000;
+const BATCH_SIZE: usize = 5000;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -35,13 +35,13 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
     let queue =
         Queue::new(database.pool().clone(), Config::default()).on_own_connections(arguments.workers + 1);
     // The rounds alternate, so that changes in the machine's speed affect both cases.
-    let (mut alone, mut behind, mut enqueued) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut alone, mut with_backlog, mut enqueued) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=arguments.rounds {
         enqueued.push(fill(&database, &queue, arguments.jobs).await?);
         alone.push(drain(&queue, arguments).await?);
         fill(&database, &queue, arguments.jobs + arguments.backlog).await?;
-        behind.push(drain(&queue, arguments).await?);
-        eprintln!("round {round}: jobs/s alone {alone:.0?}, with the backlog {behind:.0?}");
+        with_backlog.push(drain(&queue, arguments).await?);
+        eprintln!("round {round}: jobs/s alone {alone:.0?}, with the backlog {with_backlog:.0?}");
     }
     let left = database.number("select count(*) from jobs").await;
     ensure!(left == arguments.backlog as i64, "{left} jobs are left");
@@ -52,8 +52,8 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
         "workers": arguments.workers, "rounds": arguments.rounds, "fsync": fsync == 1,
         "enqueue_jobs_per_s": median(&enqueued).round(),
         "claim_complete_jobs_per_s": median(&alone).round(),
-        "claim_complete_with_backlog_jobs_per_s": median(&behind).round(),
-        "ratio": rounded(median(&behind) / median(&alone), 3),
+        "claim_complete_with_backlog_jobs_per_s": median(&with_backlog).round(),
+        "ratio": rounded(median(&with_backlog) / median(&alone), 3),
     }))
 }
 
@@ -62,9 +62,9 @@ async fn fill(database: &TestDatabase, queue: &Queue, jobs: usize) -> Result<f64
     database.execute("truncate jobs, finished_jobs").await;
     let started = Instant::now();
     let mut conn = queue.pool().acquire().await?;
-    for first in (0..jobs).step_by(INSERTED) {
+    for first in (0..jobs).step_by(BATCH_SIZE) {
         let job = |number| NewJob::new("work", json!({"number": number, "url": "http://127.0.0.1/a.jpg"}));
-        let batch: Vec<NewJob> = (first..jobs.min(first + INSERTED)).map(job).collect();
+        let batch: Vec<NewJob> = (first..jobs.min(first + BATCH_SIZE)).map(job).collect();
         queue.enqueue(&mut conn, &batch).await?;
     }
     let rate = per_second(jobs, started);
@@ -80,15 +80,15 @@ async fn drain(queue: &Queue, arguments: &Arguments) -> Result<f64> {
     let (workers, batch) = (arguments.workers as usize, arguments.batch);
     let tasks = (0..workers).map(|worker| {
         let queue = queue.clone();
-        let mut left = (arguments.jobs / workers + usize::from(worker < arguments.jobs % workers)) as i64;
+        let mut share = (arguments.jobs / workers + usize::from(worker < arguments.jobs % workers)) as i64;
         tokio::spawn(async move {
             let (kinds, name) = (["work".to_owned()], format!("worker {worker}"));
-            while left > 0 {
-                let claimed = queue.claim(&kinds, batch.min(left), &name).await?;
+            while share > 0 {
+                let claimed = queue.claim(&kinds, batch.min(share), &name).await?;
                 let claims: Vec<_> = claimed.iter().map(|job| job.claim).collect();
                 let stale = queue.complete_many(&claims).await?;
                 ensure!(stale.is_empty(), "{} claims were stale", stale.len());
-                left -= claims.len() as i64;
+                share -= claims.len() as i64;
             }
             Ok(())
         })

@@ -146,8 +146,8 @@ async fn measure_engine(
 }
 
 /// Number of faces that are copied, or of changes that are applied, in one step.
-const COPIED: i64 = 5_000;
-const FOLLOWED: i64 = 1_000;
+const COPY_BATCH: i64 = 5_000;
+const CHANGE_BATCH: i64 = 1_000;
 /// Time between two attempts while an index has nothing to do.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -264,7 +264,7 @@ async fn settle(engine: &Server, store: &Store) -> Result<()> {
 /// outside the graphs.
 async fn copy(index: &ExternalIndex, store: &Store) -> Result<()> {
     loop {
-        index.step(COPIED).await?;
+        index.step(COPY_BATCH).await?;
         let mut conn = store.pool().acquire().await?;
         let sets = store.index().sets(&mut conn).await?;
         if !sets.is_empty() && sets.iter().all(|set| set.state == IndexSetState::Serving) {
@@ -278,7 +278,7 @@ async fn copy(index: &ExternalIndex, store: &Store) -> Result<()> {
 
 async fn follow(index: ExternalIndex) {
     loop {
-        match index.step(FOLLOWED).await {
+        match index.step(CHANGE_BATCH).await {
             Ok(Followed::Applied(1..)) => continue,
             Ok(_) => {}
             Err(error) => eprintln!("the index cannot follow: {error}"),

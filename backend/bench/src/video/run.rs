@@ -118,23 +118,23 @@ pub(super) async fn analyze(
     process: &Process,
 ) -> anyhow::Result<Run> {
     let watch = Watch::start(process)?;
-    let mut seen = Seen { watch: &watch, last_us: 0, faces: 0 };
+    let mut reporter = PositionReporter { watch: &watch, last_us: 0, faces: 0 };
     let video = VideoAnalyzer { analyzer, decoder, options, priority: Priority::Background };
-    let analyzed = video.analyze(file, &mut seen).await;
-    let (last_us, faces) = (seen.last_us, seen.faces);
+    let analyzed = video.analyze(file, &mut reporter).await;
+    let (last_us, faces) = (reporter.last_us, reporter.faces);
     // Also ends the thread that takes the samples if the analysis failed.
     let (took, usage) = watch.stop();
     Ok(Run { took, usage, analysis: analyzed?, last_us, faces, decoding: Duration::ZERO })
 }
 
 /// Tells the watch the position of the analysis.
-struct Seen<'a> {
+struct PositionReporter<'a> {
     watch: &'a Watch,
     last_us: i64,
     faces: u64,
 }
 
-impl VideoProgress for Seen<'_> {
+impl VideoProgress for PositionReporter<'_> {
     fn opened(&mut self, _: &Index) {}
 
     fn frame(&mut self, frame: FrameFaces<'_>) {
@@ -217,7 +217,7 @@ impl Watch {
     /// Ends the measurement. Returns the time since the start, and what was used.
     fn stop(self) -> (Duration, Usage) {
         let took = self.started.elapsed();
-        let since = |before: Option<f64>, now: Option<f64>| now.zip(before).map(|(now, then)| now - then);
+        let since = |start: Option<f64>, end: Option<f64>| end.zip(start).map(|(end, start)| end - start);
         let service = since(self.service, (self.process.cpu_seconds)());
         let decoder = since(self.decoder, (self.process.children_cpu_seconds)());
         self.ended.store(true, Ordering::Relaxed);
@@ -267,11 +267,11 @@ impl Resident {
     pub(super) fn of(samples: &[MemorySample], seconds: f64) -> Option<Self> {
         let sum = |sample: &MemorySample| sample.service + sample.decoder;
         let part = |number: usize| {
-            let inside = |sample: &&MemorySample| {
+            let within = |sample: &&MemorySample| {
                 let share = sample.at_us as f64 / (seconds * 1e6).max(1.0);
                 ((share * TENTHS as f64) as usize).min(TENTHS - 1) == number
             };
-            let values: Vec<f64> = samples.iter().filter(inside).map(|sample| sum(sample) as f64).collect();
+            let values: Vec<f64> = samples.iter().filter(within).map(|sample| sum(sample) as f64).collect();
             let spread = Spread::of(&values)?;
             Some(Part { min: spread.min as u64, median: spread.median as u64, max: spread.max as u64 })
         };
@@ -292,11 +292,11 @@ fn own_resident() -> Option<u64> {
 /// Returns the resident memory of the child processes. A child that still runs this program is not
 /// counted: until it becomes another program, its memory is that of its parent.
 fn children_resident() -> u64 {
-    let own = program("self");
-    let other = |process: &&str| own.is_none() || program(process) != own;
+    let own_program = program("self");
+    let foreign = |process: &&str| own_program.is_none() || program(process) != own_program;
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    children.map(|list| list.split_whitespace().filter(other).filter_map(resident).sum::<u64>()).sum()
+    children.map(|list| list.split_whitespace().filter(foreign).filter_map(resident).sum::<u64>()).sum()
 }
 
 fn program(process: &str) -> Option<PathBuf> {
@@ -369,14 +369,14 @@ mod tests {
         let sample = |at_us, service, decoder| MemorySample { at_us, service, decoder };
         let samples =
             [sample(0, 10, 0), sample(900_000, 10, 5), sample(900_001, 30, 1), sample(10_500_000, 20, 5)];
-        let found = Resident::of(&samples, 10.0).expect("samples");
-        assert_eq!((found.peak_service, found.peak_decoder, found.peak_together), (30, Some(5), 31));
-        assert_eq!(found.tenths[0], Some(Part { min: 10, median: 15, max: 31 }));
-        assert_eq!(found.tenths[9], Some(Part { min: 25, median: 25, max: 25 }));
-        assert_eq!(found.tenths[4], None);
+        let resident = Resident::of(&samples, 10.0).expect("samples");
+        assert_eq!((resident.peak_service, resident.peak_decoder, resident.peak_together), (30, Some(5), 31));
+        assert_eq!(resident.tenths[0], Some(Part { min: 10, median: 15, max: 31 }));
+        assert_eq!(resident.tenths[9], Some(Part { min: 25, median: 25, max: 25 }));
+        assert_eq!(resident.tenths[4], None);
         assert!(Resident::of(&[], 10.0).is_none());
-        let without = Resident::of(&[sample(0, 10, 0)], 10.0).expect("a sample");
-        assert_eq!(without.peak_decoder, None, "no decoder ran at the time of a sample");
+        let no_decoder = Resident::of(&[sample(0, 10, 0)], 10.0).expect("a sample");
+        assert_eq!(no_decoder.peak_decoder, None, "no decoder ran at the time of a sample");
     }
 
     #[cfg(target_os = "linux")]

@@ -84,10 +84,10 @@ async fn measures_every_operation_under_documented_name() {
         assert_eq!((&result["on_gpu"], &result["fell_back"]), (&"none".into(), &false.into()));
         assert!(result["bottleneck"]["why"].is_string(), "{result}");
     }
-    let whole = &json["pipeline"]["original"]["gpu_false"];
-    assert_eq!(whole["faces"], 18, "images with two faces and with one face alternate");
+    let pipeline = &json["pipeline"]["original"]["gpu_false"];
+    assert_eq!(pipeline["faces"], 18, "images with two faces and with one face alternate");
     for stage in ["decode", "letterbox", "detect", "align", "quality", "embed", "queue"] {
-        assert!(whole["stages"][stage].is_number(), "{stage}: {whole}");
+        assert!(pipeline["stages"][stage].is_number(), "{stage}: {pipeline}");
     }
     assert_eq!(json["face_embedding"]["original"]["gpu_false"]["unit"], "face");
 }
@@ -95,11 +95,11 @@ async fn measures_every_operation_under_documented_name() {
 #[testing::test(flavor = "multi_thread")]
 async fn failed_images_lower_success_rate_with_reason() {
     let side = side();
-    let good = drawing(1);
-    let mixed = images(&[&good, b"no image", &good, &good]);
+    let valid = drawing(1);
+    let files = images(&[&valid, b"no image", &valid, &valid]);
     let operations = [BenchTarget::Pipeline, BenchTarget::Operation(Operation::QualityChecks)];
     let sides = std::slice::from_ref(&side);
-    let results = measure(&plan(&operations), sides, &[mixed], &process(), |_| ()).await.unwrap();
+    let results = measure(&plan(&operations), sides, &[files], &process(), |_| ()).await.unwrap();
     for operation in operations {
         let result = &results[operation.name()]["original"]["gpu_false"];
         assert_eq!((result.success_rate, result.images, result.failed), (0.75, 9, 3));
@@ -107,8 +107,8 @@ async fn failed_images_lower_success_rate_with_reason() {
         assert!(result.errors.keys().all(|reason| reason.contains("image")), "{:?}", result.errors);
     }
     let broken = images(&[b"no image"]);
-    let refused = measure(&plan(&operations), sides, &[broken], &process(), |_| ()).await;
-    assert!(refused.unwrap_err().to_string().contains("none of the images can be used"));
+    let error = measure(&plan(&operations), sides, &[broken], &process(), |_| ()).await;
+    assert!(error.unwrap_err().to_string().contains("none of the images can be used"));
 }
 
 #[testing::test(flavor = "multi_thread")]
@@ -151,9 +151,9 @@ fn report(time: f64, effective: &str) -> SideReport {
 
 #[test]
 fn gain_is_relative_to_cpu_and_absent_after_fallback() {
-    let found = gain(&report(78.5, "cpu"), &report(45.2, "cuda:0"));
-    assert!((found.time_improvement_percent.unwrap() - 42.4).abs() < 0.05, "{found:?}");
-    assert!((found.throughput_improvement_percent.unwrap() - 73.7).abs() < 0.05, "{found:?}");
+    let result = gain(&report(78.5, "cpu"), &report(45.2, "cuda:0"));
+    assert!((result.time_improvement_percent.unwrap() - 42.4).abs() < 0.05, "{result:?}");
+    assert!((result.throughput_improvement_percent.unwrap() - 73.7).abs() < 0.05, "{result:?}");
     let fallen = gain(&report(78.5, "cpu"), &report(45.2, "cpu"));
     assert_eq!((fallen.time_improvement_percent, fallen.throughput_improvement_percent), (None, None));
     assert!(fallen.note.unwrap().contains("no driver"));
@@ -192,10 +192,10 @@ fn svg_plot_is_well_formed_with_all_bars() {
 async fn simulated_crawl_keeps_host_delays_without_losing_pages() {
     let database = TestDatabase::create().await;
     // The ratio of hosts to claimable jobs is that of 80,000 hosts to the 8,192 of a real crawl.
-    let sizes = Sizes { line: 200, slots: 25, largest: 200, ..Sizes::of(2_000) };
+    let sizes = Sizes { job_window: 200, slots: 25, largest: 200, ..Sizes::for_hosts(2_000) };
     let report = Simulation::prepare(&database, sizes).await.run().await;
-    for never in ["asked_too_soon", "asked_twice_at_once", "never_asked"] {
-        assert_eq!(report[never], json!(0), "{never}: {report:#}");
+    for count in ["asked_too_soon", "asked_twice_at_once", "never_asked"] {
+        assert_eq!(report[count], json!(0), "{count}: {report:#}");
     }
     let number =
         |name: &str| report[name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {report:#}"));

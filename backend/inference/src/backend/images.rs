@@ -40,11 +40,11 @@ impl Program {
         Ok(Self { session, inputs })
     }
 
-    /// Returns the inputs with their names, in the graph's order. `owned` copies their data.
+    /// Returns the inputs with their names, in the graph's order. `is_copied` copies their data.
     fn inputs<'a>(
         &self,
         image: &'a ImageInput<'_>,
-        owned: bool,
+        is_copied: bool,
     ) -> ort::Result<Vec<(String, SessionInputValue<'a>)>> {
         if self.inputs.len() != image.parameters.len() + 1 {
             return Err(ort::Error::new(format!(
@@ -55,11 +55,11 @@ impl Program {
         }
         let frame = image.frame;
         let shape = [1, frame.height() as usize, frame.width() as usize, 3];
-        let mut values = vec![value(&shape, frame.data(), owned)?];
+        let mut values = vec![value(&shape, frame.data(), is_copied)?];
         for parameter in &image.parameters {
             values.push(match parameter {
-                Parameter::Indices { shape, data } => value(shape, data, owned)?,
-                Parameter::Floats { shape, data } => value(shape, data, owned)?,
+                Parameter::Indices { shape, data } => value(shape, data, is_copied)?,
+                Parameter::Floats { shape, data } => value(shape, data, is_copied)?,
             });
         }
         Ok(self.inputs.iter().cloned().zip(values).collect())
@@ -69,9 +69,9 @@ impl Program {
 fn value<'a, T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'static>(
     shape: &[usize],
     data: &'a [T],
-    owned: bool,
+    is_copied: bool,
 ) -> ort::Result<SessionInputValue<'a>> {
-    Ok(if owned {
+    Ok(if is_copied {
         Tensor::from_array((shape.to_vec(), data.to_vec()))?.into()
     } else {
         TensorRef::from_array_view((shape.to_vec(), data))?.into()
@@ -105,7 +105,7 @@ impl Backend for PixelGraphs {
         _: usize,
         read: OutputReader<'_>,
     ) -> Result<(), BackendError> {
-        let failed = |error: ort::Error| classify(&error.to_string());
+        let to_backend_error = |error: ort::Error| classify(&error.to_string());
         let [image] = images else {
             return Err(BackendError::Failed(format!(
                 "the graph accepts one image per run, not {}",
@@ -116,8 +116,8 @@ impl Backend for PixelGraphs {
             .programs
             .get_mut(image.program)
             .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", image.program)))?;
-        let inputs = program.inputs(image, false).map_err(failed)?;
-        let outputs = program.session.run(inputs).map_err(failed)?;
+        let inputs = program.inputs(image, false).map_err(to_backend_error)?;
+        let outputs = program.session.run(inputs).map_err(to_backend_error)?;
         pass_outputs(outputs.iter(), read)
     }
 
@@ -163,8 +163,8 @@ impl Preparation {
     /// Creates the tensor of one image in device memory.
     fn tensor(&mut self, image: &ImageInput<'_>) -> ort::Result<DynValue> {
         // A binding copies inputs to a device at once, but only references inputs in host memory.
-        let owned = self.device.allocation_device() == AllocationDevice::CPU;
-        let inputs = self.tensor.inputs(image, owned)?;
+        let is_copied = self.device.allocation_device() == AllocationDevice::CPU;
+        let inputs = self.tensor.inputs(image, is_copied)?;
         run_on(&mut self.tensor, inputs.iter().map(|(name, value)| (name.as_str(), &**value)), &self.device)
     }
 
@@ -223,21 +223,21 @@ impl Backend for PreparedModel {
         items: usize,
         read: OutputReader<'_>,
     ) -> Result<(), BackendError> {
-        let failed = |error: ort::Error| classify(&error.to_string());
-        let batch = self.preparation.batch(images, items).map_err(failed)?;
+        let to_backend_error = |error: ort::Error| classify(&error.to_string());
+        let batch = self.preparation.batch(images, items).map_err(to_backend_error)?;
         let shape = batch.dtype().tensor_shape().map(|sides| sides.to_vec()).unwrap_or_default();
         let shape: [i64; 4] = shape
             .try_into()
             .map_err(|shape| BackendError::Failed(format!("the tensor has the shape {shape:?}")))?;
         let session = self.model.session_for(shape.map(|side| usize::try_from(side).unwrap_or(0)))?;
-        let mut binding = session.create_binding().map_err(failed)?;
+        let mut binding = session.create_binding().map_err(to_backend_error)?;
         let name = session.inputs()[0].name().to_owned();
-        binding.bind_input(name, &batch).map_err(failed)?;
+        binding.bind_input(name, &batch).map_err(to_backend_error)?;
         let host = MemoryInfo::default();
         for output in session.outputs() {
-            binding.bind_output_to_device(output.name(), &host).map_err(failed)?;
+            binding.bind_output_to_device(output.name(), &host).map_err(to_backend_error)?;
         }
-        let outputs = session.run_binding(&binding).map_err(failed)?;
+        let outputs = session.run_binding(&binding).map_err(to_backend_error)?;
         pass_outputs(outputs.iter(), read)
     }
 

@@ -127,11 +127,11 @@ mod tests {
         let data: Vec<f32> = (0..12_u8).map(f32::from).collect();
         let batched = OutputView { name: "b", shape: vec![2, 3, 2], data: &data, bytes: &[] };
         assert_eq!(batched.item(1, 2).unwrap().data, &data[6..]);
-        let flat = OutputView { name: "f", shape: vec![6, 2], data: &data, bytes: &[] };
-        let found = flat.item(0, 1).unwrap();
-        assert_eq!((found.rows, found.columns), (6, 2));
-        assert!(flat.item(0, 2).is_err(), "a model without a batch axis runs items one by one");
-        let short = OutputView { name: "s", shape: vec![2, 9, 2], data: &data, bytes: &[] };
-        assert!(short.item(1, 2).unwrap_err().contains("shorter"));
+        let unbatched = OutputView { name: "f", shape: vec![6, 2], data: &data, bytes: &[] };
+        let item = unbatched.item(0, 1).unwrap();
+        assert_eq!((item.rows, item.columns), (6, 2));
+        assert!(unbatched.item(0, 2).is_err(), "a model without a batch axis runs items one by one");
+        let too_short = OutputView { name: "s", shape: vec![2, 9, 2], data: &data, bytes: &[] };
+        assert!(too_short.item(1, 2).unwrap_err().contains("shorter"));
     }
 }

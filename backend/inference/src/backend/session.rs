@@ -17,10 +17,10 @@ use ort::value::{Shape, TensorElementType, TensorRef, ValueRef};
 
 /// An ONNX Runtime session with the shape of its input.
 pub struct OnnxModel {
-    /// Runs every shape that has no session of its own.
+    /// Runs every shape without a separate session.
     session: Session,
     /// Sessions that run one shape each.
-    own: Vec<([usize; 4], Session)>,
+    shape_sessions: Vec<([usize; 4], Session)>,
     label: String,
     input_name: String,
     input: [Option<usize>; 4],
@@ -60,8 +60,8 @@ impl OnnxModel {
         }
         let input_name = session.inputs()[0].name().to_owned();
         let outputs = session.outputs().len();
-        let (label, own) = (placement.label(), Vec::new());
-        Ok(Self { session, own, label, input_name, input, outputs, limits: None })
+        let (label, shape_sessions) = (placement.label(), Vec::new());
+        Ok(Self { session, shape_sessions, label, input_name, input, outputs, limits: None })
     }
 
     /// Builds a session for each of `shapes`. With `other_shapes`, one more session runs all other
@@ -86,18 +86,18 @@ impl OnnxModel {
         let mut loaded = Self::load(runtime, model, &limited(*limit))?;
         for (shape, limit) in shapes.into_iter().zip(limits) {
             let session = build(runtime, model, &limited(*limit)).map_err(|e| e.to_string())?;
-            loaded.own.push((shape, session));
+            loaded.shape_sessions.push((shape, session));
         }
         Ok(loaded)
     }
 
     pub fn sessions(&self) -> usize {
-        self.own.len() + 1
+        self.shape_sessions.len() + 1
     }
 
     /// Releases the sessions of shapes with more than `items` items.
     pub fn release_batches_above(&mut self, items: usize) {
-        self.own.retain(|(shape, _)| shape[0] <= items);
+        self.shape_sessions.retain(|(shape, _)| shape[0] <= items);
     }
 
     /// Restricts the session to the shapes in `profile`, because it would build an engine for any
@@ -116,8 +116,8 @@ impl OnnxModel {
                 ))),
             },
             _ => {
-                let own = self.own.iter_mut().find(|(own, _)| *own == shape);
-                Ok(own.map_or(&mut self.session, |(_, session)| session))
+                let session = self.shape_sessions.iter_mut().find(|(own_shape, _)| *own_shape == shape);
+                Ok(session.map_or(&mut self.session, |(_, session)| session))
             }
         }
     }
@@ -137,20 +137,20 @@ impl OnnxModel {
 }
 
 /// Memory for the weights of a session, as a multiple of the size of the model file.
-const WEIGHTS: usize = 2;
+const WEIGHT_FACTOR: usize = 2;
 /// Minimum memory of a session besides its weights, in bytes. The libraries use memory that does
 /// not depend on the size of the input.
 const MIN_MEMORY: usize = 64 << 20;
 
-/// Divides `whole` bytes between the sessions of a model file of `model` bytes, one for each of
+/// Divides `total` bytes between the sessions of a model file of `model` bytes, one for each of
 /// `shapes`: in proportion to the sizes of their inputs, after each session has received a minimum.
-/// Returns `None` if the minimums exceed `whole`.
-fn memory_limits(whole: usize, model: usize, shapes: &[[usize; 4]]) -> Option<Vec<usize>> {
+/// Returns `None` if the minimums exceed `total`.
+fn memory_limits(total: usize, model: usize, shapes: &[[usize; 4]]) -> Option<Vec<usize>> {
     let sizes: Vec<usize> = shapes.iter().map(|shape| shape.iter().product()).collect();
-    let least = model.saturating_mul(WEIGHTS).saturating_add(MIN_MEMORY);
-    let rest = whole.checked_sub(least.saturating_mul(shapes.len()))?;
-    let share = rest as f64 / sizes.iter().sum::<usize>().max(1) as f64;
-    Some(sizes.into_iter().map(|size| least + (size as f64 * share) as usize).collect())
+    let minimum = model.saturating_mul(WEIGHT_FACTOR).saturating_add(MIN_MEMORY);
+    let remaining = total.checked_sub(minimum.saturating_mul(shapes.len()))?;
+    let share = remaining as f64 / sizes.iter().sum::<usize>().max(1) as f64;
+    Some(sizes.into_iter().map(|size| minimum + (size as f64 * share) as usize).collect())
 }
 
 fn build(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<Session> {
@@ -206,7 +206,7 @@ pub(super) fn pass_outputs<'a>(
 
 /// Maps the error text of a failed run, from CUDA or HIP, to a [`BackendError`].
 pub(super) fn classify(message: &str) -> BackendError {
-    const LOST: [&str; 9] = [
+    const DEVICE_LOST: [&str; 9] = [
         "illegal memory access",
         "unspecified launch failure",
         "device-side assert",
@@ -220,7 +220,7 @@ pub(super) fn classify(message: &str) -> BackendError {
     let text = message.to_ascii_lowercase();
     if is_out_of_memory(message) {
         BackendError::OutOfMemory(message.to_owned())
-    } else if LOST.iter().any(|phrase| text.contains(phrase)) {
+    } else if DEVICE_LOST.iter().any(|phrase| text.contains(phrase)) {
         BackendError::DeviceLost(message.to_owned())
     } else {
         BackendError::Failed(message.to_owned())
@@ -248,9 +248,9 @@ mod tests {
     #[test]
     fn sessions_share_memory_by_input_size() {
         let shapes = [[1, 3, 10, 10], [8, 3, 10, 10]];
-        let least = MIN_MEMORY + 20;
-        let limits = memory_limits(900 + 2 * least, 10, &shapes).unwrap();
-        assert_eq!(limits, [100 + least, 800 + least]);
-        assert_eq!(memory_limits(2 * least - 1, 10, &shapes), None);
+        let minimum = MIN_MEMORY + 20;
+        let limits = memory_limits(900 + 2 * minimum, 10, &shapes).unwrap();
+        assert_eq!(limits, [100 + minimum, 800 + minimum]);
+        assert_eq!(memory_limits(2 * minimum - 1, 10, &shapes), None);
     }
 }

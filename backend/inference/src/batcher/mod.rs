@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use worker::{Worker, pair};
+use worker::{Worker, split};
 
 /// The priority class of a request; interactive work runs first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +157,7 @@ impl<M: Model> Batcher<M> {
                 std::thread::Builder::new().name(name).spawn(work).map(|handle| threads.handles.push(handle))
             };
             if limits.prefetch {
-                let (preparer, worker) = pair(worker);
+                let (preparer, worker) = split(worker);
                 spawn(format!("{name}-prepare"), Box::new(move || preparer.work()))?;
                 spawn(name, Box::new(move || worker.work()))?;
             } else {
@@ -176,28 +176,28 @@ impl<M: Model> Batcher<M> {
         let terms = terms.into();
         let deadline_exceeded = || Err(RunError::DeadlineExceeded { operation: self.shared.operation() });
         let queued_at = Instant::now();
-        let answer = self.answer(input, queued_at, terms);
-        let Some(deadline) = terms.deadline else { return answer.await };
+        let result = self.enqueue_and_wait(input, queued_at, terms);
+        let Some(deadline) = terms.deadline else { return result.await };
         if queued_at >= deadline {
             return deadline_exceeded();
         }
-        match tokio::time::timeout_at(deadline.into(), answer).await {
+        match tokio::time::timeout_at(deadline.into(), result).await {
             // A worker drops an entry whose deadline has passed, without a reply.
             Ok(Err(RunError::Stopped)) if Instant::now() >= deadline => deadline_exceeded(),
-            Ok(answer) => answer,
+            Ok(result) => result,
             Err(_) => deadline_exceeded(),
         }
     }
 
-    async fn answer(&self, input: M::Input, queued_at: Instant, terms: Terms) -> Reply<M> {
+    async fn enqueue_and_wait(&self, input: M::Input, queued_at: Instant, terms: Terms) -> Reply<M> {
         let queue = &self.shared.queue;
-        let (reply, answer) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         let entry = Entry { shape: self.shared.model.shape(&input), input, queued_at, terms, reply };
         // A closed queue and a worker that ends without a reply mean that the engine stops.
         let Ok(permit) = queue.reserve(terms.priority).await else { return Err(RunError::Stopped) };
         let Ok(waiting) = queue.push(entry, terms.priority, permit) else { return Err(RunError::Stopped) };
         self.shared.record_queue_depth(waiting);
-        answer.await.unwrap_or(Err(RunError::Stopped))
+        result.await.unwrap_or(Err(RunError::Stopped))
     }
 
     /// Checks whether a request could be queued immediately. This is for callers that prefer an
@@ -259,8 +259,8 @@ impl<M: Model> Shared<M> {
     fn retry_after(&self, waiting: usize) -> Duration {
         let workers = self.workers.load(Ordering::Acquire).max(1) as u64;
         let mean_run_time = self.mean_run_time.load(Ordering::Relaxed);
-        let guess = Duration::from_nanos(mean_run_time.saturating_mul(waiting as u64) / workers);
-        guess.clamp(Duration::from_millis(50), Duration::from_secs(60))
+        let estimate = Duration::from_nanos(mean_run_time.saturating_mul(waiting as u64) / workers);
+        estimate.clamp(Duration::from_millis(50), Duration::from_secs(60))
     }
 }
 

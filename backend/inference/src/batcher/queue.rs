@@ -81,11 +81,11 @@ pub(super) struct Queue<E> {
     /// Room for entries of both classes, granted in the order of arrival.
     room: Arc<Semaphore>,
     /// Room for background entries.
-    crawl_room: Arc<Semaphore>,
+    class_room: Arc<Semaphore>,
     /// Wakes one idle worker.
-    arrived: Condvar,
+    work_arrived: Condvar,
     /// Wakes workers whose batch has room, and workers whose device is busy.
-    more: Condvar,
+    changed: Condvar,
 }
 
 struct State<E> {
@@ -101,8 +101,8 @@ impl<E: QueueItem> State<E> {
         self.interactive.len() + self.background.len()
     }
 
-    /// Drops abandoned entries and entries whose deadline has passed.
-    fn drop_abandoned(&mut self) {
+    /// Removes abandoned entries and entries whose deadline has passed.
+    fn remove_abandoned(&mut self) {
         self.interactive.retain(|queued| !queued.entry.is_abandoned());
         self.background.retain(|queued| !queued.entry.is_abandoned());
     }
@@ -123,26 +123,26 @@ impl<E: QueueItem> Queue<E> {
         Self {
             state: Mutex::new(state),
             room: Arc::new(Semaphore::new(capacity)),
-            crawl_room: Arc::new(Semaphore::new((capacity - capacity / 4).max(1))),
-            arrived: Condvar::new(),
-            more: Condvar::new(),
+            class_room: Arc::new(Semaphore::new((capacity - capacity / 4).max(1))),
+            work_arrived: Condvar::new(),
+            changed: Condvar::new(),
         }
     }
 
     pub(super) fn try_reserve(&self, priority: Priority) -> Result<QueuePermit, QueueError> {
         let acquire = || {
-            let crawl_room = match priority {
+            let class_room = match priority {
                 Priority::Interactive => None,
-                Priority::Background => Some(self.crawl_room.clone().try_acquire_owned()?),
+                Priority::Background => Some(self.class_room.clone().try_acquire_owned()?),
             };
-            Ok(QueuePermit { _room: self.room.clone().try_acquire_owned()?, _crawl_room: crawl_room })
+            Ok(QueuePermit { _room: self.room.clone().try_acquire_owned()?, _crawl_room: class_room })
         };
         let refuse = |error| match error {
             TryAcquireError::Closed => QueueError::Closed,
             TryAcquireError::NoPermits => QueueError::Full(self.waiting()),
         };
         acquire().or_else(|_| {
-            self.state.lock().drop_abandoned();
+            self.state.lock().remove_abandoned();
             acquire().map_err(refuse)
         })
     }
@@ -152,14 +152,14 @@ impl<E: QueueItem> Queue<E> {
         if let Ok(permit) = self.try_reserve(priority) {
             return Ok(permit);
         }
-        let crawl_room = match priority {
+        let class_room = match priority {
             Priority::Interactive => None,
             Priority::Background => {
-                Some(self.crawl_room.clone().acquire_owned().await.map_err(|_| QueueError::Closed)?)
+                Some(self.class_room.clone().acquire_owned().await.map_err(|_| QueueError::Closed)?)
             }
         };
         let room = self.room.clone().acquire_owned().await.map_err(|_| QueueError::Closed)?;
-        Ok(QueuePermit { _room: room, _crawl_room: crawl_room })
+        Ok(QueuePermit { _room: room, _crawl_room: class_room })
     }
 
     /// Adds an entry and returns the number of waiting entries.
@@ -187,14 +187,14 @@ impl<E: QueueItem> Queue<E> {
     /// `None` when the queue is closed and empty.
     pub(super) fn take(&self, max_entries: usize, delay: Duration) -> Option<Vec<E>> {
         let device_ready = DeviceReady::new(true);
-        let mut batch = self.first(max_entries, &device_ready)?;
+        let mut batch = self.wait_for_first(max_entries, &device_ready)?;
         let (shape, until) = (batch[0].shape(), batch[0].queued_at() + delay);
         while batch.len() < max_entries {
-            let more = self.more(shape, max_entries - batch.len(), until, &device_ready);
-            if more.is_empty() {
+            let added = self.gather_more(shape, max_entries - batch.len(), until, &device_ready);
+            if added.is_empty() {
                 break;
             }
-            batch.extend(more);
+            batch.extend(added);
         }
         Some(batch)
     }
@@ -202,7 +202,7 @@ impl<E: QueueItem> Queue<E> {
     /// Waits for the next entry and takes up to `max_entries` entries of its shape. Returns `None`
     /// when the queue is closed and empty, or the device requests no more batches. While the device
     /// is busy, entries are left to idle workers, if there are any.
-    pub(super) fn first(&self, max_entries: usize, device_ready: &DeviceReady) -> Option<Vec<E>> {
+    pub(super) fn wait_for_first(&self, max_entries: usize, device_ready: &DeviceReady) -> Option<Vec<E>> {
         let mut state = self.state.lock();
         loop {
             let free = device_ready.is_free();
@@ -210,7 +210,7 @@ impl<E: QueueItem> Queue<E> {
                 return None;
             }
             if (free || state.idle == 0 || state.closed)
-                && let Some(first) = first(&mut state)
+                && let Some(first) = pop_next(&mut state)
             {
                 let shape = first.shape();
                 let mut batch = vec![first];
@@ -223,10 +223,10 @@ impl<E: QueueItem> Queue<E> {
             }
             if free {
                 state.idle += 1;
-                self.arrived.wait(&mut state);
+                self.work_arrived.wait(&mut state);
                 state.idle -= 1;
             } else {
-                self.more.wait(&mut state);
+                self.changed.wait(&mut state);
             }
         }
     }
@@ -234,7 +234,7 @@ impl<E: QueueItem> Queue<E> {
     /// Waits for up to `room` more entries of `shape` for a batch. Returns no entries if the batch
     /// should run as it is. This is the case if the device is ready at or after `until`, the device
     /// requests no more batches, or the queue is closed.
-    pub(super) fn more(
+    pub(super) fn gather_more(
         &self,
         shape: [usize; 3],
         room: usize,
@@ -242,22 +242,22 @@ impl<E: QueueItem> Queue<E> {
         device_ready: &DeviceReady,
     ) -> Vec<E> {
         let mut state = self.state.lock();
-        let mut found = Vec::new();
+        let mut batch = Vec::new();
         loop {
             let free = device_ready.is_free();
             if free || state.idle == 0 || state.closed {
-                state.drop_abandoned();
-                gather(&mut state, shape, room, &mut found);
+                state.remove_abandoned();
+                gather(&mut state, shape, room, &mut batch);
             }
-            let complete = state.closed || device_ready.is_stopped() || free && Instant::now() >= until;
-            if !found.is_empty() || complete {
+            let is_complete = state.closed || device_ready.is_stopped() || free && Instant::now() >= until;
+            if !batch.is_empty() || is_complete {
                 self.wake_next(&state);
-                return found;
+                return batch;
             }
             if free {
-                self.more.wait_until(&mut state, until);
+                self.changed.wait_until(&mut state, until);
             } else {
-                self.more.wait(&mut state);
+                self.changed.wait(&mut state);
             }
         }
     }
@@ -268,9 +268,9 @@ impl<E: QueueItem> Queue<E> {
             return;
         }
         if state.idle > 0 {
-            self.arrived.notify_one();
+            self.work_arrived.notify_one();
         } else {
-            self.more.notify_all();
+            self.changed.notify_all();
         }
     }
 
@@ -290,7 +290,7 @@ impl<E: QueueItem> Queue<E> {
     pub(super) fn change(&self, device_ready: &DeviceReady, change: impl FnOnce(&DeviceReady)) {
         let _state = self.state.lock();
         change(device_ready);
-        self.more.notify_all();
+        self.changed.notify_all();
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -301,8 +301,8 @@ impl<E: QueueItem> Queue<E> {
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.close_rooms();
-        self.arrived.notify_all();
-        self.more.notify_all();
+        self.work_arrived.notify_all();
+        self.changed.notify_all();
     }
 
     /// Rejects new entries and drops the waiting ones.
@@ -317,15 +317,15 @@ impl<E: QueueItem> Queue<E> {
     /// Closes the semaphores, so that callers that wait for room receive an error.
     fn close_rooms(&self) {
         self.room.close();
-        self.crawl_room.close();
+        self.class_room.close();
     }
 }
 
-/// Takes the next entry and drops abandoned ones.
-fn first<E: QueueItem>(state: &mut State<E>) -> Option<E> {
-    state.drop_abandoned();
-    let crawl_turn = state.streak >= INTERACTIVE_STREAK && !state.background.is_empty();
-    if !crawl_turn && let Some(queued) = state.interactive.pop() {
+/// Takes the next entry and removes abandoned ones.
+fn pop_next<E: QueueItem>(state: &mut State<E>) -> Option<E> {
+    state.remove_abandoned();
+    let is_background_turn = state.streak >= INTERACTIVE_STREAK && !state.background.is_empty();
+    if !is_background_turn && let Some(queued) = state.interactive.pop() {
         state.streak = if state.background.is_empty() { 0 } else { state.streak + 1 };
         return Some(queued.entry);
     }

@@ -34,7 +34,7 @@ pub(super) struct Worker<M: Model> {
 struct Part<M: Model> {
     entries: Vec<Entry<M>>,
     /// Whether the part is half of a batch that failed.
-    halved: bool,
+    is_half: bool,
 }
 
 impl<M: Model> Worker<M> {
@@ -65,9 +65,9 @@ impl<M: Model> Worker<M> {
     /// Returns whether the worker ends because its device is lost and other workers remain. If this
     /// worker continued, it would take requests that the others can run.
     fn retire(&mut self) -> bool {
-        let all_but_one = |workers: usize| (workers > 1).then(|| workers - 1);
+        let decrement = |workers: usize| (workers > 1).then(|| workers - 1);
         self.retired = self.lost
-            && self.shared.workers.fetch_update(Ordering::AcqRel, Ordering::Acquire, all_but_one).is_ok();
+            && self.shared.workers.fetch_update(Ordering::AcqRel, Ordering::Acquire, decrement).is_ok();
         self.retired
     }
 
@@ -81,7 +81,7 @@ impl<M: Model> Worker<M> {
     fn serve_parts(&mut self, mut parts: Vec<Part<M>>) {
         while let Some(part) = parts.pop() {
             if part.entries.len() > self.ceiling() {
-                parts.extend(self.split(part.entries, part.halved));
+                parts.extend(self.split(part.entries, part.is_half));
                 continue;
             }
             let started = Instant::now();
@@ -106,16 +106,16 @@ impl<M: Model> Worker<M> {
     /// Handles the outcome of a run: sends the results, uses the fallback, or returns smaller parts
     /// to retry. The last part is retried first.
     fn handle_outcome(&mut self, part: Part<M>, outcome: BatchResult<M>, started: Instant) -> Vec<Part<M>> {
-        let Part { mut entries, halved } = part;
+        let Part { mut entries, is_half } = part;
         match outcome {
-            Ok(results) => self.answer(entries, results, started),
+            Ok(results) => self.send_results(entries, results, started),
             Err(BackendError::OutOfMemory(reason)) if entries.len() > 1 => {
                 self.lower_ceiling(entries.len(), &reason);
-                return self.split(entries, halved);
+                return self.split(entries, is_half);
             }
             // A single input may cause the failure. A batch is halved only once, so that a device
             // that fails on every input does not fail again at every size.
-            Err(BackendError::Failed(reason)) if entries.len() > 1 && !halved => {
+            Err(BackendError::Failed(reason)) if entries.len() > 1 && !is_half => {
                 tracing::warn!(
                     operation = self.shared.operation(),
                     device = self.device.primary.device(),
@@ -124,7 +124,7 @@ impl<M: Model> Worker<M> {
                     "run failed; retrying in halves"
                 );
                 let second = entries.split_off(entries.len().div_ceil(2));
-                return [second, entries].map(|entries| Part { entries, halved: true }).into();
+                return [second, entries].map(|entries| Part { entries, is_half: true }).into();
             }
             Err(error) => self.fall_back(entries, &error, started),
         }
@@ -144,17 +144,17 @@ impl<M: Model> Worker<M> {
         }
         let started = Instant::now();
         let outcome = self.run_unless_lost(&batch, |run, _| run.run_written(tensor));
-        let parts = self.handle_outcome(Part { entries: batch, halved: false }, outcome, started);
+        let parts = self.handle_outcome(Part { entries: batch, is_half: false }, outcome, started);
         self.serve_parts(parts);
     }
 
     /// Splits a batch into parts that fit into the device's memory, the oldest last.
-    fn split(&self, batch: Vec<Entry<M>>, halved: bool) -> Vec<Part<M>> {
+    fn split(&self, batch: Vec<Entry<M>>, is_half: bool) -> Vec<Part<M>> {
         let mut parts = Vec::new();
-        let mut rest = batch;
-        while !rest.is_empty() {
-            let tail = rest.split_off(rest.len().min(self.ceiling()));
-            parts.push(Part { entries: std::mem::replace(&mut rest, tail), halved });
+        let mut remaining = batch;
+        while !remaining.is_empty() {
+            let tail = remaining.split_off(remaining.len().min(self.ceiling()));
+            parts.push(Part { entries: std::mem::replace(&mut remaining, tail), is_half });
         }
         parts.reverse();
         parts
@@ -162,8 +162,8 @@ impl<M: Model> Worker<M> {
 
     /// Lowers the maximum batch size below the size that failed with `failed` entries.
     fn lower_ceiling(&mut self, failed: usize, reason: &str) {
-        let tried = bucket(&self.buckets, failed);
-        self.buckets.retain(|size| *size < tried);
+        let failed_size = bucket(&self.buckets, failed);
+        self.buckets.retain(|size| *size < failed_size);
         if self.buckets.is_empty() {
             self.buckets.push(1);
         }
@@ -171,7 +171,7 @@ impl<M: Model> Worker<M> {
         tracing::warn!(
             operation = self.shared.operation(),
             device = self.device.primary.device(),
-            batch = tried,
+            batch = failed_size,
             ceiling = self.ceiling(),
             reason,
             "device out of memory; lowered the maximum batch size"
@@ -191,7 +191,7 @@ impl<M: Model> Worker<M> {
         }
         let Some(fallback) = &mut self.device.fallback else {
             let results = part.iter().map(|_| Err(error.to_string())).collect();
-            return self.answer(part, results, started);
+            return self.send_results(part, results, started);
         };
         let provider = self.device.primary.device().split(':').next().unwrap_or_default().to_owned();
         metrics::counter!("facecrawl_ep_fallback_total", "operation" => operation, "provider" => provider)
@@ -204,17 +204,17 @@ impl<M: Model> Worker<M> {
             "run failed on the device; retrying on the CPU"
         );
         for entry in part {
-            let one = [entry];
+            let single = [entry];
             let (model, backend) = (&self.shared.model, &mut **fallback);
-            let run = Run { model, backend, buckets: &[1], entries: &one };
-            let results = run.write_and_run(&mut self.tensor).unwrap_or_else(|second| {
-                vec![Err(format!("{error}; and on {}: {second}", fallback.device()))]
+            let run = Run { model, backend, buckets: &[1], entries: &single };
+            let results = run.write_and_run(&mut self.tensor).unwrap_or_else(|fallback_error| {
+                vec![Err(format!("{error}; and on {}: {fallback_error}", fallback.device()))]
             });
-            answer(&self.shared, one.into(), results, started);
+            send_results(&self.shared, single.into(), results, started);
         }
     }
 
-    fn answer(&self, part: Vec<Entry<M>>, results: Vec<Result<M::Output, String>>, started: Instant) {
+    fn send_results(&self, part: Vec<Entry<M>>, results: Vec<Result<M::Output, String>>, started: Instant) {
         let device = self.device.primary.device();
         if device != "cpu" {
             let (images, good) = (part.len(), results.iter().filter(|result| result.is_ok()).count());
@@ -225,12 +225,12 @@ impl<M: Model> Worker<M> {
                 "GPU batch processing completed: {images} images, {good} results"
             );
         }
-        answer(&self.shared, part, results, started);
+        send_results(&self.shared, part, results, started);
     }
 }
 
 /// Records metrics and sends the results to the callers.
-fn answer<M: Model>(
+fn send_results<M: Model>(
     shared: &Shared<M>,
     part: Vec<Entry<M>>,
     results: Vec<Result<M::Output, String>>,
@@ -289,30 +289,30 @@ pub(super) struct Runner<M: Model> {
 }
 
 /// Splits a device's worker into its preparer and its runner.
-pub(super) fn pair<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
-    let (written, to_run) = sync_channel(0);
-    let (used, spare) = channel();
+pub(super) fn split<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
+    let (written, batches) = sync_channel(0);
+    let (used, free_tensors) = channel();
     let device_ready = Arc::new(DeviceReady::new(false));
     let preparer = Preparer {
         shared: worker.shared.clone(),
         ceiling: worker.ceiling.clone(),
         device_ready: device_ready.clone(),
         written,
-        used: spare,
+        used: free_tensors,
     };
-    (preparer, Runner { worker, device_ready, written: to_run, used })
+    (preparer, Runner { worker, device_ready, written: batches, used })
 }
 
 impl<M: Model> Preparer<M> {
     /// Prepares batches until the queue is closed and empty, or the runner has ended.
     pub(super) fn work(self) {
         let queue = &self.shared.queue;
-        while let Some(entries) = queue.first(self.max_batch(), &self.device_ready) {
+        while let Some(entries) = queue.wait_for_first(self.max_batch(), &self.device_ready) {
             let batch = self.prepare(entries);
             self.shared.record_queue_depth(queue.waiting());
-            if let Err(refused) = self.written.send(batch) {
+            if let Err(rejected) = self.written.send(batch) {
                 // The device was lost while others remain, or the process is stopping.
-                queue.put_back(refused.0.entries);
+                queue.put_back(rejected.0.entries);
                 return;
             }
             queue.change(&self.device_ready, DeviceReady::receive_batch);
@@ -336,12 +336,12 @@ impl<M: Model> Preparer<M> {
         };
         batch.add(model, first);
         while batch.entries.len() < max_batch {
-            let more =
-                self.shared.queue.more(shape, max_batch - batch.entries.len(), until, &self.device_ready);
-            if more.is_empty() {
+            let room = max_batch - batch.entries.len();
+            let added = self.shared.queue.gather_more(shape, room, until, &self.device_ready);
+            if added.is_empty() {
                 break;
             }
-            batch.add(model, more);
+            batch.add(model, added);
         }
         batch
     }

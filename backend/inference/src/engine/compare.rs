@@ -75,8 +75,8 @@ impl<M: Model> Sample<M> {
         backend: &mut dyn Backend,
         batch: usize,
     ) -> Result<Vec<Vec<f32>>, String> {
-        let other: Vec<f32> = self.data.iter().rev().map(|value| value * 0.5).collect();
-        self.run_values(model, backend, &other.repeat(batch))?;
+        let other_input: Vec<f32> = self.data.iter().rev().map(|value| value * 0.5).collect();
+        self.run_values(model, backend, &other_input.repeat(batch))?;
         self.run(model, backend, batch)
     }
 
@@ -91,15 +91,15 @@ impl<M: Model> Sample<M> {
         let [channels, height, width] = self.shape;
         let batch = data.len() / self.data.len();
         let mut outputs = Vec::new();
-        let mut readable = Ok(());
+        let mut read_result = Ok(());
         backend
             .run(BatchView { shape: [batch, channels, height, width], data }, &mut |views| {
                 let first = |view: &OutputView<'_>| view.shape.first().copied().unwrap_or(0);
                 outputs = views.iter().map(|view| (first(view), view.data.to_vec())).collect();
-                readable = (0..batch).try_for_each(|i| model.read(&self.input, views, i, batch).map(drop));
+                read_result = (0..batch).try_for_each(|i| model.read(&self.input, views, i, batch).map(drop));
             })
             .map_err(|e| e.to_string())?;
-        readable?;
+        read_result?;
         Ok(outputs)
     }
 
@@ -113,17 +113,17 @@ impl<M: Model> Sample<M> {
     ) -> Result<(), String> {
         let shades = [1.0, 0.8, 0.6, 0.4_f32];
         let items = shades.map(|shade| self.data.iter().map(|v| v * shade).collect::<Vec<f32>>());
-        let together = self.run_values(model, many, &items.concat())?;
-        if together.iter().any(|(first, _)| *first != items.len()) {
+        let batch_outputs = self.run_values(model, many, &items.concat())?;
+        if batch_outputs.iter().any(|(first, _)| *first != items.len()) {
             return Err("the first axis of the outputs is not the batch axis".to_owned());
         }
         for (at, item) in items.iter().enumerate() {
-            let alone: Vec<_> = self.run_values(model, one, item)?.into_iter().map(|(_, v)| v).collect();
-            let own: Vec<Vec<f32>> = together
+            let single: Vec<_> = self.run_values(model, one, item)?.into_iter().map(|(_, v)| v).collect();
+            let batched: Vec<Vec<f32>> = batch_outputs
                 .iter()
                 .map(|(_, all)| all.chunks((all.len() / items.len()).max(1)).nth(at).unwrap_or(&[]).to_vec())
                 .collect();
-            let difference = difference(&alone, &own, 1)?;
+            let difference = difference(&single, &batched, 1)?;
             if difference > CPU_TOLERANCE {
                 return Err(format!(
                     "the outputs of a batch of 4 differ by {:.1} % from the outputs of single runs",
@@ -140,15 +140,15 @@ impl<M: Model> Sample<M> {
     }
 }
 
-/// Compares `found`, the outputs of `batch` equal items, with `expected`, those of one item.
+/// Compares `actual`, the outputs of `batch` equal items, with `expected`, those of one item.
 /// Returns their distance as a share.
 pub(super) fn compare_outputs(
     expected: &[Vec<f32>],
-    found: &[Vec<f32>],
+    actual: &[Vec<f32>],
     batch: usize,
     tolerance: f64,
 ) -> Result<f64, String> {
-    let share = difference(expected, found, batch).map_err(|reason| format!("{DISAGREES}{reason}"))?;
+    let share = difference(expected, actual, batch).map_err(|reason| format!("{DISAGREES}{reason}"))?;
     if share > tolerance {
         return Err(format!(
             "{DISAGREES}at batch {batch} by {:.1} %; up to {:.0} % is allowed",
@@ -159,32 +159,32 @@ pub(super) fn compare_outputs(
     Ok(share)
 }
 
-/// Returns the maximum distance between an output of `found` (`batch` equal items) and `expected`
+/// Returns the maximum distance between an output of `actual` (`batch` equal items) and `expected`
 /// (one item), as a share of its length. Fails if they cannot be compared.
-fn difference(expected: &[Vec<f32>], found: &[Vec<f32>], batch: usize) -> Result<f64, String> {
-    let mut largest = 0.0_f64;
-    if expected.len() != found.len() {
-        return Err(format!("the model has {} outputs instead of {}", found.len(), expected.len()));
+fn difference(expected: &[Vec<f32>], actual: &[Vec<f32>], batch: usize) -> Result<f64, String> {
+    let mut max = 0.0_f64;
+    if expected.len() != actual.len() {
+        return Err(format!("the model has {} outputs instead of {}", actual.len(), expected.len()));
     }
-    for (number, (wanted, all)) in expected.iter().zip(found).enumerate() {
-        if all.len() != wanted.len() * batch {
+    for (number, (reference, values)) in expected.iter().zip(actual).enumerate() {
+        if values.len() != reference.len() * batch {
             return Err(format!(
                 "output {number} has {} values instead of {}",
-                all.len(),
-                wanted.len() * batch
+                values.len(),
+                reference.len() * batch
             ));
         }
-        for item in all.chunks_exact(wanted.len().max(1)) {
-            let distance = length(wanted.iter().zip(item).map(|(a, b)| a - b));
-            let whole = length(wanted.iter().copied()).max(MIN_RMS * (wanted.len() as f64).sqrt());
-            let share = distance / whole;
+        for item in values.chunks_exact(reference.len().max(1)) {
+            let distance = length(reference.iter().zip(item).map(|(a, b)| a - b));
+            let scale = length(reference.iter().copied()).max(MIN_RMS * (reference.len() as f64).sqrt());
+            let share = distance / scale;
             if share.is_nan() {
                 return Err(format!("output {number} contains values that are not numbers"));
             }
-            largest = largest.max(share);
+            max = max.max(share);
         }
     }
-    Ok(largest)
+    Ok(max)
 }
 
 fn length(values: impl Iterator<Item = f32>) -> f64 {
@@ -258,23 +258,23 @@ mod tests {
     fn warm_up_detects_device_faults_after_first_run() {
         let sample = Sample::new(&Echo, [1.0, 2.0, 3.0, 4.0]);
         let expected = vec![vec![1.0, 2.0, 3.0, 4.0]];
-        for (faulty, wanted) in [(false, true), (true, false)] {
+        for (faulty, is_equal) in [(false, true), (true, false)] {
             let device = &mut Device { faulty, bias: 0.0 };
             let first = sample.run(&Echo, device, 2).unwrap();
             assert!(compare_outputs(&expected, &first, 2, TOLERANCE).is_ok());
             let later = sample.run_again(&Echo, device, 2).unwrap();
-            assert_eq!(compare_outputs(&expected, &later, 2, TOLERANCE).is_ok(), wanted);
+            assert_eq!(compare_outputs(&expected, &later, 2, TOLERANCE).is_ok(), is_equal);
         }
     }
 
     #[test]
     fn output_comparison_tolerates_only_rounding() {
         let expected = vec![vec![1.0, 2.0, 3.0], vec![0.0; 4]];
-        let close = vec![vec![1.001, 2.0, 2.999, 1.0, 2.0, 3.0], vec![1e-5; 8]];
-        assert!(compare_outputs(&expected, &close, 2, TOLERANCE).unwrap() < 0.001);
-        let far = vec![vec![1.0, 2.0, 3.0, 1.0, 2.5, 3.0], vec![0.0; 8]];
+        let similar = vec![vec![1.001, 2.0, 2.999, 1.0, 2.0, 3.0], vec![1e-5; 8]];
+        assert!(compare_outputs(&expected, &similar, 2, TOLERANCE).unwrap() < 0.001);
+        let different = vec![vec![1.0, 2.0, 3.0, 1.0, 2.5, 3.0], vec![0.0; 8]];
         assert!(
-            compare_outputs(&expected, &far, 2, BF16_TOLERANCE).is_err(),
+            compare_outputs(&expected, &different, 2, BF16_TOLERANCE).is_err(),
             "the second item of the batch is compared too"
         );
         let broken = vec![vec![1.0, f32::NAN, 3.0], vec![0.0; 4]];

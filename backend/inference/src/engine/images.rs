@@ -70,8 +70,8 @@ impl CandidateImageOperation<CanvasModel> {
             model: CanvasModel,
             programs: vec![graphs::canvas()],
             samples: test_images().map(sample).into(),
-            compare: |input, found| {
-                compare_frames(&input.letterbox.draw(&input.frame), &found, CANVAS_LEVELS)
+            compare: |input, actual| {
+                compare_frames(&input.letterbox.draw(&input.frame), &actual, CANVAS_LEVELS)
             },
         }
     }
@@ -85,9 +85,9 @@ impl CandidateImageOperation<EnhancementModel> {
             samples: test_images()
                 .map(|frame| EnhancementRequest::new(frame, DecodeLimits::default()))
                 .into(),
-            compare: |input, found: Enhanced| {
+            compare: |input, actual: Enhanced| {
                 let expected = vision::enhance::enhance(input.frame(), &DecodeLimits::default());
-                compare_frames(&expected.frame, &found.frame, ENHANCED_LEVELS)
+                compare_frames(&expected.frame, &actual.frame, ENHANCED_LEVELS)
             },
         }
     }
@@ -99,7 +99,7 @@ impl CandidateImageOperation<StatisticsModel> {
             model: StatisticsModel,
             programs: vec![graphs::statistics()],
             samples: test_images().into(),
-            compare: |input, found| compare_statistics(&vision::quality::grey_statistics(input), &found),
+            compare: |input, actual| compare_statistics(&vision::quality::grey_statistics(input), &actual),
         }
     }
 }
@@ -137,18 +137,18 @@ impl<M: Model> CandidateImageOperation<M> {
         let mut run = BatchRun { batch: 1, first_seconds: 0.0, steady_seconds: None, difference: 0.0 };
         for (number, sample) in self.samples.iter().enumerate() {
             let began = Instant::now();
-            let found = self.run(&mut graphs, sample).map_err(failed)?;
+            let actual = self.run(&mut graphs, sample).map_err(failed)?;
             if number == 0 {
                 run.first_seconds = began.elapsed().as_secs_f64();
             }
-            let difference = (self.compare)(sample, found)
+            let difference = (self.compare)(sample, actual)
                 .map_err(|reason| Unavailable::new(provider, UnavailableKind::Disagrees, reason))?;
             run.difference = difference.max(run.difference);
         }
         let load = loading.finish(&placement);
         if measure {
-            let again = || self.run(&mut graphs, &self.samples[0]).map(drop);
-            run.steady_seconds = Some(median_seconds(again).map_err(failed)?);
+            let repeat = || self.run(&mut graphs, &self.samples[0]).map(drop);
+            run.steady_seconds = Some(median_seconds(repeat).map_err(failed)?);
         }
         Ok(ImageOperationTrial { graphs, placement, session_seconds, load, run })
     }
@@ -163,31 +163,31 @@ impl<M: Model> CandidateImageOperation<M> {
     }
 }
 
-fn compare_frames(expected: &Frame, found: &Frame, levels: u8) -> Result<f64, String> {
-    if (expected.width(), expected.height()) != (found.width(), found.height()) {
-        return Err(format!("its image is {found:?}, but the image of the CPU is {expected:?}"));
+fn compare_frames(expected: &Frame, actual: &Frame, levels: u8) -> Result<f64, String> {
+    if (expected.width(), expected.height()) != (actual.width(), actual.height()) {
+        return Err(format!("its image is {actual:?}, but the image of the CPU is {expected:?}"));
     }
-    let worst = expected.data().iter().zip(found.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0);
+    let worst = expected.data().iter().zip(actual.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0);
     if worst > levels {
         return Err(format!("its image differs from the image of the CPU by {worst} grey levels"));
     }
     Ok(f64::from(worst) / 255.0)
 }
 
-fn compare_statistics(expected: &GreyStatistics, found: &GreyStatistics) -> Result<f64, String> {
+fn compare_statistics(expected: &GreyStatistics, actual: &GreyStatistics) -> Result<f64, String> {
     let values = |s: &GreyStatistics| [s.laplacian_variance, s.tenengrad, s.mean, s.std, s.clipped];
-    let mut worst = 0.0_f64;
+    let mut max_difference = 0.0_f64;
     for (name, (a, b)) in ["laplacian_variance", "tenengrad", "mean", "std", "clipped"]
         .into_iter()
-        .zip(values(expected).into_iter().zip(values(found)))
+        .zip(values(expected).into_iter().zip(values(actual)))
     {
         let share = (a - b).abs() / a.abs().max(1.0);
         if share.is_nan() || share > STATISTICS_TOLERANCE {
             return Err(format!("its {name} is {b}, but the value of the CPU is {a}"));
         }
-        worst = worst.max(share);
+        max_difference = max_difference.max(share);
     }
-    Ok(worst)
+    Ok(max_difference)
 }
 
 pub(super) struct PlacedImageOperations {
@@ -199,9 +199,9 @@ pub(super) struct PlacedImageOperations {
 }
 
 pub(super) fn place_image_operations(attempts: &Attempts<'_>) -> Result<PlacedImageOperations, StartError> {
-    let canvas = place_one(attempts, CandidateImageOperation::canvas())?;
-    let enhancement = place_one(attempts, CandidateImageOperation::enhancement())?;
-    let statistics = place_one(attempts, CandidateImageOperation::statistics())?;
+    let canvas = place_image_operation(attempts, CandidateImageOperation::canvas())?;
+    let enhancement = place_image_operation(attempts, CandidateImageOperation::enhancement())?;
+    let statistics = place_image_operation(attempts, CandidateImageOperation::statistics())?;
 
     Ok(PlacedImageOperations {
         canvas_placements: canvas.placements,
@@ -220,7 +220,7 @@ struct PlacedImageOperation<M: Model> {
     report: OperationReport,
 }
 
-fn place_one<M: Model>(
+fn place_image_operation<M: Model>(
     attempts: &Attempts<'_>,
     candidate: CandidateImageOperation<M>,
 ) -> Result<PlacedImageOperation<M>, StartError> {
@@ -232,15 +232,15 @@ fn place_one<M: Model>(
         return Ok(no_device(report));
     }
     let try_device = |provider, device_id| candidate.try_on(config, runtime, provider, device_id, false);
-    let found = match attempts.first_that_works(try_device) {
-        Ok(found) => found,
+    let trials = match attempts.first_that_works(try_device) {
+        Ok(trials) => trials,
         Err(refusal) => {
             attempts.fallbacks.handle_refusal(&mut report, &refusal)?;
             return Ok(no_device(report));
         }
     };
     let (graphs, placements): (Vec<_>, Vec<_>) =
-        found.into_iter().map(|trial| (trial.graphs, trial.placement)).unzip();
+        trials.into_iter().map(|trial| (trial.graphs, trial.placement)).unzip();
     let labels: Vec<String> = placements.iter().map(Placement::label).collect();
     report.effective = labels.join(",");
     let devices = graphs.into_iter().map(|graphs| {
@@ -311,7 +311,7 @@ impl Colocation<'_> {
         }
         let sizes = buckets(batch);
         let device = placement.label();
-        let refused = |reason: &str| {
+        let warn = |reason: &str| {
             tracing::warn!(device, reason, "images are sent to the device as tensors instead of bytes");
         };
         // The graphs run on the provider of `image_processing`, because TensorRT would compile an
@@ -322,7 +322,7 @@ impl Colocation<'_> {
         let preparation = match graphs {
             Ok(preparation) => preparation,
             Err(reason) => {
-                refused(&reason);
+                warn(&reason);
                 return Box::new(session);
             }
         };
@@ -333,7 +333,7 @@ impl Colocation<'_> {
                 Box::new(prepared)
             }
             Err(reason) => {
-                refused(&reason);
+                warn(&reason);
                 Box::new(prepared.model)
             }
         }

@@ -94,7 +94,7 @@ fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let report = DeviceReport {
         runtime_version: runtime.version().to_owned(),
         backends: runtime.providers().into_iter().map(|p| p.name().to_owned()).collect(),
-        providers: Provider::ALL.map(ProviderReport::of).to_vec(),
+        providers: Provider::ALL.map(ProviderReport::new).to_vec(),
         devices: Vec::new(),
         operations,
         models: loads,
@@ -167,8 +167,8 @@ fn first_look_file<'a>(
     report: &OperationReport,
 ) -> Option<&'a ModelFile> {
     let on_the_cpu = !report.gpu_requested && report.effective == Provider::Cpu.name();
-    let trims = config.detection_canvas == DetectionCanvas::Auto;
-    pack.pack.first_look().filter(|_| on_the_cpu && trims)
+    let trims_canvas = config.detection_canvas == DetectionCanvas::Auto;
+    pack.pack.first_look().filter(|_| on_the_cpu && trims_canvas)
 }
 
 /// Describes a detector that has started.
@@ -299,15 +299,15 @@ fn place_on_cpu<M: Model>(
     let (config, operation) = (candidate.config, candidate.model.operation());
     let sessions = cpu_sessions(config);
     let (mut first, mut placement) = (reference, cpu(config));
-    if let Some(chosen) = cpu_backend(config, operation, candidate.file) {
-        let loaded = check_cpu_backend(candidate.runtime, &chosen).and_then(|()| {
-            candidate.cpu_session(&chosen).map_err(|text| diagnose(chosen.provider, 0, &text))
+    if let Some(selected) = cpu_backend(config, operation, candidate.file) {
+        let loaded = check_cpu_backend(candidate.runtime, &selected).and_then(|()| {
+            candidate.cpu_session(&selected).map_err(|text| diagnose(selected.provider, 0, &text))
         });
         match loaded {
-            Ok(session) => (first, placement) = (session, chosen),
+            Ok(session) => (first, placement) = (session, selected),
             Err(reason) => {
-                let name = match chosen.provider {
-                    Provider::Cpu => chosen.precision.name(),
+                let name = match selected.provider {
+                    Provider::Cpu => selected.precision.name(),
                     provider => provider.name(),
                 };
                 attempts.fallbacks.record(report, name, &reason.into(), BY_ONNX_RUNTIME);
@@ -343,10 +343,10 @@ fn more_sessions<M: Model>(
     let load = || candidate.cpu_session(placement);
     std::thread::scope(|scope| {
         let loading: Vec<_> = (1..count).map(|_| scope.spawn(load)).collect();
-        let others = loading.into_iter().map(|thread| {
+        let further_sessions = loading.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| Err("the session's thread panicked while loading".to_owned()))
         });
-        std::iter::once(Ok(first)).chain(others).collect()
+        std::iter::once(Ok(first)).chain(further_sessions).collect()
     })
 }
 
@@ -376,11 +376,11 @@ fn try_providers<M: Model>(
 /// Adds a CPU session as fallback to each GPU, unless `FORCE_GPU_ONLY` forbids it.
 fn with_fallbacks<M: Model>(
     candidate: &CandidateModel<'_, M>,
-    found: Vec<Box<dyn Backend>>,
+    backends: Vec<Box<dyn Backend>>,
     reference: OnnxModel,
 ) -> Result<Vec<Device>, String> {
     let mut spare = Some(reference);
-    found
+    backends
         .into_iter()
         .map(|primary| {
             let fallback = match (candidate.config.force_gpu_only, spare.take()) {
@@ -453,7 +453,7 @@ fn build<M: Model>(
 ) -> Result<Vec<BuiltEngine>, StartError> {
     candidate.allow_batches(&mut reference);
     let file = &candidate.file.file;
-    let on = |id: &u32| {
+    let build_on_device = |id: &u32| {
         let trial = candidate.try_on(Provider::Tensorrt, *id, false).map_err(|reason| StartError::Model {
             model: file.clone(),
             reason: format!("on tensorrt:{id}: {reason}"),
@@ -466,12 +466,12 @@ fn build<M: Model>(
             operation: trial.load.operation,
             file: file.clone(),
             device: trial.load.device,
-            reused: engine.found,
+            reused: engine.is_cached,
             seconds: trial.load.seconds,
             folder: engine.folder,
             files,
             bytes: bytes.iter().sum(),
         })
     };
-    candidate.config.device_ids.iter().map(on).collect()
+    candidate.config.device_ids.iter().map(build_on_device).collect()
 }

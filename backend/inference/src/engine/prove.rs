@@ -30,7 +30,7 @@ pub(super) struct CandidateModel<'a, M: Model> {
     sample: Sample<M>,
     expected: Vec<Vec<f32>>,
     /// Samples of other shapes that occur often, with their results on the CPU.
-    others: Vec<(Sample<M>, Vec<Vec<f32>>)>,
+    other_samples: Vec<(Sample<M>, Vec<Vec<f32>>)>,
     input_name: String,
     /// Whether the model accepts canvases of other sizes than the sample's.
     any_size: bool,
@@ -109,17 +109,17 @@ impl<'a> CandidateLoader<'a> {
         let forms = pack.read(file).and_then(|bytes| ModelForms::from_file(file, bytes)).map_err(failed)?;
         let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu(config)).map_err(failed)?;
         let model = describe(file, reference.input(), reference.outputs()).map_err(failed)?;
-        let (sample, others) = samples(&model);
+        let (sample, other_samples) = samples(&model);
         let sample = Sample::new(&model, sample);
         // The first run on the CPU warms up this session and verifies that the outputs can be read.
         // The outputs of other devices are compared with its outputs.
         let expected = sample.run(&model, &mut reference, 1).map_err(failed)?;
-        let others = others.into_iter().map(|other| {
+        let other_samples = other_samples.into_iter().map(|other| {
             let sample = Sample::new(&model, other);
             let expected = sample.run(&model, &mut reference, 1)?;
             Ok((sample, expected))
         });
-        let others = others.collect::<Result<_, _>>().map_err(failed)?;
+        let other_samples = other_samples.collect::<Result<_, _>>().map_err(failed)?;
         let input_name = reference.input_name().to_owned();
         let any_size = reference.input()[2].is_none();
         let candidate = CandidateModel {
@@ -130,7 +130,7 @@ impl<'a> CandidateLoader<'a> {
             model,
             sample,
             expected,
-            others,
+            other_samples,
             input_name,
             any_size,
             batched: None,
@@ -176,8 +176,8 @@ impl<M: Model> CandidateModel<'_, M> {
 
     fn free_batch_axis(&self, reference: &mut OnnxModel) -> Result<Bytes, String> {
         let bytes = self.forms.batched()?;
-        let mut freed = OnnxModel::load(self.runtime, &bytes, &cpu(self.config))?;
-        self.sample.check_batch_independence(&self.model, reference, &mut freed)?;
+        let mut batched = OnnxModel::load(self.runtime, &bytes, &cpu(self.config))?;
+        self.sample.check_batch_independence(&self.model, reference, &mut batched)?;
         Ok(bytes)
     }
 
@@ -266,7 +266,7 @@ impl<M: Model> CandidateModel<'_, M> {
         if !self.has_own_sessions(placement) {
             return Vec::new();
         }
-        let samples = std::iter::once(&self.sample).chain(self.others.iter().map(|(sample, _)| sample));
+        let samples = std::iter::once(&self.sample).chain(self.other_samples.iter().map(|(s, _)| s));
         let sizes = self.sizes(false);
         samples
             .flat_map(|sample| sizes.iter().map(|size| (*size, sample.shape())))
@@ -292,7 +292,7 @@ impl<M: Model> CandidateModel<'_, M> {
             gpu: loading.before.as_ref(),
         };
         let engine = EngineOptions::prepare(self.config, source)?;
-        if !engine.found {
+        if !engine.is_cached {
             tracing::warn!(
                 file = self.file.file,
                 folder = %engine.folder.display(),
@@ -336,9 +336,9 @@ impl<M: Model> CandidateModel<'_, M> {
     /// Returns all batch sizes; with `extremes` only the smallest and the largest.
     fn sizes(&self, extremes: bool) -> Vec<usize> {
         match (extremes, self.batch) {
-            (false, most) => buckets(most),
+            (false, max_batch) => buckets(max_batch),
             (true, 1) => vec![1],
-            (true, most) => vec![1, most],
+            (true, max_batch) => vec![1, max_batch],
         }
     }
 
@@ -393,7 +393,7 @@ impl<M: Model> CandidateModel<'_, M> {
             Ok::<_, String>((seconds, difference))
         };
         let (first_seconds, difference) = run(&self.sample, &self.expected)?;
-        for (sample, expected) in self.others.iter().filter(|_| own_sessions) {
+        for (sample, expected) in self.other_samples.iter().filter(|_| own_sessions) {
             run(sample, expected)?;
         }
         Ok(BatchRun { batch, first_seconds, steady_seconds: None, difference })

@@ -29,14 +29,14 @@ fn first_that_works<T>(
     if candidates.is_empty() {
         return Err(Unavailable::switched_off().into());
     }
-    let mut tried = Vec::new();
+    let mut failures = Vec::new();
     for provider in candidates {
         match try_provider(*provider) {
-            Ok(found) => return Ok(found),
-            Err(reason) => tried.push(reason),
+            Ok(result) => return Ok(result),
+            Err(reason) => failures.push(reason),
         }
     }
-    Err(Refusal::from_attempts(&tried))
+    Err(Refusal::from_attempts(&failures))
 }
 
 /// The failed attempts of one start. A failure that affects all operations is not repeated for each
@@ -45,14 +45,14 @@ pub(super) struct Attempts<'a> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
     /// Failures that affect all operations, by provider and device.
-    failed_for_all: RefCell<Vec<(Provider, u32, Unavailable)>>,
+    shared_failures: RefCell<Vec<(Provider, u32, Unavailable)>>,
     pub(super) fallbacks: Fallbacks,
 }
 
 impl<'a> Attempts<'a> {
     pub(super) fn new(config: &'a Config, runtime: &'a Runtime) -> Self {
         let fallbacks = Fallbacks::new(config.force_gpu_only);
-        Self { config, runtime, failed_for_all: RefCell::default(), fallbacks }
+        Self { config, runtime, shared_failures: RefCell::default(), fallbacks }
     }
 
     /// Runs `try_device` on all configured devices, with one provider after the other. Returns the
@@ -80,7 +80,7 @@ impl<'a> Attempts<'a> {
         try_device: impl FnOnce() -> Result<T, Unavailable>,
     ) -> Result<T, Unavailable> {
         let earlier_failure =
-            self.failed_for_all.borrow().iter().find(|(p, at, _)| (*p, *at) == (provider, id)).cloned();
+            self.shared_failures.borrow().iter().find(|(p, at, _)| (*p, *at) == (provider, id)).cloned();
         if let Some((_, _, reason)) = earlier_failure {
             return Err(reason);
         }
@@ -93,7 +93,7 @@ impl<'a> Attempts<'a> {
                 "provider not usable"
             );
             if reason.kind.concerns_all_operations() {
-                self.failed_for_all.borrow_mut().push((provider, id, reason.clone()));
+                self.shared_failures.borrow_mut().push((provider, id, reason.clone()));
             }
         })
     }
@@ -149,13 +149,13 @@ impl Fallbacks {
         metrics::counter!("facecrawl_ep_fallback_total", "operation" => operation, "provider" => provider.to_owned())
             .increment(1);
         let mut fallbacks = self.recorded.borrow_mut();
-        let same = |other: &&mut Fallback| {
-            (other.provider.as_str(), other.message) == (provider, message)
-                && other.refusal.nearest == refusal.nearest
+        let is_same = |fallback: &&mut Fallback| {
+            (fallback.provider.as_str(), fallback.message) == (provider, message)
+                && fallback.refusal.nearest == refusal.nearest
         };
-        match fallbacks.iter_mut().find(same) {
-            Some(other) if other.operations.contains(&operation) => {}
-            Some(other) => other.operations.push(operation),
+        match fallbacks.iter_mut().find(is_same) {
+            Some(fallback) if fallback.operations.contains(&operation) => {}
+            Some(fallback) => fallback.operations.push(operation),
             None => fallbacks.push(Fallback {
                 operations: vec![operation],
                 provider: provider.to_owned(),
@@ -169,7 +169,7 @@ impl Fallbacks {
     pub(super) fn log(&self) {
         for Fallback { operations, provider, refusal, message } in self.recorded.borrow().iter() {
             let mut operations = operations.clone();
-            operations.sort_by_key(|name| Operation::ALL.iter().position(|known| known.name() == *name));
+            operations.sort_by_key(|name| Operation::ALL.iter().position(|o| o.name() == *name));
             let operations = operations.join(", ");
             tracing::warn!(operations, provider, reason = %refusal, "{message}");
             tracing::debug!(
@@ -189,7 +189,7 @@ fn requested(config: &Config, gpu_requested: bool) -> String {
     }
     match candidates(config) {
         [] => Provider::Cpu.name().to_owned(),
-        [one] => one.name().to_owned(),
+        [provider] => provider.name().to_owned(),
         _ => "auto".to_owned(),
     }
 }
@@ -239,10 +239,10 @@ pub(super) fn memory_share(config: &Config, operation: Operation) -> usize {
         Operation::FaceEmbedding => 4,
         Operation::ImageProcessing | Operation::ImageEnhancement | Operation::QualityChecks => 1,
     };
-    let own = weight(operation);
-    let all: usize = config.gpu_operations.iter().copied().map(weight).sum();
-    let whole = (config.memory_limit_gb * f64::from(1 << 30)) as usize;
-    whole / all.max(own) * own
+    let share = weight(operation);
+    let total: usize = config.gpu_operations.iter().copied().map(weight).sum();
+    let limit = (config.memory_limit_gb * f64::from(1 << 30)) as usize;
+    limit / total.max(share) * share
 }
 
 /// Returns the placement of a CPU session with the configured threads.
@@ -274,26 +274,26 @@ pub(super) fn placement(
 /// Runtime in FP32. Only embedders use INT8, because it would move a detector's scores across the
 /// threshold.
 pub(super) fn cpu_backend(config: &Config, operation: Operation, file: &ModelFile) -> Option<Placement> {
-    let embeds = operation == Operation::FaceEmbedding;
+    let is_embedding = operation == Operation::FaceEmbedding;
     let provider = match config.cpu_backend {
-        CpuBackend::Auto if embeds && file.int8 && multiplies_bytes() => Provider::Cpu,
-        CpuBackend::OnnxRuntimeInt8 if embeds => Provider::Cpu,
+        CpuBackend::Auto if is_embedding && file.int8 && multiplies_bytes() => Provider::Cpu,
+        CpuBackend::OnnxRuntimeInt8 if is_embedding => Provider::Cpu,
         CpuBackend::OpenVino(_) => Provider::OpenVino,
         CpuBackend::Auto | CpuBackend::OnnxRuntime | CpuBackend::OnnxRuntimeInt8 => return None,
     };
     Some(placement(config, operation, provider, 0))
 }
 
-/// Checks that the library and the processor support `chosen`, a placement of [`cpu_backend`].
-pub(super) fn check_cpu_backend(runtime: &Runtime, chosen: &Placement) -> Result<(), Unavailable> {
-    let provider = chosen.provider;
+/// Checks that the library and the processor support `placement`, a placement of [`cpu_backend`].
+pub(super) fn check_cpu_backend(runtime: &Runtime, placement: &Placement) -> Result<(), Unavailable> {
+    let provider = placement.provider;
     let unsuited = |reason: &str| Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason));
     match Unavailable::absence(provider, runtime.path()) {
         Some(reason) => Err(reason),
-        None if chosen.precision == Precision::Bf16 && !multiplies_bf16() => {
+        None if placement.precision == Precision::Bf16 && !multiplies_bf16() => {
             unsuited("this processor does not support bf16 instructions")
         }
-        None if chosen.precision == Precision::Int8 && !multiplies_bytes() => {
+        None if placement.precision == Precision::Int8 && !multiplies_bytes() => {
             unsuited("this processor does not support int8 dot product instructions")
         }
         None => Ok(()),
@@ -422,11 +422,11 @@ mod tests {
             ..Config::default()
         };
         let gib = |bytes: usize| bytes >> 30;
-        let all = config(&Operation::ALL);
-        assert_eq!(gib(memory_share(&all, Operation::FaceDetection)), 6);
-        assert_eq!(gib(memory_share(&all, Operation::FaceEmbedding)), 4);
-        assert_eq!(gib(memory_share(&all, Operation::QualityChecks)), 1);
-        let one = config(&[Operation::FaceEmbedding]);
-        assert_eq!(gib(memory_share(&one, Operation::FaceEmbedding)), 13);
+        let every_operation = config(&Operation::ALL);
+        assert_eq!(gib(memory_share(&every_operation, Operation::FaceDetection)), 6);
+        assert_eq!(gib(memory_share(&every_operation, Operation::FaceEmbedding)), 4);
+        assert_eq!(gib(memory_share(&every_operation, Operation::QualityChecks)), 1);
+        let one_operation = config(&[Operation::FaceEmbedding]);
+        assert_eq!(gib(memory_share(&one_operation, Operation::FaceEmbedding)), 13);
     }
 }

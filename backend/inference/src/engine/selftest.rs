@@ -112,8 +112,8 @@ fn ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
         Provider::Cuda | Provider::Tensorrt => "cuda",
         Provider::Migraphx => "rocm",
     };
-    let listed = devices.iter().filter(|device| device.backend == backend).map(|device| device.id);
-    let mut ids: Vec<u32> = listed.chain(config.device_ids.iter().copied()).collect();
+    let driver_ids = devices.iter().filter(|device| device.backend == backend).map(|device| device.id);
+    let mut ids: Vec<u32> = driver_ids.chain(config.device_ids.iter().copied()).collect();
     ids.sort_unstable();
     ids.dedup();
     ids

@@ -141,19 +141,19 @@ pub struct ModelFile {
 
 impl ModelFile {
     pub(super) fn check(&self) -> Result<(), String> {
-        let wrong = |what: &str| Err(format!("{}: {what}", self.file));
+        let error = |reason: &str| Err(format!("{}: {reason}", self.file));
         let is_sha256 = |s: &str| s.len() == 64 && s.bytes().all(|b| b.is_ascii_hexdigit());
         if Path::new(&self.file).components().count() != 1 || self.file.starts_with('.') {
-            return wrong("the file name must not contain a folder");
+            return error("the file name must not contain a folder");
         }
         if !is_sha256(&self.sha256)
             || self.archive_sha256.as_deref().is_some_and(|s| !is_sha256(s))
             || self.wheel.as_ref().is_some_and(|wheel| !is_sha256(&wheel.sha256))
         {
-            return wrong("a sha256 must have 64 hexadecimal digits");
+            return error("a sha256 must have 64 hexadecimal digits");
         }
         if self.input.std.iter().any(|s| !s.is_normal()) || self.input.mean.iter().any(|m| !m.is_finite()) {
-            return wrong("mean and std must be finite, and std must not be zero");
+            return error("mean and std must be finite, and std must not be zero");
         }
         let family_fits = match self.kind {
             ModelKind::Detector => matches!(self.family, ModelFamily::Yunet | ModelFamily::Scrfd),
@@ -161,23 +161,23 @@ impl ModelFile {
             ModelKind::Quality => self.family == ModelFamily::Ediffiqa,
         };
         if !family_fits {
-            return wrong("the family does not match the kind");
+            return error("the family does not match the kind");
         }
         match self.kind {
             ModelKind::Detector if self.min_score.is_none() || self.nms_iou.is_none() => {
-                wrong("a detector requires min_score and nms_iou")
+                error("a detector requires min_score and nms_iou")
             }
             ModelKind::Embedder if self.match_threshold.is_none() || self.dimensions.unwrap_or(0) == 0 => {
-                wrong("an embedder requires match_threshold and dimensions")
+                error("an embedder requires match_threshold and dimensions")
             }
             _ if self.match_fmr.is_some_and(|fmr| !(0.0..=1.0).contains(&fmr)) => {
-                wrong("match_fmr must be from 0 to 1")
+                error("match_fmr must be from 0 to 1")
             }
             _ if self.cluster_margin.is_some_and(|margin| !(0.0..=1.0).contains(&margin)) => {
-                wrong("cluster_margin must be from 0 to 1")
+                error("cluster_margin must be from 0 to 1")
             }
             _ if self.sketch_bits.is_some_and(|bits| bits > 128) => {
-                wrong("sketch_bits must be from 0 to 128, which is half of the bits")
+                error("sketch_bits must be from 0 to 128, which is half of the bits")
             }
             _ => Ok(()),
         }

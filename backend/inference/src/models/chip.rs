@@ -237,11 +237,11 @@ mod tests {
             change(&mut file);
             identity(&file)
         };
-        let same = identity(&first);
-        assert_eq!(same, with(&|file| file.sha256.make_ascii_uppercase()), "letter case does not matter");
-        assert_ne!(same, with(&|file| file.sha256 = "0".repeat(64)));
-        assert_ne!(same, with(&|file| file.input.channels = Channels::Bgr));
-        assert_ne!(same, with(&|file| file.input.std[2] = 128.0));
-        assert_ne!(same, with(&|file| file.weights = WeightStorage::Int8Blocks));
+        let expected = identity(&first);
+        assert_eq!(expected, with(&|file| file.sha256.make_ascii_uppercase()), "letter case does not matter");
+        assert_ne!(expected, with(&|file| file.sha256 = "0".repeat(64)));
+        assert_ne!(expected, with(&|file| file.input.channels = Channels::Bgr));
+        assert_ne!(expected, with(&|file| file.input.std[2] = 128.0));
+        assert_ne!(expected, with(&|file| file.weights = WeightStorage::Int8Blocks));
     }
 }

@@ -10,7 +10,7 @@ use vision::{Detection, Frame, Letterbox};
 #[derive(Clone, Debug)]
 pub struct DetectionRequest {
     pub frame: Arc<Frame>,
-    /// Place of the image on the canvas; the canvas must fit the detector (see
+    /// Position of the image on the canvas; the canvas must fit the detector (see
     /// [`DetectorModel::check`]).
     pub letterbox: Letterbox,
     /// Minimum score of reported faces, 0..1.
@@ -41,8 +41,8 @@ impl DetectorModel {
                 (scrfd::alignment(outputs), scrfd::has_landmarks(outputs))
             }
             ModelFamily::Yunet | ModelFamily::Scrfd => {
-                let known = if file.family == ModelFamily::Yunet { "12" } else { "6, 9, 10 or 15" };
-                return Err(format!("the model has {outputs} outputs; its family has {known}"));
+                let expected = if file.family == ModelFamily::Yunet { "12" } else { "6, 9, 10 or 15" };
+                return Err(format!("the model has {outputs} outputs; its family has {expected}"));
             }
             _ => return Err(format!("{:?} is not a family of detectors", file.family)),
         };

@@ -132,9 +132,9 @@ mod tests {
                     let pixel = frame.pixel(x, y);
                     for plane in 0..3_usize {
                         let value = f32::from(pixel[if bgr { 2 - plane } else { plane }]);
-                        let wanted = (value - input.mean[plane]) / input.std[plane];
-                        let found = planes[plane * (width * height) as usize + (y * width + x) as usize];
-                        prop_assert!((wanted - found).abs() < 1e-4, "{wanted} {found}");
+                        let expected = (value - input.mean[plane]) / input.std[plane];
+                        let actual = planes[plane * (width * height) as usize + (y * width + x) as usize];
+                        prop_assert!((expected - actual).abs() < 1e-4, "{expected} {actual}");
                     }
                 }
             }

@@ -50,10 +50,10 @@ fn heads<'a>(outputs: &[OutputView<'a>], index: usize, batch: usize) -> Result<H
         group.sort_by_key(|item| std::cmp::Reverse(item.rows));
     }
     let levels = heads.scores.len();
-    let complete = (levels == 3 || levels == 5)
+    let is_complete = (levels == 3 || levels == 5)
         && heads.distances.len() == levels
         && (heads.landmarks.is_empty() || heads.landmarks.len() == levels);
-    if !complete {
+    if !is_complete {
         return Err(format!(
             "{levels} score, {} distance and {} landmark outputs do not make SCRFD's 3 or 5 levels",
             heads.distances.len(),
@@ -172,8 +172,8 @@ mod tests {
                     assert_eq!(faces[0].bbox, Rect { x: 16.0, y: -16.0, width: 64.0, height: 96.0 });
                     assert!((faces[0].det_score - 0.75).abs() < 1e-6);
                     let nose = faces[0].landmarks[2];
-                    let wanted = if landmarks { (32.0 + 16.0, 16.0 + 20.0) } else { (47.68, 38.336) };
-                    assert!((nose.x - wanted.0).abs() < 1e-3 && (nose.y - wanted.1).abs() < 1e-3, "{nose:?}");
+                    let target = if landmarks { (32.0 + 16.0, 16.0 + 20.0) } else { (47.68, 38.336) };
+                    assert!((nose.x - target.0).abs() < 1e-3 && (nose.y - target.1).abs() < 1e-3, "{nose:?}");
                 }
             }
         }
@@ -185,7 +185,7 @@ mod tests {
         let views = views(&data);
         assert!(decode(&views[..8], 0, 1, (256, 128), 0.5).unwrap_err().contains("levels"));
         assert!(decode(&views, 0, 1, (512, 512), 0.5).unwrap_err().contains("stride 8"));
-        let odd = [OutputView { name: "odd", shape: vec![4, 3], data: &[0.0; 12], bytes: &[] }];
-        assert!(decode(&odd, 0, 1, (256, 128), 0.5).unwrap_err().contains("odd has 3 columns"));
+        let invalid = [OutputView { name: "odd", shape: vec![4, 3], data: &[0.0; 12], bytes: &[] }];
+        assert!(decode(&invalid, 0, 1, (256, 128), 0.5).unwrap_err().contains("odd has 3 columns"));
     }
 }

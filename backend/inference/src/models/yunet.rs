@@ -36,14 +36,14 @@ pub(super) fn decode(
 }
 
 fn level<'a>(items: &[ItemOutput<'a>], cells: usize, stride: usize) -> Result<Level<'a>, String> {
-    let with = |columns: usize| {
+    let with_columns = |columns: usize| {
         items.iter().filter(move |item| item.rows == cells && item.columns == columns).map(|item| item.data)
     };
     let missing = || format!("no outputs of stride {stride} with {cells} cells");
-    let mut scores = with(1);
+    let mut scores = with_columns(1);
     let scores = [scores.next().ok_or_else(missing)?, scores.next().ok_or_else(missing)?];
-    let boxes = with(4).next().ok_or_else(missing)?;
-    let landmarks = with(10).next().ok_or_else(missing)?;
+    let boxes = with_columns(4).next().ok_or_else(missing)?;
+    let landmarks = with_columns(10).next().ok_or_else(missing)?;
     Ok(Level { scores, boxes, landmarks })
 }
 
@@ -51,8 +51,8 @@ fn decode_level(level: &Level<'_>, columns: usize, stride: f32, min_score: f32, 
     // Nearly every cell is below the threshold. Comparing squares avoids roots and exponentials.
     let threshold = min_score.max(0.0) * min_score.max(0.0);
     for (cell, (first, second)) in level.scores[0].iter().zip(level.scores[1]).enumerate() {
-        let squared = first.clamp(0.0, 1.0) * second.clamp(0.0, 1.0);
-        if squared.is_nan() || squared < threshold {
+        let squared_score = first.clamp(0.0, 1.0) * second.clamp(0.0, 1.0);
+        if squared_score.is_nan() || squared_score < threshold {
             continue;
         }
         let (x, y) = ((cell % columns) as f32, (cell / columns) as f32);
@@ -68,7 +68,7 @@ fn decode_level(level: &Level<'_>, columns: usize, stride: f32, min_score: f32, 
                 width,
                 height,
             },
-            det_score: squared.sqrt(),
+            det_score: squared_score.sqrt(),
             landmarks,
         });
     }

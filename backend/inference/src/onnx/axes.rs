@@ -19,7 +19,7 @@ pub(super) fn free_batch(mut model: Model) -> Result<Model, String> {
         if first.value.is_some_and(|length| length != 1) {
             return Err(format!("the first axis of {name} is not a batch axis of length 1"));
         }
-        *first = free("batch");
+        *first = free_axis("batch");
     }
     keep_first_axis(graph);
     // Shapes inferred for one item are wrong for larger batches; the runtime infers new ones.
@@ -43,7 +43,7 @@ pub(super) fn free_canvas(mut model: Model) -> Result<Model, String> {
     for input in &mut graph.input {
         let name = input.name().to_owned();
         let [_, _, height, width] = axes(input) else { return Err(format!("{name} is not an image")) };
-        (*height, *width) = (free("height"), free("width"));
+        (*height, *width) = (free_axis("height"), free_axis("width"));
     }
     for output in &mut graph.output {
         let name = output.name().to_owned();
@@ -86,7 +86,7 @@ fn axes(value: &mut ValueInfo) -> &mut [Axis] {
     shape.map_or(&mut [], |shape| shape.axes.as_mut_slice())
 }
 
-fn free(name: &str) -> Axis {
+fn free_axis(name: &str) -> Axis {
     Axis { name: Some(name.to_owned()), ..Axis::default() }
 }
 
@@ -100,7 +100,7 @@ mod tests {
     use crate::onnx::{read, write};
 
     /// Returns an export for a batch of one: the channel means of one 4x4 image, as one row.
-    fn fixed() -> Vec<u8> {
+    fn fixed_model() -> Vec<u8> {
         let mut graph = Builder::new();
         graph.input("input", &[Side::Fixed(1), Side::Fixed(3), Side::Fixed(4), Side::Fixed(4)]);
         graph.node("GlobalAveragePool", &["input"], "means", &[]);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn freed_batch_axis_keeps_item_rows() {
-        let freed = free_batch(read(fixed().into()).unwrap()).unwrap();
+        let freed = free_batch(read(fixed_model().into()).unwrap()).unwrap();
         assert_eq!(free_batch(freed.clone()).unwrap(), freed, "a free axis stays free");
         let runtime = crate::runtime::Runtime::load(Some(&testing::library())).unwrap();
         let mut session = OnnxModel::load(&runtime, &write(&freed), &Placement::CPU).unwrap();
@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn rejects_unsuitable_axes_and_invalid_onnx_files() {
-        let three = Axis { value: Some(3), ..Axis::default() };
-        let tensor = TensorType { element: Some(1), shape: Some(Shape { axes: vec![three] }) };
+        let axis = Axis { value: Some(3), ..Axis::default() };
+        let tensor = TensorType { element: Some(1), shape: Some(Shape { axes: vec![axis] }) };
         let kind = ValueType { tensor: Some(tensor), ..ValueType::default() };
         let graph = Graph {
             input: vec![ValueInfo { name: Some("x".to_owned()), kind: Some(kind) }],

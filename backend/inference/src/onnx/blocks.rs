@@ -43,17 +43,17 @@ fn output(node: &Node) -> &str {
 
 /// Computes the tensor of a `DequantizeLinear` of constants.
 fn dequantize(graph: &Graph, node: &Node) -> Result<Tensor, String> {
-    let wrong = |what: &str| format!("{}: {what}", output(node));
+    let error = |reason: &str| format!("{}: {reason}", output(node));
     let operand = |index: usize| {
-        graph.constant(input(node, index)).ok_or_else(|| wrong("an operand is not a constant"))
+        graph.constant(input(node, index)).ok_or_else(|| error("an operand is not a constant"))
     };
     let quantized = operand(0)?;
     let (values, scales, zeros) = (quantized.integers()?, operand(1)?.floats()?, operand(2)?.integers()?);
     if scales.len() != zeros.len() {
-        return Err(wrong("it must have one zero point for each scale"));
+        return Err(error("it must have one zero point for each scale"));
     }
     let blocks = Blocks::new(quantized, node, scales.len())
-        .ok_or_else(|| wrong("the blocks do not match the shape"))?;
+        .ok_or_else(|| error("the blocks do not match the shape"))?;
     Ok(Tensor::from_floats(output(node), quantized.dims.clone(), &blocks.floats(&values, &scales, &zeros)))
 }
 
@@ -72,8 +72,8 @@ impl Blocks {
     fn new(tensor: &Tensor, node: &Node, scales: usize) -> Option<Self> {
         // The lengths are at least 1, because an empty tensor can have a scale too.
         if scales == 1 {
-            let all = tensor.count().max(1);
-            return Some(Self { length: all, inner: 1, size: all });
+            let count = tensor.count().max(1);
+            return Some(Self { length: count, inner: 1, size: count });
         }
         let dims = tensor.shape();
         let axis = usize::try_from(node.integer("axis", 1)).ok()?;
@@ -103,10 +103,10 @@ impl Blocks {
 
 /// Returns `tensor` with the shape in the node's second input, which is a constant.
 fn reshape(graph: &Graph, node: &Node, tensor: &Tensor) -> Result<Tensor, String> {
-    let wrong = |what: &str| format!("{}: {what}", output(node));
-    let target = graph.constant(input(node, 1)).ok_or_else(|| wrong("its shape is not a constant"))?;
+    let error = |reason: &str| format!("{}: {reason}", output(node));
+    let target = graph.constant(input(node, 1)).ok_or_else(|| error("its shape is not a constant"))?;
     let reshaped = Tensor { name: Some(output(node).to_owned()), dims: target.integers()?, ..tensor.clone() };
-    if reshaped.count() == tensor.count() { Ok(reshaped) } else { Err(wrong("its shape does not match")) }
+    if reshaped.count() == tensor.count() { Ok(reshaped) } else { Err(error("its shape does not match")) }
 }
 
 #[cfg(test)]
@@ -181,12 +181,12 @@ mod tests {
 
     #[test]
     fn invalid_int8_block_layout_error_names_tensor() {
-        let mut short = model(&[1.0; 6]);
-        short.graph.as_mut().unwrap().initializer[1] = Tensor::from_floats("s", vec![2], &[1.0, 1.0]);
-        assert_eq!(expand_blocks(short).unwrap_err(), "w: it must have one zero point for each scale");
-        let mut wide = model(&[1.0; 6]);
-        wide.graph.as_mut().unwrap().node[0].attribute[1].i = Some(3);
-        assert_eq!(expand_blocks(wide).unwrap_err(), "w: the blocks do not match the shape");
+        let mut invalid = model(&[1.0; 6]);
+        invalid.graph.as_mut().unwrap().initializer[1] = Tensor::from_floats("s", vec![2], &[1.0, 1.0]);
+        assert_eq!(expand_blocks(invalid).unwrap_err(), "w: it must have one zero point for each scale");
+        let mut wrong_size = model(&[1.0; 6]);
+        wrong_size.graph.as_mut().unwrap().node[0].attribute[1].i = Some(3);
+        assert_eq!(expand_blocks(wrong_size).unwrap_err(), "w: the blocks do not match the shape");
         let mut computed = model(&[1.0; 6]);
         computed.graph.as_mut().unwrap().initializer.remove(0);
         assert_eq!(expand_blocks(computed).unwrap_err(), "w: an operand is not a constant");

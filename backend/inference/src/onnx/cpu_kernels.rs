@@ -20,18 +20,18 @@ pub(super) fn expand_prelu(mut model: Model) -> Option<Model> {
         return None;
     }
     let graph = model.graph.as_mut()?;
-    let mut changed = false;
+    let mut is_changed = false;
     for node in std::mem::take(&mut graph.node) {
         match slopes(graph, &node) {
             Some(slopes) => {
-                changed = true;
+                is_changed = true;
                 expand(graph, &node, &slopes);
             }
             None => graph.node.push(node),
         }
     }
     graph.remove_unused_constants();
-    changed.then_some(model)
+    is_changed.then_some(model)
 }
 
 /// Returns the slopes of a `PRelu` on images, one per channel: a constant of `[channels, 1, 1]`.
@@ -51,10 +51,10 @@ fn expand(graph: &mut Graph, node: &Node, slopes: &[f32]) {
     let [slope, rest, linear, inner, positive] = ["slope", "rest", "linear", "inner", "positive"].map(name);
     let constant =
         |name: &str, values: &[f32]| Tensor::from_floats(name, vec![values.len() as i64, 1, 1], values);
-    let others: Vec<f32> = slopes.iter().map(|slope| 1.0 - slope).collect();
-    graph.initializer.extend([constant(&slope, slopes), constant(&rest, &others)]);
+    let complements: Vec<f32> = slopes.iter().map(|slope| 1.0 - slope).collect();
+    graph.initializer.extend([constant(&slope, slopes), constant(&rest, &complements)]);
     graph.node.push(Node::new("Mul", &[input, &slope], &linear));
-    if others.iter().all(|factor| *factor >= 0.0) {
+    if complements.iter().all(|factor| *factor >= 0.0) {
         graph.node.push(Node::new("Mul", &[input, &rest], &inner));
         graph.node.push(Node::new("Relu", &[&inner], &positive));
     } else {
@@ -86,10 +86,10 @@ const DOMAIN: &str = "com.microsoft";
 /// it with the layout change that its blocked convolutions need in any case.
 pub(super) fn quantize_products(mut model: Model) -> Option<Model> {
     let graph = model.graph.as_mut()?;
-    let mut changed = false;
+    let mut is_changed = false;
     for node in std::mem::take(&mut graph.node) {
         let weights = Weights::from_node(graph, &node).filter(|weights| weights.inputs >= MIN_INPUTS);
-        changed |= weights.is_some();
+        is_changed |= weights.is_some();
         match weights {
             Some(weights) if node.is("Conv") => quantize_convolution(graph, &node, &weights),
             Some(weights) => quantize_dense(graph, &node, &weights),
@@ -100,7 +100,7 @@ pub(super) fn quantize_products(mut model: Model) -> Option<Model> {
     if !model.opset_import.iter().any(|set| set.domain() == DOMAIN) {
         model.opset_import.push(OperatorSet { domain: Some(DOMAIN.to_owned()), version: Some(1) });
     }
-    changed.then_some(model)
+    is_changed.then_some(model)
 }
 
 /// Weights of a layer that mixes channels, row-major `[outputs, inputs]`.
@@ -125,11 +125,11 @@ impl Weights {
 }
 
 fn is_pointwise(node: &Node) -> bool {
-    let all = |name: &str, value: i64| {
+    let all_equal = |name: &str, value: i64| {
         let attribute = node.attribute.iter().find(|attribute| attribute.name == name);
         attribute.is_none_or(|attribute| attribute.ints.iter().all(|number| *number == value))
     };
-    node.is("Conv") && node.integer("group", 1) == 1 && all("strides", 1) && all("pads", 0)
+    node.is("Conv") && node.integer("group", 1) == 1 && all_equal("strides", 1) && all_equal("pads", 0)
 }
 
 fn is_dense(node: &Node) -> bool {
@@ -257,11 +257,11 @@ mod tests {
             assert!(graph.node.iter().all(|node| node.op_type != "PRelu"));
             let shape = [1, 3, 5, 7];
             let data: Vec<f32> = (0..105).map(|i| (i as f32 - 52.0) * 0.37).collect();
-            let (wanted, found) = (run(&model, shape, &data), run(&write(&expanded), shape, &data));
-            for (wanted, found) in wanted.iter().zip(&found) {
-                assert!((wanted - found).abs() <= 1e-5 * wanted.abs().max(1.0), "{wanted} {found}");
+            let (expected, actual) = (run(&model, shape, &data), run(&write(&expanded), shape, &data));
+            for (a, b) in expected.iter().zip(&actual) {
+                assert!((a - b).abs() <= 1e-5 * a.abs().max(1.0), "{a} {b}");
             }
-            assert_ne!(wanted, data, "the slopes matter");
+            assert_ne!(expected, data, "the slopes matter");
         }
     }
 
@@ -308,7 +308,7 @@ mod tests {
         let model = products_model(1);
         let quantized = quantize_products(read(model.clone().into()).unwrap()).unwrap();
         // The first convolution has only three channels and remains unchanged.
-        let wanted = [
+        let expected = [
             "Conv",
             "Transpose",
             "DynamicQuantizeMatMul",
@@ -317,15 +317,15 @@ mod tests {
             "Reshape",
             "DynamicQuantizeMatMul",
         ];
-        assert_eq!(operators(&quantized), wanted);
+        assert_eq!(operators(&quantized), expected);
         let shape = [1, 3, 6, 6];
         let data: Vec<f32> = (0..108).map(|i| ((i * 37) % 101) as f32).collect();
-        let (wanted, found) = (run(&model, shape, &data), run(&write(&quantized), shape, &data));
+        let (expected, actual) = (run(&model, shape, &data), run(&write(&quantized), shape, &data));
         let length = |values: &[f32]| values.iter().map(|value| value * value).sum::<f32>().sqrt();
-        let apart: Vec<f32> = wanted.iter().zip(&found).map(|(wanted, found)| wanted - found).collect();
-        assert_eq!(wanted.len(), found.len());
-        assert!(length(&apart) < 0.03 * length(&wanted), "{} of {}", length(&apart), length(&wanted));
-        assert!(length(&apart) > 0.0, "the products are not FP32");
+        let errors: Vec<f32> = expected.iter().zip(&actual).map(|(a, b)| a - b).collect();
+        assert_eq!(expected.len(), actual.len());
+        assert!(length(&errors) < 0.03 * length(&expected), "{} of {}", length(&errors), length(&expected));
+        assert!(length(&errors) > 0.0, "the products are not FP32");
     }
 
     #[test]

@@ -243,7 +243,7 @@ impl Tensor {
 
     /// Returns the values of a tensor of integers of 8, 32 or 64 bits.
     pub(super) fn integers(&self) -> Result<Vec<i64>, String> {
-        let listed = || self.int32_data.iter().map(|value| i64::from(*value)).collect();
+        let int32_values = || self.int32_data.iter().map(|value| i64::from(*value)).collect();
         let values = match (&self.raw_data, self.data_type) {
             (Some(raw), Some(element::INT8)) => raw.iter().map(|byte| i64::from(*byte as i8)).collect(),
             (Some(raw), Some(element::UINT8)) => raw.iter().map(|byte| i64::from(*byte)).collect(),
@@ -253,7 +253,7 @@ impl Tensor {
             (Some(raw), Some(element::INT64)) => {
                 raw.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
             }
-            (None, Some(element::INT8 | element::UINT8 | element::INT32)) => listed(),
+            (None, Some(element::INT8 | element::UINT8 | element::INT32)) => int32_values(),
             (None, Some(element::INT64)) => self.int64_data.clone(),
             _ => return Err(self.content_error("integers")),
         };
@@ -282,8 +282,8 @@ impl Graph {
     /// files list their constants among the inputs; the runtime then cannot fold them in advance.
     pub(super) fn remove_unused_constants(&mut self) {
         // The bodies of `If` and `Loop` also use values by name; they are not examined here.
-        let nested = |node: &Node| node.attribute.iter().any(|a| a.g.is_some() || !a.graphs.is_empty());
-        if self.node.iter().any(nested) {
+        let has_subgraph = |node: &Node| node.attribute.iter().any(|a| a.g.is_some() || !a.graphs.is_empty());
+        if self.node.iter().any(has_subgraph) {
             return;
         }
         let nodes = self.node.iter().flat_map(|node| node.input.iter().map(String::as_str));

@@ -66,9 +66,9 @@ fn kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> Unavailab
             _ => UnavailableKind::LibraryMissing { name },
         };
     }
-    let found = || drivers.version.clone();
+    let version = || drivers.version.clone();
     if contains_any(&DRIVER_TOO_OLD) || missing_symbol(text).is_some_and(is_driver_symbol) {
-        UnavailableKind::DriverTooOld { found: found() }
+        UnavailableKind::DriverTooOld { found: version() }
     } else if contains_any(&DRIVER_MISMATCH) {
         UnavailableKind::DriverMismatch
     } else if contains_any(&NO_DEVICE) {
@@ -149,7 +149,7 @@ pub(super) fn without_source_location(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> UnavailableKind {
+    fn classify(text: &str) -> UnavailableKind {
         kind(Provider::Cuda, 3, text, &Drivers { version: Some("535.183.01".into()), devices: 2 })
     }
 
@@ -169,59 +169,59 @@ mod tests {
 
     #[test]
     fn loader_errors_name_missing_library_or_driver() {
-        let loader = |text: &str| of(&format!("{LOADER}{text}"));
+        let loader = |text: &str| classify(&format!("{LOADER}{text}"));
         let absent = ": cannot open shared object file: No such file or directory";
         assert_eq!(loader(&format!("libcublasLt.so.13{absent}")), missing("libcublasLt.so.13"));
         assert_eq!(loader(&format!("libcuda.so.1{absent}")), UnavailableKind::DriverMissing);
         let provider = format!("/opt/onnxruntime/libonnxruntime_providers_cuda.so{absent}");
         assert_eq!(loader(&provider), missing("libonnxruntime_providers_cuda.so"));
         assert_eq!(
-            of("dlopen(libonnxruntime.dylib): Library not loaded: @rpath/libomp.dylib"),
+            classify("dlopen(libonnxruntime.dylib): Library not loaded: @rpath/libomp.dylib"),
             missing("libomp.dylib")
         );
         let old = "libonnxruntime_providers_cuda.so: undefined symbol: cuTensorMapEncodeTiled";
         assert_eq!(loader(old), UnavailableKind::DriverTooOld { found: Some("535.183.01".into()) });
-        for unfit in [
+        for mismatch in [
             "libonnxruntime_providers_cuda.so: undefined symbol: cudaGraphInstantiate_v9",
             "libcudnn.so.9: version `libcudnn.so.9' not found (required by libonnxruntime_providers_cuda.so)",
         ] {
-            assert_eq!(loader(unfit), UnavailableKind::RuntimeOutOfDate, "{unfit}");
+            assert_eq!(loader(mismatch), UnavailableKind::RuntimeOutOfDate, "{mismatch}");
         }
     }
 
     #[test]
     fn cuda_errors_identify_driver_device_and_memory() {
-        let call = |text: &str| of(&format!("{CALL}{text}{EXPRESSION}"));
+        let call = |text: &str| classify(&format!("{CALL}{text}{EXPRESSION}"));
         let insufficient = "CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version";
         assert_eq!(call(insufficient), UnavailableKind::DriverTooOld { found: Some("535.183.01".into()) });
         let mismatch = "CUDA failure 803: system has unsupported display driver / cuda driver combination";
         assert_eq!(call(mismatch), UnavailableKind::DriverMismatch);
-        let none = "CUDA failure 100: no CUDA-capable device is detected";
-        assert_eq!(call(none), UnavailableKind::NoDevice { listed: 2 });
+        let no_device = "CUDA failure 100: no CUDA-capable device is detected";
+        assert_eq!(call(no_device), UnavailableKind::NoDevice { listed: 2 });
         let ordinal = "CUDA failure 101: invalid device ordinal";
         assert_eq!(call(ordinal), UnavailableKind::DeviceId { id: 3, listed: 2 });
         let image = "CUDA failure 209: no kernel image is available for execution on the device";
         assert_eq!(call(image), UnavailableKind::DeviceUnsupported);
         assert_eq!(call("CUDA failure 2: out of memory"), UnavailableKind::OutOfMemory);
         let arena = "BFCArena::AllocateRawInternal Available memory of 1048576 is smaller than requested bytes of 4194304";
-        assert_eq!(of(arena), UnavailableKind::OutOfMemory);
+        assert_eq!(classify(arena), UnavailableKind::OutOfMemory);
         let library = "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0 ; expr=cublasCreate(&handle);";
-        assert_eq!(of(library), UnavailableKind::OutOfMemory);
+        assert_eq!(classify(library), UnavailableKind::OutOfMemory);
         let cudnn = "cuDNN is not available. Install cuDNN, update the system library search path, or set enable_cudnn=0";
-        assert_eq!(of(cudnn), missing("libcudnn.so.9"));
+        assert_eq!(classify(cudnn), missing("libcudnn.so.9"));
         assert_eq!(call("CUDA failure 999: unknown error"), UnavailableKind::Failed);
     }
 
     #[test]
     fn ffmpeg_errors_identify_driver_device_and_library() {
-        assert_eq!(of("Cannot load libcuda.so.1"), UnavailableKind::DriverMissing);
-        assert_eq!(of("Cannot load libnvcuvid.so.1"), missing("libnvcuvid.so.1"));
-        assert_eq!(of("Cannot load cuvidGetDecoderCaps"), UnavailableKind::Failed);
-        let none = "cu->cuInit(0) failed -> CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected";
-        assert_eq!(of(none), UnavailableKind::NoDevice { listed: 2 });
+        assert_eq!(classify("Cannot load libcuda.so.1"), UnavailableKind::DriverMissing);
+        assert_eq!(classify("Cannot load libnvcuvid.so.1"), missing("libnvcuvid.so.1"));
+        assert_eq!(classify("Cannot load cuvidGetDecoderCaps"), UnavailableKind::Failed);
+        let no_device = "cu->cuInit(0) failed -> CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected";
+        assert_eq!(classify(no_device), UnavailableKind::NoDevice { listed: 2 });
         let ordinal = "cu->cuDeviceGet(&hwctx->internal->cuda_device, device_idx) failed -> \
                        CUDA_ERROR_INVALID_DEVICE: invalid device ordinal";
-        assert_eq!(of(ordinal), UnavailableKind::DeviceId { id: 3, listed: 2 });
+        assert_eq!(classify(ordinal), UnavailableKind::DeviceId { id: 3, listed: 2 });
     }
 
     #[test]
@@ -240,6 +240,6 @@ mod tests {
     #[test]
     fn failed_comparison_is_classified_as_disagreement() {
         let text = format!("{DISAGREES}at batch 4 by 12.0 %; up to 3 % is allowed");
-        assert_eq!(of(&text), UnavailableKind::Disagrees);
+        assert_eq!(classify(&text), UnavailableKind::Disagrees);
     }
 }

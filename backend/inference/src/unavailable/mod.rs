@@ -194,7 +194,7 @@ impl Unavailable {
         let amd = self.provider == Some(Provider::Migraphx);
         let advice = match &self.kind {
             UnavailableKind::NotInLibrary { .. } => return self.library_advice(),
-            UnavailableKind::LibraryMissing { name } => Package::of(name).advice(),
+            UnavailableKind::LibraryMissing { name } => Package::from_library(name).advice(),
             UnavailableKind::DriverMissing | UnavailableKind::NoDevice { .. } if amd => {
                 "install ROCm's driver; /dev/kfd and /dev/dri must be visible to this process".to_owned()
             }
@@ -232,15 +232,15 @@ impl Unavailable {
     }
 
     fn library_advice(&self) -> Option<String> {
-        let ready_made = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+        let has_script = cfg!(all(target_os = "linux", target_arch = "x86_64"));
         match self.provider? {
-            Provider::Cuda | Provider::Tensorrt if ready_made => {
+            Provider::Cuda | Provider::Tensorrt if has_script => {
                 Some("`./scripts/gpu-runtime` installs a library that includes it".to_owned())
             }
-            Provider::OpenVino if ready_made => {
+            Provider::OpenVino if has_script => {
                 Some("`./scripts/openvino` installs a library that includes it".to_owned())
             }
-            Provider::Migraphx if ready_made => {
+            Provider::Migraphx if has_script => {
                 Some("see docs/how-to/OPERATIONS.md (GPUs) for a library that includes it".to_owned())
             }
             _ => None,
@@ -257,13 +257,13 @@ impl Unavailable {
 
     /// Returns how close the provider came to running. The closest one's reason is reported.
     fn nearness(&self) -> u8 {
-        let elsewhere = match self.provider {
+        let is_other_system = match self.provider {
             Some(Provider::CoreMl) => !cfg!(target_os = "macos"),
             Some(Provider::Cuda | Provider::Tensorrt | Provider::Migraphx) => !cfg!(target_os = "linux"),
             _ => false,
         };
         match self.kind {
-            _ if elsewhere => 0,
+            _ if is_other_system => 0,
             UnavailableKind::NotInBuild => 1,
             UnavailableKind::NotInLibrary { .. } => 2,
             _ => 3,
@@ -306,14 +306,14 @@ impl Refusal {
     /// Builds the refusal from the providers that were tried, best first.
     pub(crate) fn from_attempts(tried: &[Unavailable]) -> Self {
         let mut nearest: Option<&Unavailable> = None;
-        for one in tried {
-            if nearest.is_none_or(|other| one.nearness() > other.nearness()) {
-                nearest = Some(one);
+        for failure in tried {
+            if nearest.is_none_or(|best| failure.nearness() > best.nearness()) {
+                nearest = Some(failure);
             }
         }
-        let line = |one: &Unavailable| match one.provider {
-            Some(provider) => format!("{}: {}", provider.name(), one.detail.trim()),
-            None => one.detail.clone(),
+        let line = |failure: &Unavailable| match failure.provider {
+            Some(provider) => format!("{}: {}", provider.name(), failure.detail.trim()),
+            None => failure.detail.clone(),
         };
         Self {
             nearest: nearest.cloned().unwrap_or_else(Unavailable::switched_off),
@@ -334,8 +334,8 @@ impl Refusal {
 }
 
 impl From<Unavailable> for Refusal {
-    fn from(one: Unavailable) -> Self {
-        Self::from_attempts(&[one])
+    fn from(failure: Unavailable) -> Self {
+        Self::from_attempts(&[failure])
     }
 }
 
@@ -348,7 +348,7 @@ impl fmt::Display for Refusal {
 /// Returns the argument of `scripts/gpu-runtime` that installs the libraries for `backend`, for a
 /// program set up by `scripts/run`. Returns `None` if the script installs nothing for it.
 pub fn gpu_runtime(backend: GpuBackend) -> Option<&'static str> {
-    let amd_alone = || {
+    let has_only_amd = || {
         let devices = crate::devices::discover();
         !devices.is_empty() && devices.iter().all(|device| device.backend == Provider::Migraphx.name())
     };
@@ -356,7 +356,7 @@ pub fn gpu_runtime(backend: GpuBackend) -> Option<&'static str> {
         GpuBackend::Cuda | GpuBackend::Tensorrt => Some("cuda"),
         GpuBackend::Rocm => Some("rocm"),
         GpuBackend::Auto if !cfg!(target_os = "linux") => None,
-        GpuBackend::Auto if amd_alone() => Some("rocm"),
+        GpuBackend::Auto if has_only_amd() => Some("rocm"),
         GpuBackend::Auto => Some("cuda"),
         GpuBackend::Mps | GpuBackend::Cpu => None,
     }
@@ -402,7 +402,7 @@ const PACKAGES: [(&str, Package); 17] = [
 ];
 
 impl Package {
-    fn of(library: &str) -> Self {
+    fn from_library(library: &str) -> Self {
         PACKAGES
             .iter()
             .find(|(start, _)| library.starts_with(start))
@@ -446,7 +446,7 @@ mod tests {
                 assert!(wheels.contains(&wheel), "{library}: {wheel} is not in scripts/gpu-wheels.txt");
             }
         }
-        assert_eq!(Package::of("libcublasLt.so.13"), Package::Wheel("nvidia-cublas"));
-        assert_eq!(Package::of("libelsewhere.so.1"), Package::Other);
+        assert_eq!(Package::from_library("libcublasLt.so.13"), Package::Wheel("nvidia-cublas"));
+        assert_eq!(Package::from_library("libelsewhere.so.1"), Package::Other);
     }
 }

@@ -79,9 +79,9 @@ pub fn padded(frame: &Frame) -> Frame {
 pub async fn detect_at_640(engine: &Engine, frame: &Frame) -> Vec<Detection> {
     let letterbox = vision::Letterbox::fit((frame.width(), frame.height()), (640, 640));
     let canvas = Arc::new(letterbox.draw(frame));
-    let found =
+    let result =
         engine.detect(canvas, engine.detector().min_score, inference::Priority::Interactive).await.unwrap();
-    found.output.iter().map(|face| letterbox.restore(face)).collect()
+    result.output.iter().map(|face| letterbox.restore(face)).collect()
 }
 
 /// Starts a model on one session. A batch runs when `max_batch` requests have arrived.
@@ -97,11 +97,11 @@ pub type Pair<T> = (f32, T, T);
 
 /// Returns the pairs of one person, the least similar first, and those of two people, the most
 /// similar first.
-pub fn pairs<P: PartialEq, T: Copy>(known: &[(P, T, Embedding)]) -> (Vec<Pair<T>>, Vec<Pair<T>>) {
+pub fn pairs<P: PartialEq, T: Copy>(entries: &[(P, T, Embedding)]) -> (Vec<Pair<T>>, Vec<Pair<T>>) {
     let (mut same, mut different) = (Vec::new(), Vec::new());
-    for (at, (person, one, embedding)) in known.iter().enumerate() {
-        for (other_person, other, second) in &known[..at] {
-            let pair = (embedding.similarity(second).unwrap(), *one, *other);
+    for (at, (person, item, embedding)) in entries.iter().enumerate() {
+        for (other_person, other_item, other_embedding) in &entries[..at] {
+            let pair = (embedding.similarity(other_embedding).unwrap(), *item, *other_item);
             if person == other_person { same.push(pair) } else { different.push(pair) }
         }
     }
@@ -144,9 +144,9 @@ pub fn iou(a: &Rect, b: &Rect) -> f32 {
     shared / (a.width * a.height + b.width * b.height - shared)
 }
 
-/// Returns the face of `faces` that overlaps `wanted` most.
-pub fn closest<'a>(faces: &'a [Detection], wanted: &Detection) -> Option<&'a Detection> {
-    faces.iter().max_by(|a, b| iou(&a.bbox, &wanted.bbox).total_cmp(&iou(&b.bbox, &wanted.bbox)))
+/// Returns the face of `faces` that overlaps `expected` most.
+pub fn closest<'a>(faces: &'a [Detection], expected: &Detection) -> Option<&'a Detection> {
+    faces.iter().max_by(|a, b| iou(&a.bbox, &expected.bbox).total_cmp(&iou(&b.bbox, &expected.bbox)))
 }
 
 /// Returns the distance of two boxes: the largest difference of an edge in pixels, and as a share
@@ -159,21 +159,21 @@ pub fn distance(a: &Rect, b: &Rect) -> (f32, f32) {
 
 /// Returns whether the two are the same face within the tolerances of the reference: 2 px or 2 %,
 /// and 0.02 in score.
-pub fn agrees(face: &Detection, wanted: &Detection) -> bool {
-    let (pixels, share) = distance(&face.bbox, &wanted.bbox);
-    (pixels <= 2.0 || share <= 0.02) && (face.det_score - wanted.det_score).abs() <= 0.02
+pub fn agrees(face: &Detection, expected: &Detection) -> bool {
+    let (pixels, share) = distance(&face.bbox, &expected.bbox);
+    (pixels <= 2.0 || share <= 0.02) && (face.det_score - expected.det_score).abs() <= 0.02
 }
 
-/// Returns the oracle's clear faces (score 0.7 and more) that are not among `found`.
-pub fn missed<'a>(found: &[Detection], oracle: &'a [Detection]) -> Vec<&'a Detection> {
+/// Returns the oracle's clear faces (score 0.7 and more) that are not among `detections`.
+pub fn missed<'a>(detections: &[Detection], oracle: &'a [Detection]) -> Vec<&'a Detection> {
     let clear = oracle.iter().filter(|f| f.det_score >= 0.7);
-    clear.filter(|wanted| !found.iter().any(|face| agrees(face, wanted))).collect()
+    clear.filter(|expected| !detections.iter().any(|face| agrees(face, expected))).collect()
 }
 
-/// Returns clear faces of `found` (score 0.72 and more) that overlap no face of the oracle.
-pub fn invented<'a>(found: &'a [Detection], oracle: &[Detection]) -> Vec<&'a Detection> {
-    let clear = found.iter().filter(|f| f.det_score >= 0.72);
-    clear.filter(|face| oracle.iter().all(|known| iou(&known.bbox, &face.bbox) < 0.3)).collect()
+/// Returns clear faces of `detections` (score 0.72 and more) that overlap no face of the oracle.
+pub fn invented<'a>(detections: &'a [Detection], oracle: &[Detection]) -> Vec<&'a Detection> {
+    let clear = detections.iter().filter(|f| f.det_score >= 0.72);
+    clear.filter(|face| oracle.iter().all(|expected| iou(&expected.bbox, &face.bbox) < 0.3)).collect()
 }
 
 /// Builds a shared library that has ONNX Runtime's entry point and reports `version`.

@@ -37,14 +37,14 @@ async fn default_pack_detects_and_distinguishes_drawn_people() {
     ] {
         assert_eq!(detect_at_640(&engine, &drawing(name)).await.len(), faces, "{name}");
     }
-    let mut known = Vec::new();
+    let mut entries = Vec::new();
     for (name, person) in PORTRAITS {
         let image = drawing(name);
-        let found = detect_at_640(&engine, &image).await;
-        assert_eq!(found.len(), 1, "{name}");
-        known.push((person, name, embedding(&engine, &image, &found[0]).await));
+        let faces = detect_at_640(&engine, &image).await;
+        assert_eq!(faces.len(), 1, "{name}");
+        entries.push((person, name, embedding(&engine, &image, &faces[0]).await));
     }
-    let (same, different) = pairs(&known);
+    let (same, different) = pairs(&entries);
     println!("same: {same:#?}\ndifferent: {:#?}", &different[..30]);
     let threshold = engine.embedder().match_threshold;
     assert!(same[0].0 > threshold + 0.1, "{:?}", &same[..5]);
@@ -61,26 +61,26 @@ async fn default_pack_matches_ground_truth_of_standard_film() {
     let mut frames = film.frames();
     let (mut ious, mut missed, mut extra) = (Vec::new(), Vec::new(), Vec::new());
     let mut embeddings = Vec::new();
-    for known in truth.frames.iter().step_by(STEP) {
-        let frame = frames.draw(known.index);
-        let found = detect_at_640(&engine, &frame).await;
-        for face in known.faces.iter().filter(|face| face.is_clear()) {
+    for expected in truth.frames.iter().step_by(STEP) {
+        let frame = frames.draw(expected.index);
+        let detections = detect_at_640(&engine, &frame).await;
+        for face in expected.faces.iter().filter(|face| face.is_clear()) {
             let nearest =
-                found.iter().max_by(|a, b| a.bbox.iou(&face.bbox).total_cmp(&b.bbox.iou(&face.bbox)));
+                detections.iter().max_by(|a, b| a.bbox.iou(&face.bbox).total_cmp(&b.bbox.iou(&face.bbox)));
             match nearest.map(|nearest| (nearest, nearest.bbox.iou(&face.bbox))) {
                 Some((nearest, iou)) if iou > 0.4 => {
                     ious.push(iou);
                     if face.visible > 0.99 {
                         let embedding = embedding(&engine, &frame, nearest).await;
-                        embeddings.push((face.person, (face.person, known.index), embedding));
+                        embeddings.push((face.person, (face.person, expected.index), embedding));
                     }
                 }
-                _ => missed.push((known.index, *face)),
+                _ => missed.push((expected.index, *face)),
             }
         }
-        let listed =
-            |detection: &&Detection| known.faces.iter().all(|face| face.bbox.iou(&detection.bbox) < 0.3);
-        extra.extend(found.iter().filter(listed).map(|face| (known.index, face.bbox)));
+        let is_extra =
+            |detection: &&Detection| expected.faces.iter().all(|face| face.bbox.iou(&detection.bbox) < 0.3);
+        extra.extend(detections.iter().filter(is_extra).map(|face| (expected.index, face.bbox)));
     }
     let mean = ious.iter().sum::<f32>() / ious.len() as f32;
     println!("{} found, mean IoU {mean:.3}, missed {missed:?}, extra {extra:?}", ious.len());
@@ -97,7 +97,7 @@ fn similarities(engine: &Engine, embeddings: &[(u32, (u32, u32), Embedding)]) {
     let (same, different) = pairs(embeddings);
     let (alike, different): (Vec<_>, Vec<_>) = different
         .into_iter()
-        .partition(|(_, (one, _), (other, _))| one.max(other) == &alike(*one.min(other)));
+        .partition(|(_, (first, _), (second, _))| first.max(second) == &alike(*first.min(second)));
     println!("same: {:?}\nalike: {:?}\ndifferent: {:?}", &same[..3], &alike[..3], &different[..3]);
     let embedder = engine.embedder();
     let (threshold, certain) = (embedder.match_threshold, embedder.match_threshold + embedder.cluster_margin);

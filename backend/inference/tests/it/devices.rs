@@ -81,7 +81,7 @@ fn building_engines_without_tensorrt_fails_with_reason() {
     let config = Config { backend: GpuBackend::Tensorrt, ..config() };
     match build_engines(&config, &pack).unwrap_err() {
         StartError::NoTensorrt { reason } => assert!(reason.contains("built without it"), "{reason}"),
-        other => panic!("{other}"),
+        error => panic!("{error}"),
     }
     assert!(!config.tensorrt.cache_dir.exists(), "no folder is created");
 }
@@ -108,16 +108,16 @@ fn shapes_outside_profile_use_fallback_or_fail() {
     let models = testing::fixture_pack(folder.path());
     let detector = || session(&runtime, &models.detector.path);
     let profile = || Profile::new(detector().input_name(), [3, 64, 64], 2, PerformanceMode::Throughput);
-    let mut alone = detector().limited_to(profile(), None);
-    for inside in [[1, 3, 64, 64], [2, 3, 64, 64]] {
-        run(&mut alone, inside).unwrap();
+    let mut without_fallback = detector().limited_to(profile(), None);
+    for shape in [[1, 3, 64, 64], [2, 3, 64, 64]] {
+        run(&mut without_fallback, shape).unwrap();
     }
-    for outside in [[3, 3, 64, 64], [1, 3, 96, 64], [1, 3, 32, 32]] {
-        let refused = run(&mut alone, outside).unwrap_err().to_string();
-        assert!(refused.contains("outside the shapes") && refused.contains("1x3x64x64"), "{refused}");
+    for shape in [[3, 3, 64, 64], [1, 3, 96, 64], [1, 3, 32, 32]] {
+        let error = run(&mut without_fallback, shape).unwrap_err().to_string();
+        assert!(error.contains("outside the shapes") && error.contains("1x3x64x64"), "{error}");
     }
-    let mut both = detector().limited_to(profile(), Some(detector()));
-    assert_eq!(run(&mut both, [1, 3, 96, 64]), run(&mut detector(), [1, 3, 96, 64]));
+    let mut with_fallback = detector().limited_to(profile(), Some(detector()));
+    assert_eq!(run(&mut with_fallback, [1, 3, 96, 64]), run(&mut detector(), [1, 3, 96, 64]));
 }
 
 #[test]
@@ -152,7 +152,7 @@ async fn batch_of_canvases_equals_single_runs() {
         let model = DetectorModel::new(&file, session.input(), session.outputs()).unwrap();
         batcher(model, session, max_batch)
     };
-    let (alone, together) = (start(1), start(4));
+    let (single_batcher, batcher) = (start(1), start(4));
     let names = ["obama.jpg", "two_people.jpg", "group_6.jpg", "view.jpg"];
     let probes = names.map(|name| {
         let frame = photograph(name);
@@ -160,13 +160,13 @@ async fn batch_of_canvases_equals_single_runs() {
         DetectionRequest { frame: Arc::new(frame), letterbox, min_score: 0.6 }
     });
     let tasks = probes.clone().map(|probe| {
-        let batcher = together.clone();
+        let batcher = batcher.clone();
         tokio::spawn(async move { batcher.run(probe, Priority::Background).await.unwrap().output })
     });
     let mut faces = 0;
     for (task, probe) in tasks.into_iter().zip(probes) {
         let (batched, single) =
-            (task.await.unwrap(), alone.run(probe, Priority::Background).await.unwrap().output);
+            (task.await.unwrap(), single_batcher.run(probe, Priority::Background).await.unwrap().output);
         assert_eq!(batched.len(), single.len());
         for (a, b) in batched.iter().zip(&single) {
             assert!(distance(&a.bbox, &b.bbox).0 < 0.01 && (a.det_score - b.det_score).abs() < 1e-4);
@@ -206,12 +206,12 @@ fn missing_gpu_causes_one_warning_for_all_operations() {
     let config = Config { gpu_operations: Operation::ALL.to_vec(), backend: GpuBackend::Auto, ..config() };
     let engine =
         tracing::subscriber::with_default(warnings.clone(), || Engine::start(&config, &pack).unwrap());
-    let said = warnings.0.lock().unwrap().clone();
-    assert_eq!(said.len(), 1, "{said:#?}");
+    let texts = warnings.0.lock().unwrap().clone();
+    assert_eq!(texts.len(), 1, "{texts:#?}");
     for operation in Operation::ALL {
-        assert!(said[0].contains(operation.name()), "{said:?}");
+        assert!(texts[0].contains(operation.name()), "{texts:?}");
     }
-    assert!(said[0].contains("cuda: the loaded ONNX Runtime"), "the provider that came closest: {said:?}");
+    assert!(texts[0].contains("cuda: the loaded ONNX Runtime"), "the provider that came closest: {texts:?}");
     let report = engine.report();
     for operation in &report.operations {
         assert_eq!(operation.reason_kind, Some("not_in_library"));

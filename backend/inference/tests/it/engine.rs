@@ -71,12 +71,12 @@ async fn absent_gpu_provider_fallback_is_reported() {
     assert_eq!(names, Operation::ALL.map(Operation::name));
     for operation in &report.operations {
         assert_eq!(operation.effective, "cpu");
-        let asked = operation.operation == "face_detection" || operation.operation == "quality_checks";
-        assert_eq!(operation.gpu_requested, asked);
-        assert_eq!(operation.requested, if asked { "cuda" } else { "cpu" });
-        assert_eq!(operation.reason.is_some(), asked, "{operation:?}");
-        assert_eq!(operation.reason_kind, asked.then_some("not_in_library"), "{operation:?}");
-        assert_eq!(operation.detail.is_some(), asked, "{operation:?}");
+        let is_requested = operation.operation == "face_detection" || operation.operation == "quality_checks";
+        assert_eq!(operation.gpu_requested, is_requested);
+        assert_eq!(operation.requested, if is_requested { "cuda" } else { "cpu" });
+        assert_eq!(operation.reason.is_some(), is_requested, "{operation:?}");
+        assert_eq!(operation.reason_kind, is_requested.then_some("not_in_library"), "{operation:?}");
+        assert_eq!(operation.detail.is_some(), is_requested, "{operation:?}");
     }
     let reason = report.operations[0].reason.as_deref().unwrap();
     assert!(reason.contains("cuda") && reason.contains("built without"), "{reason}");
@@ -117,8 +117,8 @@ fn force_gpu_only_prevents_start_without_gpu() {
         };
         let (engine, counts) = start_counting(&config, &pack);
         match engine.unwrap_err() {
-            ref error @ StartError::GpuOnly { operation: named, ref provider, ref refusal } => {
-                assert_eq!((named, provider.as_str()), (operation.name(), "cuda"));
+            ref error @ StartError::GpuOnly { operation: actual_operation, ref provider, ref refusal } => {
+                assert_eq!((actual_operation, provider.as_str()), (operation.name(), "cuda"));
                 assert_eq!(refusal.nearest.kind.name(), "not_in_library");
                 let text = error.to_string();
                 let lines: Vec<&str> = text.lines().collect();
@@ -129,7 +129,7 @@ fn force_gpu_only_prevents_start_without_gpu() {
                 );
                 assert!(lines[2].contains("FORCE_GPU_ONLY=false"), "{text}");
             }
-            other => panic!("{other}"),
+            error => panic!("{error}"),
         }
         assert!(counts.is_empty(), "no operation fell back");
     }
@@ -139,7 +139,7 @@ fn force_gpu_only_prevents_start_without_gpu() {
 
 /// Returns the fixture pack in `folder`, with `detector` as the content of its detector and a
 /// matching hash.
-fn pack_of(folder: &std::path::Path, detector: &[u8]) -> ResolvedPack {
+fn pack_with_detector(folder: &std::path::Path, detector: &[u8]) -> ResolvedPack {
     use sha2::Digest;
     let written = testing::fixture_pack(folder);
     let mut pack = Manifest::parse(&written.manifest()).unwrap().pack("fixture").unwrap().clone();
@@ -151,7 +151,7 @@ fn pack_of(folder: &std::path::Path, detector: &[u8]) -> ResolvedPack {
 fn model_error(config: &Config, pack: &ResolvedPack) -> String {
     match Engine::start(config, pack).unwrap_err() {
         StartError::Model { model, reason } => format!("{model}: {reason}"),
-        other => panic!("{other}"),
+        error => panic!("{error}"),
     }
 }
 
@@ -159,20 +159,20 @@ fn model_error(config: &Config, pack: &ResolvedPack) -> String {
 fn unusable_model_error_names_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let error = model_error(&config(), &pack_of(folder.path(), b"not an ONNX file"));
+    let error = model_error(&config(), &pack_with_detector(folder.path(), b"not an ONNX file"));
     assert!(error.starts_with("fixture_detector.onnx: "), "{error}");
 
     let embedder = std::fs::read(path("fixture_embedder.onnx")).unwrap();
-    let error = model_error(&config(), &pack_of(folder.path(), &embedder));
+    let error = model_error(&config(), &pack_with_detector(folder.path(), &embedder));
     assert!(error.contains("1 outputs"), "an embedder that the manifest describes as YuNet: {error}");
 
-    let mut changed = pack_of(folder.path(), &embedder);
+    let mut changed = pack_with_detector(folder.path(), &embedder);
     changed.pack.files[0].sha256 = hex::encode([0; 32]);
     assert!(model_error(&config(), &changed).contains("is corrupt"));
 
     testing::fixture_pack(folder.path());
     let detector = std::fs::read(path("fixture_detector.onnx")).unwrap();
-    let mut missing = pack_of(folder.path(), &detector);
+    let mut missing = pack_with_detector(folder.path(), &detector);
     std::fs::remove_file(path("fixture_embedder.onnx")).unwrap();
     assert!(model_error(&config(), &missing).starts_with("fixture_embedder.onnx: "));
     missing.pack.files.retain(|f| f.kind == ModelKind::Detector);
@@ -183,7 +183,7 @@ fn unusable_model_error_names_file() {
 fn rejects_embedder_declared_as_detector() {
     let folder = tempfile::tempdir().unwrap();
     let embedder = std::fs::read(testing::fixture_pack(folder.path()).embedder.path).unwrap();
-    let error = model_error(&config(), &pack_of(folder.path(), &embedder));
+    let error = model_error(&config(), &pack_with_detector(folder.path(), &embedder));
     assert!(error.contains("outputs"), "{error}");
 }
 
@@ -195,7 +195,7 @@ async fn invalid_engine_input_error_names_valid_input() {
     };
     let reason = |error: RunError| match error {
         RunError::Failed { reason, .. } => reason,
-        other => panic!("{other}"),
+        error => panic!("{error}"),
     };
     assert!(reason(detect(100, 64, 0.5).await.unwrap_err()).contains("multiples of 32"));
     assert!(reason(detect(64, 64, 1.5).await.unwrap_err()).contains("0 to 1"));
@@ -211,15 +211,15 @@ async fn invalid_engine_input_error_names_valid_input() {
 async fn concurrent_detections_equal_single_runs() {
     let engine = default_engine();
     let names = ["ada.jpg", "two_people.jpg", "view.jpg", "ben.jpg", "group.jpg", "cora.jpg"];
-    let mut alone = Vec::new();
+    let mut expected_faces = Vec::new();
     for name in names {
-        alone.push((Arc::new(drawing(name)), detect_at_640(&engine, &drawing(name)).await));
+        expected_faces.push((Arc::new(drawing(name)), detect_at_640(&engine, &drawing(name)).await));
     }
     let tasks: Vec<_> = (0..60)
         .map(|i| {
             let engine = engine.clone();
-            let (frame, wanted) = alone[i % alone.len()].clone();
-            tokio::spawn(async move { assert_eq!(detect_at_640(&engine, &frame).await, wanted) })
+            let (frame, expected) = expected_faces[i % expected_faces.len()].clone();
+            tokio::spawn(async move { assert_eq!(detect_at_640(&engine, &frame).await, expected) })
         })
         .collect();
     for task in tasks {
@@ -238,11 +238,11 @@ async fn engine_rejects_requests_after_deadline() {
     let engine = fixture_engine();
     let late = engine.before(std::time::Instant::now());
     let canvas = || Arc::new(Frame::filled(64, 64, [9, 9, 9]));
-    let over = late.detect(canvas(), 0.5, Priority::Interactive).await.unwrap_err();
-    assert!(matches!(over, RunError::DeadlineExceeded { operation: "face_detection" }), "{over}");
+    let error = late.detect(canvas(), 0.5, Priority::Interactive).await.unwrap_err();
+    assert!(matches!(error, RunError::DeadlineExceeded { operation: "face_detection" }), "{error}");
     let chip = Arc::new(Frame::filled(112, 112, [9, 9, 9]));
-    let over = late.embed(chip, Priority::Interactive).await.unwrap_err();
-    assert!(matches!(over, RunError::DeadlineExceeded { operation: "face_embedding" }), "{over}");
+    let error = late.embed(chip, Priority::Interactive).await.unwrap_err();
+    assert!(matches!(error, RunError::DeadlineExceeded { operation: "face_embedding" }), "{error}");
     // The deadline is that of one caller; other callers are not affected.
     assert!(engine.detect(canvas(), 0.5, Priority::Interactive).await.is_ok());
 }

@@ -42,12 +42,12 @@ async fn fixture_models_detect_and_distinguish_drawn_faces() {
 const COLOURS: [[u8; 3]; 6] =
     [[0, 0, 0], [255, 255, 255], [200, 40, 90], [40, 200, 90], [90, 40, 200], [127, 128, 129]];
 
-async fn follows_its_rule(engine: &Engine) {
+async fn check_scores(engine: &Engine) {
     let chips = COLOURS.map(|colour| Arc::new(Frame::filled(112, 112, colour)));
-    let asked = chips.map(|chip| engine.score(chip, Priority::Background));
-    for (colour, answer) in COLOURS.iter().zip(futures::future::join_all(asked).await) {
-        let (score, wanted) = (answer.unwrap().output, fixture_score(colour.map(f32::from)));
-        assert!((score - wanted).abs() < 1e-4, "{colour:?}: {score}, not {wanted}");
+    let requests = chips.map(|chip| engine.score(chip, Priority::Background));
+    for (colour, result) in COLOURS.iter().zip(futures::future::join_all(requests).await) {
+        let (score, expected) = (result.unwrap().output, fixture_score(colour.map(f32::from)));
+        assert!((score - expected).abs() < 1e-4, "{colour:?}: {score}, not {expected}");
     }
 }
 
@@ -56,7 +56,7 @@ async fn quality_score_is_model_output_for_normalised_chip() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::start(&config(), &fixture_pack(folder.path(), Some)).unwrap();
     assert_eq!(engine.scorer().unwrap().name, "fixture_quality");
-    follows_its_rule(&engine).await;
+    check_scores(&engine).await;
     let report = engine.report();
     let names: Vec<_> = report.operations.iter().map(|o| o.operation).collect();
     assert_eq!(names, Operation::ALL.map(Operation::name), "the score is a part of quality_checks");
@@ -79,7 +79,7 @@ async fn quality_model_runs_in_batches_on_device() {
         ..config()
     };
     let engine = Engine::start(&config, &fixture_pack(folder.path(), Some)).unwrap();
-    follows_its_rule(&engine).await;
+    check_scores(&engine).await;
     let checks = &engine.operations()[4];
     assert_eq!((checks.operation, &checks.reason), ("quality_checks", &None), "{checks:?}");
 }
@@ -98,15 +98,15 @@ async fn missing_quality_model_gives_no_score() {
 fn rejects_wrong_quality_model_at_start() {
     let folder = tempfile::tempdir().unwrap();
     // The fixture's detector has other sides and twelve outputs.
-    let wrong = |file: ModelFile| {
+    let detector_as_quality = |file: ModelFile| {
         let detector = testing::fixture_pack(folder.path()).detector;
         Some(ModelFile { file: detector.file, sha256: detector.sha256, bytes: None, ..file })
     };
-    match Engine::start(&config(), &fixture_pack(folder.path(), wrong)).unwrap_err() {
+    match Engine::start(&config(), &fixture_pack(folder.path(), detector_as_quality)).unwrap_err() {
         StartError::Model { model, reason } => {
             assert_eq!(model, "fixture_detector.onnx");
             assert!(reason.contains("one score is expected"), "{reason}");
         }
-        other => panic!("{other}"),
+        error => panic!("{error}"),
     }
 }

@@ -54,12 +54,12 @@ const SIZES: [(u32, u32); 9] =
     [(1, 1), (1, 9), (9, 1), (2, 2), (3, 2), (17, 13), (640, 640), (399, 30), (1001, 401)];
 
 /// Returns the largest difference between two images in grey levels.
-fn apart(a: &Frame, b: &Frame) -> u8 {
+fn max_difference(a: &Frame, b: &Frame) -> u8 {
     assert_eq!((a.width(), a.height()), (b.width(), b.height()));
     a.data().iter().zip(b.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap()
 }
 
-fn numbers_of(s: &GreyStatistics) -> [f64; 5] {
+fn values(s: &GreyStatistics) -> [f64; 5] {
     [s.laplacian_variance, s.tenengrad, s.mean, s.std, s.clipped]
 }
 
@@ -67,23 +67,23 @@ async fn compare(engine: &Engine, name: &str, frame: &Arc<Frame>) {
     let (priority, limits) = (Priority::Interactive, Limits::default());
     for canvas in [(640, 640), (320, 192)] {
         let letterbox = Letterbox::fit((frame.width(), frame.height()), canvas);
-        let found = engine.canvas(frame.clone(), letterbox, priority).await.unwrap().output;
-        let worst = apart(&letterbox.draw(frame), &found);
-        assert!(worst <= 1, "{name}: the canvas is {worst} grey levels off");
+        let actual = engine.canvas(frame.clone(), letterbox, priority).await.unwrap().output;
+        let difference = max_difference(&letterbox.draw(frame), &actual);
+        assert!(difference <= 1, "{name}: the canvas is {difference} grey levels off");
     }
-    let found = engine.statistics(frame.clone(), priority).await.unwrap().output;
-    let wanted = vision::quality::grey_statistics(frame);
-    for (a, b) in numbers_of(&wanted).into_iter().zip(numbers_of(&found)) {
-        assert!((a - b).abs() <= 1e-4 * a.max(1.0), "{name}: {wanted:?} {found:?}");
+    let actual = engine.statistics(frame.clone(), priority).await.unwrap().output;
+    let expected = vision::quality::grey_statistics(frame);
+    for (a, b) in values(&expected).into_iter().zip(values(&actual)) {
+        assert!((a - b).abs() <= 1e-4 * a.max(1.0), "{name}: {expected:?} {actual:?}");
     }
-    let found = engine.enhance(frame.clone(), limits, priority).await.unwrap().output;
-    let wanted = vision::enhance::enhance(frame, &limits);
-    assert_eq!(found.scale, wanted.scale, "{name}");
-    let worst = apart(&wanted.frame, &found.frame);
-    assert!(worst <= 4, "{name}: the enhanced image is {worst} grey levels off");
+    let actual = engine.enhance(frame.clone(), limits, priority).await.unwrap().output;
+    let expected = vision::enhance::enhance(frame, &limits);
+    assert_eq!(actual.scale, expected.scale, "{name}");
+    let difference = max_difference(&expected.frame, &actual.frame);
+    assert!(difference <= 4, "{name}: the enhanced image is {difference} grey levels off");
     let sum: u64 =
-        wanted.frame.data().iter().zip(found.frame.data()).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
-    let mean = sum as f64 / wanted.frame.data().len() as f64;
+        expected.frame.data().iter().zip(actual.frame.data()).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
+    let mean = sum as f64 / expected.frame.data().len() as f64;
     assert!(mean <= 0.05, "{name}: the enhanced image is {mean} grey levels off on average");
 }
 
@@ -97,7 +97,7 @@ async fn device_processes_images_of_every_size_like_cpu() {
 
 #[testing::test]
 async fn device_processes_drawn_people_like_cpu() {
-    as_on_the_cpu(&drawings()).await;
+    compare_with_cpu(&drawings()).await;
 }
 
 #[testing::needs(shared)]
@@ -105,10 +105,10 @@ async fn device_processes_drawn_people_like_cpu() {
 async fn device_processes_photographs_like_cpu() {
     let photographs = photographs();
     assert!(photographs.len() > 40);
-    as_on_the_cpu(&photographs).await;
+    compare_with_cpu(&photographs).await;
 }
 
-async fn as_on_the_cpu(images: &[(String, Arc<Frame>)]) {
+async fn compare_with_cpu(images: &[(String, Arc<Frame>)]) {
     let engine = on_devices(&PIXELS, StandIn::Cpu);
     join_all(images.iter().map(async |(name, frame)| {
         compare(&engine, name, frame).await;
@@ -143,7 +143,7 @@ async fn device_detects_same_faces_in_uploaded_frames() {
             && models.clone().all(|model| (model.sessions, model.max_batch) == (5, 4))
     );
     let images = drawings();
-    let found = |engine: &Engine| {
+    let detect = |engine: &Engine| {
         let engine = engine.clone();
         let images = images.clone();
         // All requests run at the same time, so that batches form.
@@ -160,15 +160,15 @@ async fn device_detects_same_faces_in_uploaded_frames() {
             .await
         }
     };
-    let (once, drawn) = (found(&device).await, found(&ordinary).await);
-    let faces: usize = drawn.iter().map(Vec::len).sum();
+    let (device_faces, cpu_faces) = (detect(&device).await, detect(&ordinary).await);
+    let faces: usize = cpu_faces.iter().map(Vec::len).sum();
     assert!(faces > 100, "{faces} faces");
-    for ((name, frame), (once, drawn)) in images.iter().zip(once.iter().zip(&drawn)) {
-        assert!(same_faces(once, drawn), "{name}: {once:?} {drawn:?}");
+    for ((name, frame), (device_faces, cpu_faces)) in images.iter().zip(device_faces.iter().zip(&cpu_faces)) {
+        assert!(same_faces(device_faces, cpu_faces), "{name}: {device_faces:?} {cpu_faces:?}");
         let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
         let canvas = Arc::new(letterbox.draw(frame));
         let canvas = device.detect(canvas, 0.6, Priority::Interactive).await.unwrap().output;
-        assert!(same_faces(&canvas, drawn), "{name}: a canvas is sent as bytes too");
+        assert!(same_faces(&canvas, cpu_faces), "{name}: a canvas is sent as bytes too");
     }
 }
 

@@ -17,11 +17,11 @@ fn oracle_faces(image: &Value, detector: &str) -> Vec<Detection> {
 ///
 /// OpenCV suppresses overlaps on boxes rounded to whole pixels. Among small faces in a crowd, it
 /// may therefore keep the other one of two overlapping candidates. Such a face must still be one of
-/// our `candidates` within the tolerances. A face of `found`, with at least the same score, must
+/// our `candidates` within the tolerances. A face of `actual`, with at least the same score, must
 /// have suppressed it.
-fn is_suppressed(face: &Detection, candidates: &[Detection], found: &[Detection]) -> bool {
+fn is_suppressed(face: &Detection, candidates: &[Detection], actual: &[Detection]) -> bool {
     candidates.iter().filter(|candidate| agrees(candidate, face)).any(|candidate| {
-        found
+        actual
             .iter()
             .any(|kept| kept.det_score >= candidate.det_score && iou(&kept.bbox, &candidate.bbox) > 0.3)
     })
@@ -34,36 +34,36 @@ fn is_suppressed(face: &Detection, candidates: &[Detection], found: &[Detection]
 async fn yunet_matches_reference_at_native_image_size() {
     let oracle = testing::oracle();
     let pack = builtin("compact");
-    let mut all = pack.clone();
-    all.files.iter_mut().for_each(|f| f.nms_iou = f.nms_iou.map(|_| 1.0));
-    let (engine, unsuppressed) = (engine(&pack), engine(&all));
-    let (mut wrong, mut compared, mut explained) = (Vec::new(), 0, 0);
+    let mut without_nms = pack.clone();
+    without_nms.files.iter_mut().for_each(|f| f.nms_iou = f.nms_iou.map(|_| 1.0));
+    let (engine, unsuppressed) = (engine(&pack), engine(&without_nms));
+    let (mut errors, mut compared, mut explained) = (Vec::new(), 0, 0);
     for (name, image) in oracle.as_object().unwrap() {
         let canvas = Arc::new(padded(&photograph(name)));
-        let found = engine.detect(canvas.clone(), 0.6, Priority::Background).await.unwrap().output;
-        let wanted = oracle_faces(image, "yunet_native");
-        compared += wanted.iter().filter(|f| f.det_score >= 0.7).count();
-        wrong.extend(invented(&found, &wanted).iter().map(|face| format!("{name}: invented {face:?}")));
-        let missed = missed(&found, &wanted);
+        let actual = engine.detect(canvas.clone(), 0.6, Priority::Background).await.unwrap().output;
+        let expected = oracle_faces(image, "yunet_native");
+        compared += expected.iter().filter(|f| f.det_score >= 0.7).count();
+        errors.extend(invented(&actual, &expected).iter().map(|face| format!("{name}: invented {face:?}")));
+        let missed = missed(&actual, &expected);
         if missed.is_empty() {
             continue;
         }
         let candidates = unsuppressed.detect(canvas, 0.6, Priority::Background).await.unwrap().output;
         for face in missed {
-            let is_part = found.iter().any(|kept| {
+            let is_part = actual.iter().any(|kept| {
                 let shared = kept.bbox.intersection(&face.bbox).area();
                 kept.det_score >= face.det_score && shared > 0.6 * face.bbox.area()
             });
-            if is_suppressed(face, &candidates, &found) || is_part {
+            if is_suppressed(face, &candidates, &actual) || is_part {
                 explained += 1
             } else {
-                wrong.push(format!("{name}: missed {face:?}"))
+                errors.push(format!("{name}: missed {face:?}"))
             }
         }
     }
     println!("YuNet: {compared} faces, {explained} of them by another candidate");
     assert!(compared > 800, "only {compared} faces were compared");
-    assert!(wrong.is_empty(), "{} of {compared}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(errors.is_empty(), "{} of {compared}:\n{}", errors.len(), errors.join("\n"));
     assert!(explained * 100 <= compared, "{explained} of {compared} differ in the suppression");
 }
 
@@ -73,17 +73,17 @@ async fn scrfd_matches_reference_at_640() {
     let oracle = testing::oracle();
     let engine = engine(&builtin("research"));
     assert!(engine.detector().landmarks && engine.detector().fixed_size.is_none());
-    let (mut wrong, mut compared) = (Vec::new(), 0);
+    let (mut errors, mut compared) = (Vec::new(), 0);
     for (name, image) in oracle.as_object().unwrap() {
-        let found = detect_at_640(&engine, &photograph(name)).await;
-        let wanted = oracle_faces(image, "scrfd_640");
-        compared += wanted.iter().filter(|f| f.det_score >= 0.7).count();
-        wrong.extend(missed(&found, &wanted).iter().map(|face| format!("{name}: missed {face:?}")));
-        wrong.extend(invented(&found, &wanted).iter().map(|face| format!("{name}: invented {face:?}")));
+        let actual = detect_at_640(&engine, &photograph(name)).await;
+        let expected = oracle_faces(image, "scrfd_640");
+        compared += expected.iter().filter(|f| f.det_score >= 0.7).count();
+        errors.extend(missed(&actual, &expected).iter().map(|face| format!("{name}: missed {face:?}")));
+        errors.extend(invented(&actual, &expected).iter().map(|face| format!("{name}: invented {face:?}")));
     }
-    println!("SCRFD: {compared} faces, {} of them not as the reference has them", wrong.len());
+    println!("SCRFD: {compared} faces, {} of them not as the reference has them", errors.len());
     assert!(compared > 300, "only {compared} faces were compared");
-    assert!(wrong.is_empty(), "{} of {compared}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(errors.is_empty(), "{} of {compared}:\n{}", errors.len(), errors.join("\n"));
 }
 
 /// The same network with a fixed 640x640 input, which is freed on load, detects the same faces.
@@ -120,13 +120,13 @@ async fn fixed_size_scrfd_finds_obvious_faces() {
         if name.starts_with("group") || name.starts_with("rotate") || name.starts_with("images") {
             continue;
         }
-        let found = detect_at_640(&engine, &photograph(name)).await;
-        for wanted in oracle_faces(image, "scrfd_640").iter().filter(|f| f.det_score >= 0.8) {
-            let face = closest(&found, wanted).unwrap_or_else(|| panic!("{name}: nothing found"));
-            assert!(iou(&face.bbox, &wanted.bbox) > 0.6, "{name}: {face:?} {wanted:?}");
-            let eye = (face.landmarks[0].x - wanted.landmarks[0].x)
-                .hypot(face.landmarks[0].y - wanted.landmarks[0].y);
-            assert!(eye < 0.15 * wanted.bbox.width, "{name}: the right eye is {eye} px off");
+        let actual = detect_at_640(&engine, &photograph(name)).await;
+        for expected in oracle_faces(image, "scrfd_640").iter().filter(|f| f.det_score >= 0.8) {
+            let face = closest(&actual, expected).unwrap_or_else(|| panic!("{name}: nothing found"));
+            assert!(iou(&face.bbox, &expected.bbox) > 0.6, "{name}: {face:?} {expected:?}");
+            let eye = (face.landmarks[0].x - expected.landmarks[0].x)
+                .hypot(face.landmarks[0].y - expected.landmarks[0].y);
+            assert!(eye < 0.15 * expected.bbox.width, "{name}: the right eye is {eye} px off");
             compared += 1;
         }
     }
@@ -156,18 +156,18 @@ fn chips() -> Vec<(String, Arc<Frame>, Embedding)> {
 async fn mobilefacenet_matches_reference_embeddings() {
     let (engine, chips) = (engine(&builtin("compact")), chips());
     assert_eq!(engine.embedder().dimensions, 128);
-    let (mut wrong, mut lowest) = (Vec::new(), 1.0_f32);
-    for (name, chip, wanted) in &chips {
-        let found = engine.embed(chip.clone(), Priority::Background).await.unwrap().output;
-        let cosine = found.similarity(wanted).unwrap();
+    let (mut errors, mut lowest) = (Vec::new(), 1.0_f32);
+    for (name, chip, expected) in &chips {
+        let actual = engine.embed(chip.clone(), Priority::Background).await.unwrap().output;
+        let cosine = actual.similarity(expected).unwrap();
         lowest = lowest.min(cosine);
         if cosine < 0.995 {
-            wrong.push(format!("{name}: {cosine}"));
+            errors.push(format!("{name}: {cosine}"));
         }
     }
     println!("{} embeddings, lowest cosine {lowest}", chips.len());
     assert!(chips.len() > 500);
-    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), chips.len(), wrong.join("\n"));
+    assert!(errors.is_empty(), "{} of {}:\n{}", errors.len(), chips.len(), errors.join("\n"));
 }
 
 /// A batch returns the same results as single runs, on a model with a free batch axis.
@@ -254,8 +254,8 @@ async fn detect(engine: &Engine, frame: &Frame, image: &Value) -> Vec<Detection>
     let side = |pixels: u32| (f64::from(pixels) * scale).round() as u32;
     let content = (side(frame.width()), side(frame.height()));
     let letterbox = Letterbox { scale: scale as f32, canvas: (640, 640), content };
-    let found = engine.detect(Arc::new(letterbox.draw(frame)), 0.6, Priority::Background).await.unwrap();
-    found.output.iter().map(|face| letterbox.restore(face)).collect()
+    let actual = engine.detect(Arc::new(letterbox.draw(frame)), 0.6, Priority::Background).await.unwrap();
+    actual.output.iter().map(|face| letterbox.restore(face)).collect()
 }
 
 /// Faces of crowds are about twelve pixels high on the canvas, so OpenCV may keep other candidates
@@ -265,30 +265,30 @@ async fn detect(engine: &Engine, frame: &Frame, image: &Value) -> Vec<Detection>
 async fn default_detector_matches_opencv() {
     let oracle = testing::assets::oracle_opencv();
     let engine = default_engine();
-    let mut all = testing::pack();
-    all.pack.files.iter_mut().for_each(|file| file.nms_iou = file.nms_iou.map(|_| 1.0));
-    let unsuppressed = Engine::start(&config(), &all).unwrap();
+    let mut without_nms = testing::pack();
+    without_nms.pack.files.iter_mut().for_each(|file| file.nms_iou = file.nms_iou.map(|_| 1.0));
+    let unsuppressed = Engine::start(&config(), &without_nms).unwrap();
     assert_eq!(engine.detector().fixed_size, None, "the canvas is free");
-    let (mut wrong, mut compared, mut explained) = (Vec::new(), 0, 0);
+    let (mut errors, mut compared, mut explained) = (Vec::new(), 0, 0);
     for (name, image) in oracle.as_object().unwrap() {
         let frame = photograph(name);
-        let found = detect(&engine, &frame, image).await;
-        let wanted: Vec<_> = faces(image).iter().map(oracle_face).collect();
-        compared += wanted.iter().filter(|face| face.det_score >= 0.7).count();
-        wrong.extend(invented(&found, &wanted).iter().map(|face| format!("{name}: invented {face:?}")));
-        let missed = missed(&found, &wanted);
+        let actual = detect(&engine, &frame, image).await;
+        let expected: Vec<_> = faces(image).iter().map(oracle_face).collect();
+        compared += expected.iter().filter(|face| face.det_score >= 0.7).count();
+        errors.extend(invented(&actual, &expected).iter().map(|face| format!("{name}: invented {face:?}")));
+        let missed = missed(&actual, &expected);
         if missed.is_empty() {
             continue;
         }
         let candidates = detect(&unsuppressed, &frame, image).await;
         for face in missed {
-            let suppressed = is_suppressed(face, &candidates, &found);
-            if suppressed { explained += 1 } else { wrong.push(format!("{name}: missed {face:?}")) }
+            let suppressed = is_suppressed(face, &candidates, &actual);
+            if suppressed { explained += 1 } else { errors.push(format!("{name}: missed {face:?}")) }
         }
     }
     println!("YuNet: {compared} faces of score 0.7 and more, {explained} of them by another candidate");
     assert!(compared > 400, "only {compared} faces were compared");
-    assert!(wrong.is_empty(), "{} of {compared}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(errors.is_empty(), "{} of {compared}:\n{}", errors.len(), errors.join("\n"));
     assert!(explained * 50 <= compared, "{explained} of {compared} differ in the suppression");
 }
 
@@ -303,9 +303,9 @@ async fn default_embedder_matches_opencv_on_every_face() {
         for (name, image) in oracle.as_object().unwrap() {
             let frame = photograph(name);
             for face in faces(image).iter().filter(|face| face.get("feature").is_some()) {
-                let wanted = Embedding::from_raw(numbers(&face["feature"])).unwrap();
-                let found = embedding(&engine, &frame, &oracle_face(face)).await;
-                let cosine = found.similarity(&wanted).unwrap();
+                let expected = Embedding::from_raw(numbers(&face["feature"])).unwrap();
+                let actual = embedding(&engine, &frame, &oracle_face(face)).await;
+                let cosine = actual.similarity(&expected).unwrap();
                 compared += 1;
                 if cosine < lowest.0 {
                     lowest = (cosine, name.clone());

@@ -46,9 +46,9 @@ impl Frames<'_> {
     pub fn draw(&mut self, index: u32) -> Frame {
         let film = self.film;
         let (shot, first, share) = film.shot_at(index);
-        let seen = film.part(&View::between(shot.camera, share));
-        let mut frame = self.background(shot, first, &seen);
-        discs(&mut frame, shot, share, &seen);
+        let visible_part = film.part(&View::between(shot.camera, share));
+        let mut frame = self.background(shot, first, &visible_part);
+        discs(&mut frame, shot, share, &visible_part);
         for placed in film.placed(index) {
             self.person(&mut frame, &placed);
         }
@@ -56,17 +56,17 @@ impl Frames<'_> {
         frame
     }
 
-    fn background(&mut self, shot: &Shot, first: u32, seen: &Rect) -> Frame {
-        if self.wall.as_ref().is_none_or(|(of, ..)| *of != first) {
+    fn background(&mut self, shot: &Shot, first: u32, visible_part: &Rect) -> Frame {
+        if self.wall.as_ref().is_none_or(|(start, ..)| *start != first) {
             self.wall = Some(wall(self.film, shot, first));
         }
         let (_, image, covered) = self.wall.as_ref().expect("the wall was just drawn");
         let scale = image.height() as f32 / covered.height;
         let part = Rect {
-            x: (seen.x - covered.x) * scale,
-            y: (seen.y - covered.y) * scale,
-            width: seen.width * scale,
-            height: seen.height * scale,
+            x: (visible_part.x - covered.x) * scale,
+            y: (visible_part.y - covered.y) * scale,
+            width: visible_part.width * scale,
+            height: visible_part.height * scale,
         };
         view(image, &part, self.film.width, self.film.height)
     }
@@ -95,7 +95,7 @@ impl Iterator for Frames<'_> {
     }
 }
 
-/// Draws the wall of a shot that begins with frame `first`, as far as the camera shows it.
+/// Draws the part of the wall that the camera shows in the shot that begins with frame `first`.
 fn wall(film: &Film, shot: &Shot, first: u32) -> (u32, Frame, Rect) {
     let [from, to] = shot.camera.map(|view| film.part(&view));
     let (x, y) = (from.x.min(to.x), from.y.min(to.y));
@@ -110,12 +110,12 @@ fn wall(film: &Film, shot: &Shot, first: u32) -> (u32, Frame, Rect) {
     (first, frame, Rect { x, y, width: across as f32 / scale, height: down as f32 / scale })
 }
 
-fn discs(frame: &mut Frame, shot: &Shot, share: f32, seen: &Rect) {
-    let scale = frame.height() as f32 / seen.height;
+fn discs(frame: &mut Frame, shot: &Shot, share: f32, visible_part: &Rect) {
+    let scale = frame.height() as f32 / visible_part.height;
     for disc in 0..shot.discs {
         let phase = disc as f32 * 2.4 + shot.wall as f32;
-        let x = (0.9 + 0.8 * (phase + 5.0 * share).sin() - seen.x) * scale;
-        let y = (0.5 + 0.35 * (1.7 * phase + 7.0 * share).cos() - seen.y) * scale;
+        let x = (0.9 + 0.8 * (phase + 5.0 * share).sin() - visible_part.x) * scale;
+        let y = (0.5 + 0.35 * (1.7 * phase + 7.0 * share).cos() - visible_part.y) * scale;
         let radius = (0.05 + 0.02 * (disc % 3) as f32) * scale;
         let colour = [90, 60, 160].map(|base: u32| ((base + 67 * disc) % 200 + 30) as u8);
         let range = |centre: f32, side: u32| {
@@ -145,7 +145,7 @@ impl Pyramid {
     pub(super) fn new(sprite: Sprite) -> Self {
         let mut levels = vec![sprite];
         while let Some(last) = levels.last().filter(|last| last.width.min(last.height) >= 32) {
-            let half = halved(last);
+            let half = half_size(last);
             levels.push(half);
         }
         Self { levels }
@@ -178,8 +178,8 @@ impl Pyramid {
                 }
                 let at = 3 * (row.at * width + column.at);
                 for (c, value) in frame.data_mut()[at..at + 3].iter_mut().enumerate() {
-                    let over = (channel(c) * light) >> 8;
-                    *value = (over + u32::from(*value) * (255 - opacity) / 255).min(255) as u8;
+                    let value_above = (channel(c) * light) >> 8;
+                    *value = (value_above + u32::from(*value) * (255 - opacity) / 255).min(255) as u8;
                 }
             }
         }
@@ -191,9 +191,9 @@ impl Pyramid {
 pub(super) fn view(image: &Frame, part: &Rect, width: u32, height: u32) -> Frame {
     // The area of the whole image, in pixels of the result.
     let (across, down) = (width as f32 / part.width, height as f32 / part.height);
-    let whole = |start: f32, scale: f32, side: u32| (-start * scale, side as f32 * scale);
-    let columns = edge_taps(whole(part.x, across, image.width()), width, image.width() as usize);
-    let rows = edge_taps(whole(part.y, down, image.height()), height, image.height() as usize);
+    let image_span = |start: f32, scale: f32, side: u32| (-start * scale, side as f32 * scale);
+    let columns = edge_taps(image_span(part.x, across, image.width()), width, image.width() as usize);
+    let rows = edge_taps(image_span(part.y, down, image.height()), height, image.height() as usize);
     let (stride, data) = (image.width() as usize * 3, image.data());
     let mut pixels = Vec::with_capacity(width as usize * height as usize * 3);
     for row in &rows {
@@ -220,9 +220,9 @@ struct Tap {
 /// Returns the taps of the target pixels 0 to `side` that lie in the interval (start, length), into
 /// which `source` pixels are scaled.
 fn taps((start, length): (f32, f32), side: u32, source: usize) -> Vec<Tap> {
-    let mut all = edge_taps((start, length), side, source);
-    all.retain(|tap| (start..start + length).contains(&(tap.at as f32 + 0.5)));
-    all
+    let mut taps = edge_taps((start, length), side, source);
+    taps.retain(|tap| (start..start + length).contains(&(tap.at as f32 + 0.5)));
+    taps
 }
 
 /// Returns the taps of all target pixels. Pixels outside the interval get the nearest edge.
@@ -244,14 +244,14 @@ fn mixed([a, b, c, d]: [u32; 4], column: &Tap, row: &Tap) -> u32 {
     (upper * (256 - row.weight) + lower * row.weight + (1 << 15)) >> 16
 }
 
-fn halved(sprite: &Sprite) -> Sprite {
+fn half_size(sprite: &Sprite) -> Sprite {
     let (width, height) = (sprite.width / 2, sprite.height / 2);
     let mut pixels = Vec::with_capacity(width * height);
     for y in 0..height {
         for x in 0..width {
             let at = 2 * y * sprite.width + 2 * x;
-            let four = [at, at + 1, at + sprite.width, at + sprite.width + 1].map(|at| sprite.pixels[at]);
-            let mean = |c: usize| (four.iter().map(|pixel| u32::from(pixel[c])).sum::<u32>() + 2) / 4;
+            let block = [at, at + 1, at + sprite.width, at + sprite.width + 1].map(|at| sprite.pixels[at]);
+            let mean = |c: usize| (block.iter().map(|pixel| u32::from(pixel[c])).sum::<u32>() + 2) / 4;
             pixels.push([mean(0) as u8, mean(1) as u8, mean(2) as u8, mean(3) as u8]);
         }
     }
@@ -315,8 +315,8 @@ fn read_rotated(frame: &Frame, quarters: u32) -> Option<u32> {
             2 => (width - u, height - v),
             _ => (v, height - u),
         };
-        let inside = |at: f32, side: u32| (at.max(0.0) as u32).min(side - 1);
-        frame.pixel(inside(x, frame.width()), inside(y, frame.height())).map(f32::from).iter().sum::<f32>()
+        let clamp = |at: f32, side: u32| (at.max(0.0) as u32).min(side - 1);
+        frame.pixel(clamp(x, frame.width()), clamp(y, frame.height())).map(f32::from).iter().sum::<f32>()
             / 3.0
     };
     // The mean of a grid of points in the middle of the cell.
@@ -325,16 +325,16 @@ fn read_rotated(frame: &Frame, quarters: u32) -> Option<u32> {
             (0..16).map(|point| [point % 4, point / 4].map(|step| (0.32 + 0.12 * step as f32) * cell));
         points.map(|[x, y]| brightness(column * cell + x, row * cell + y)).sum::<f32>() / 16.0
     };
-    let mut read = 0;
+    let mut cells = 0;
     for column in 0..CELLS {
         let contrast = mean(column as f32, 0.0) - mean(column as f32, 1.0);
         if contrast.abs() < 60.0 {
             return None;
         }
-        read = read << 1 | u32::from(contrast > 0.0);
+        cells = cells << 1 | u32::from(contrast > 0.0);
     }
-    let number = read >> 4 & 0xffff;
-    (read == pattern(number)).then_some(number)
+    let number = cells >> 4 & 0xffff;
+    (cells == pattern(number)).then_some(number)
 }
 
 #[cfg(test)]

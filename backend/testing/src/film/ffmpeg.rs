@@ -44,7 +44,7 @@ impl Film {
         let unrotated =
             if encoding.container == Container::Mp4 { unrotated.with_extension("mp4") } else { unrotated };
         self.write(encoding, &unrotated)?;
-        let mut command = quiet();
+        let mut command = ffmpeg_command();
         // This argument counts counter-clockwise.
         command.args(["-display_rotation", &(360 - encoding.rotation).to_string(), "-i"]).arg(&unrotated);
         command.args(["-c", "copy"]).args(encoding.container_arguments()).arg(path);
@@ -53,14 +53,14 @@ impl Film {
 
     /// Writes the frames as they are stored, without the value of the rotation.
     fn write(&self, encoding: &Encoding, path: &Path) -> anyhow::Result<()> {
-        let turned = !encoding.rotation.is_multiple_of(180);
-        let (width, height) = if turned { (self.height, self.width) } else { (self.width, self.height) };
+        let is_turned = !encoding.rotation.is_multiple_of(180);
+        let (width, height) = if is_turned { (self.height, self.width) } else { (self.width, self.height) };
         let rate = match &self.timing {
             Timing::Constant(rate, per) => format!("{rate}/{per}"),
             // The filter sets the times in milliseconds.
             Timing::Variable(_) => "1000".to_owned(),
         };
-        let mut command = quiet();
+        let mut command = ffmpeg_command();
         command.args(words(&format!(
             "-f rawvideo -pix_fmt rgb24 -video_size {width}x{height} -framerate {rate} -i pipe:0"
         )));
@@ -69,14 +69,14 @@ impl Film {
         let log = tempfile::tempfile()?;
         let mut child = command.stdin(Stdio::piped()).stderr(log.try_clone()?).spawn()?;
         let mut input = child.stdin.take().context("ffmpeg has an input")?;
-        let written = self.frames().try_for_each(|frame| match encoding.rotation {
+        let result = self.frames().try_for_each(|frame| match encoding.rotation {
             0 => input.write_all(frame.data()),
             degrees => input.write_all(crop::rotate(&frame, 360 - degrees).data()),
         });
         drop(input);
         // If ffmpeg failed, writing failed too, and the output of ffmpeg says why.
         finish(child, log)?;
-        written.context("ffmpeg read only part of the film")
+        result.context("ffmpeg read only part of the film")
     }
 }
 
@@ -84,35 +84,35 @@ impl Film {
 /// without encoding them again. The timestamps of each repetition are later by the length of the
 /// segment. Fails if ffmpeg cannot read or write. Panics if ffmpeg does not exist.
 pub fn repeat(segment: &Path, times: u32, encoding: &Encoding, path: &Path) -> anyhow::Result<()> {
-    let mut command = quiet();
+    let mut command = ffmpeg_command();
     command.args(["-stream_loop", &(times.max(1) - 1).to_string(), "-i"]).arg(segment);
     command.args(["-c", "copy"]).args(encoding.container_arguments()).arg(path);
     run(command)
 }
 
-/// Decodes a file with ffmpeg and returns its frames in the order in which they are shown. `see`
+/// Decodes a file with ffmpeg and returns its frames in the order in which they are shown. `visit`
 /// gets the pixels of each frame, and its position from 0. Fails if ffmpeg cannot decode the file.
 /// Panics if ffmpeg does not exist.
-pub fn decode(path: &Path, mut see: impl FnMut(usize, &Frame)) -> anyhow::Result<Vec<DecodedFrame>> {
+pub fn decode(path: &Path, mut visit: impl FnMut(usize, &Frame)) -> anyhow::Result<Vec<DecodedFrame>> {
     let times = tempfile::NamedTempFile::new()?;
     let log = tempfile::tempfile()?;
-    let mut command = quiet();
+    let mut command = ffmpeg_command();
     command.args(["-copyts", "-i"]).arg(path).args(words("-map 0:v:0 -fps_mode passthrough -stats_enc_pre"));
     command.arg(times.path()).args(["-stats_enc_pre_fmt", "{ptsi} {tbi} {pts} {tb}"]);
     command.args(words("-pix_fmt rgb24 -c:v ppm -f image2pipe pipe:1"));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?).spawn()?;
     let mut output = BufReader::new(child.stdout.take().context("ffmpeg has an output")?);
-    let mut seen = Vec::new();
+    let mut frames = Vec::new();
     while let Some(frame) = read_ppm(&mut output)? {
-        see(seen.len(), &frame);
-        seen.push(((frame.width(), frame.height()), read_number_and_rotation(&frame)));
+        visit(frames.len(), &frame);
+        frames.push(((frame.width(), frame.height()), read_number_and_rotation(&frame)));
     }
     finish(child, log)?;
     let times = std::fs::read_to_string(times.path())?;
     let times = times.lines().map(|line| timestamp(line).with_context(|| format!("no time in `{line}`")));
     let times = times.collect::<anyhow::Result<Vec<i64>>>()?;
-    ensure!(times.len() == seen.len(), "{} frames have {} times", seen.len(), times.len());
-    let frames = times.into_iter().zip(seen);
+    ensure!(times.len() == frames.len(), "{} frames have {} times", frames.len(), times.len());
+    let frames = times.into_iter().zip(frames);
     Ok(frames.map(|(at_us, (size, number))| DecodedFrame { at_us, size, number }).collect())
 }
 
@@ -148,7 +148,7 @@ fn read_ppm(input: &mut impl BufRead) -> anyhow::Result<Option<Frame>> {
     Frame::new(width, height, pixels).context("a frame has at least one pixel").map(Some)
 }
 
-fn quiet() -> Command {
+fn ffmpeg_command() -> Command {
     let mut command = Command::new(ffmpeg());
     command.args(["-nostdin", "-hide_banner", "-v", "error", "-y"].map(OsStr::new));
     // SVT and other libraries write to the standard output.
@@ -347,9 +347,9 @@ impl Encoding {
             Timing::Constant(..) => colours.to_owned(),
             Timing::Variable(pattern) => {
                 let (length, total) = (pattern.len(), pattern.iter().sum::<u32>());
-                let before = pattern.iter().take(length - 1).enumerate();
+                let starts = pattern.iter().take(length - 1).enumerate();
                 let steps: String =
-                    before.map(|(at, ms)| format!("+gt(mod(N,{length}),{at})*{ms}")).collect();
+                    starts.map(|(at, ms)| format!("+gt(mod(N,{length}),{at})*{ms}")).collect();
                 format!("setpts='floor(N/{length})*{total}{steps}',{colours}")
             }
         }

@@ -113,8 +113,8 @@ impl Timing {
                 let length = pattern.len() as i64;
                 let milliseconds =
                     |until: i64| pattern.iter().take(until as usize).map(|&ms| i64::from(ms)).sum::<i64>();
-                let whole = index / length * milliseconds(length);
-                ((whole + milliseconds(index % length)) * unit, 1000)
+                let repetitions = index / length * milliseconds(length);
+                ((repetitions + milliseconds(index % length)) * unit, 1000)
             }
         };
         (2 * numerator + denominator) / (2 * denominator)
@@ -254,7 +254,7 @@ fn empty() -> Shot {
 }
 
 fn group() -> Shot {
-    let lively = |person: u32, x: f32, y: f32, expression| {
+    let animated = |person: u32, x: f32, y: f32, expression| {
         let key = |at: f32| Key::new(at, x, y, 0.24);
         let path = [
             key(0.0),
@@ -267,10 +267,10 @@ fn group() -> Shot {
         actor(person, &path)
     };
     let people = vec![
-        lively(ADA, 0.35, 0.42, Smiling),
-        lively(CORA, 0.75, 0.46, Talking),
-        lively(EVE, 1.15, 0.42, Smiling),
-        lively(FINN, 1.5, 0.46, Talking),
+        animated(ADA, 0.35, 0.42, Smiling),
+        animated(CORA, 0.75, 0.46, Talking),
+        animated(EVE, 1.15, 0.42, Smiling),
+        animated(FINN, 1.5, 0.46, Talking),
     ];
     Shot { camera: [WIDE, View { zoom: 1.1, ..WIDE }], ..shot(75, 44, people) }
 }
@@ -363,13 +363,13 @@ impl Film {
             front.iter().filter(|placed| placed.extent().intersection(face).area() > 0.0).collect();
         let inside =
             |x: f32, y: f32| (0.0..self.width as f32).contains(&x) && (0.0..self.height as f32).contains(&y);
-        let mut seen = 0;
+        let mut visible = 0;
         for point in 0..POINTS * POINTS {
             let share = |step: u32| (step as f32 + 0.5) / POINTS as f32;
             let x = face.x + share(point % POINTS) * face.width;
             let y = face.y + share(point / POINTS) * face.height;
-            seen += u32::from(inside(x, y) && !front.iter().any(|placed| placed.hides(x, y)));
+            visible += u32::from(inside(x, y) && !front.iter().any(|placed| placed.hides(x, y)));
         }
-        seen as f32 / (POINTS * POINTS) as f32
+        visible as f32 / (POINTS * POINTS) as f32
     }
 }

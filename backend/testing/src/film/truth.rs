@@ -5,13 +5,13 @@ use serde::Serialize;
 use vision::Rect;
 
 /// Share of a face that must be visible for a detector to find it.
-const FOUND: f32 = 0.7;
+const MIN_VISIBLE: f32 = 0.7;
 
 /// Share of a face that must be visible for the face to be listed at all.
-const LISTED: f32 = 0.1;
+const MIN_LISTED: f32 = 0.1;
 
 /// Longest time in seconds for which a person may be hidden or outside the frame within one track.
-const GAP: f32 = 1.0;
+const MAX_GAP: f32 = 1.0;
 
 /// The exact contents of a film in a file.
 #[derive(Clone, Debug, Serialize)]
@@ -62,7 +62,7 @@ pub struct Track {
 impl Appearance {
     /// Returns whether enough of the face is visible for a detector to find it.
     pub fn is_clear(&self) -> bool {
-        self.visible >= FOUND
+        self.visible >= MIN_VISIBLE
     }
 }
 
@@ -89,12 +89,12 @@ impl Film {
     fn faces(&self, index: u32) -> Vec<Appearance> {
         let placed = self.placed(index);
         let frame = Rect { x: 0.0, y: 0.0, width: self.width as f32, height: self.height as f32 };
-        let faces = placed.iter().enumerate().map(|(at, one)| {
-            let face = one.face();
+        let faces = placed.iter().enumerate().map(|(at, placed_person)| {
+            let face = placed_person.face();
             let visible = self.visible(&face, &placed[at + 1..]);
-            Appearance { person: one.head.person, bbox: face.intersection(&frame), visible }
+            Appearance { person: placed_person.head.person, bbox: face.intersection(&frame), visible }
         });
-        faces.filter(|face| face.visible >= LISTED).collect()
+        faces.filter(|face| face.visible >= MIN_LISTED).collect()
     }
 }
 
@@ -106,15 +106,15 @@ fn tracks(frames: &[TruthFrame], cuts: &[u32]) -> Vec<Track> {
             closed.append(&mut open);
         }
         for face in frame.faces.iter().filter(|face| face.is_clear()) {
-            let now = (frame.at_us, face.bbox);
-            let started = Track { person: face.person, start_us: now.0, end_us: now.0, boxes: vec![now] };
+            let point = (frame.at_us, face.bbox);
+            let new = Track { person: face.person, start_us: point.0, end_us: point.0, boxes: vec![point] };
             match open.iter_mut().find(|track| track.person == face.person) {
-                Some(track) if (now.0 - track.end_us) as f32 <= GAP * 1e6 => {
-                    track.end_us = now.0;
-                    track.boxes.push(now);
+                Some(track) if (point.0 - track.end_us) as f32 <= MAX_GAP * 1e6 => {
+                    track.end_us = point.0;
+                    track.boxes.push(point);
                 }
-                Some(track) => closed.push(std::mem::replace(track, started)),
-                None => open.push(started),
+                Some(track) => closed.push(std::mem::replace(track, new)),
+                None => open.push(new),
             }
         }
     }

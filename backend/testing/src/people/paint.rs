@@ -14,17 +14,17 @@ struct Pixel<'a> {
 }
 
 impl Pixel<'_> {
-    fn over(&mut self, amount: f32, with: Colour) {
-        for (below, above) in self.colour.iter_mut().zip(with) {
-            *below += (above - *below) * amount;
+    fn blend(&mut self, amount: f32, with: Colour) {
+        for (base, value) in self.colour.iter_mut().zip(with) {
+            *base += (value - *base) * amount;
         }
     }
 
     /// Returns 1 inside an ellipse and 0 outside. `edge` is the width of the transition, for
     /// shading.
     fn oval(&self, cx: f32, cy: f32, rx: f32, ry: f32, edge: f32) -> f32 {
-        let far = (((self.x - cx) / rx).powi(2) + ((self.y - cy) / ry).powi(2)).sqrt();
-        ((1.0 - far) * rx.min(ry) / edge.max(self.soft) + 0.5).clamp(0.0, 1.0)
+        let distance = (((self.x - cx) / rx).powi(2) + ((self.y - cy) / ry).powi(2)).sqrt();
+        ((1.0 - distance) * rx.min(ry) / edge.max(self.soft) + 0.5).clamp(0.0, 1.0)
     }
 
     /// Returns the same as [`Self::oval`] with a sharp edge.
@@ -66,22 +66,22 @@ pub(super) fn person(colour: &mut Colour, head: &Head, traits: &Traits, x: f32, 
     glasses(&mut pixel, traits, turn);
     if let Some((brim, colour)) = traits.hat {
         let hat = pixel.within(brim - y) * pixel.sharp(0.0, -0.18, traits.wide + 0.10, 0.52);
-        pixel.over(hat, lit(colour, 1.0 - 0.4 * x.abs()));
+        pixel.blend(hat, lit(colour, 1.0 - 0.4 * x.abs()));
     }
 }
 
 fn body(pixel: &mut Pixel, traits: &Traits) {
     let (x, y, wide) = (pixel.x, pixel.y, traits.wide);
     if let Some(reach) = traits.long_hair {
-        pixel.over(pixel.sharp(0.0, 0.08, wide + reach, 0.62), lit(traits.hair, 0.82));
+        pixel.blend(pixel.sharp(0.0, 0.08, wide + reach, 0.62), lit(traits.hair, 0.82));
     }
-    pixel.over(pixel.sharp(0.0, 1.32, 0.78, 0.72), lit(traits.shirt, 1.08 - 0.4 * x.abs()));
+    pixel.blend(pixel.sharp(0.0, 1.32, 0.78, 0.72), lit(traits.shirt, 1.08 - 0.4 * x.abs()));
     if y > 0.2 {
         let neck = pixel.within(0.62 - y) * pixel.within(0.165 - x.abs());
-        pixel.over(neck.max(pixel.sharp(0.0, 0.62, 0.165, 0.12)), lit(traits.skin, 0.80));
+        pixel.blend(neck.max(pixel.sharp(0.0, 0.62, 0.165, 0.12)), lit(traits.skin, 0.80));
     }
     for side in [-1.0, 1.0] {
-        pixel.over(pixel.sharp(side * (wide + 0.005), 0.03, 0.045, 0.085), lit(traits.skin, 0.86));
+        pixel.blend(pixel.sharp(side * (wide + 0.005), 0.03, 0.045, 0.085), lit(traits.skin, 0.86));
     }
 }
 
@@ -95,9 +95,9 @@ fn face(pixel: &mut Pixel, traits: &Traits, turn: f32) {
     let (x, y, wide) = (pixel.x, pixel.y, traits.wide);
     let face = shape(pixel, traits);
     let shade = 1.04 - 0.34 * (x + 0.12).max(0.0) - 0.10 * (y + 0.2).max(0.0);
-    pixel.over(face, lit(traits.skin, shade));
+    pixel.blend(face, lit(traits.skin, shade));
     for side in [-1.0, 1.0] {
-        pixel.over(
+        pixel.blend(
             0.16 * face * pixel.oval(turn + side * 0.19, 0.16, 0.1, 0.075, 0.06),
             [224.0, 120.0, 104.0],
         );
@@ -116,12 +116,12 @@ fn face(pixel: &mut Pixel, traits: &Traits, turn: f32) {
         MakeUp::Eyes => pair(0.16, -0.04, 0.13, 0.12),
         MakeUp::None => 0.0,
     };
-    pixel.over(0.85 * face * covered, lit(colour, shade));
+    pixel.blend(0.85 * face * covered, lit(colour, shade));
     if !traits.bald {
         let wave = 0.035 * ((x - turn) * 6.0 + traits.parting).sin();
         let line = traits.hairline + wave + 0.25 * x * x;
         let cap = pixel.sharp(0.0, -0.12, wide + 0.05, 0.43) * pixel.within(line - y);
-        pixel.over(cap, lit(traits.hair, 1.05 - 0.5 * (x + 0.1).abs()));
+        pixel.blend(cap, lit(traits.hair, 1.05 - 0.5 * (x + 0.1).abs()));
     }
 }
 
@@ -129,34 +129,34 @@ fn eye(pixel: &mut Pixel, traits: &Traits, turn: f32, side: f32) {
     let (x, y) = (pixel.x, pixel.y);
     let ((apart, level, size), (above, slope, thick)) = (traits.eyes, traits.brows);
     let cx = turn * 1.25 + side * apart;
-    pixel.over(0.5 * pixel.oval(cx, level - 0.005, 0.095, 0.06, 0.04), lit(traits.skin, 0.72));
+    pixel.blend(0.5 * pixel.oval(cx, level - 0.005, 0.095, 0.06, 0.04), lit(traits.skin, 0.72));
     let brow = level - above + side * (x - cx) * slope + (x - cx).powi(2) * 3.0;
     let brow = pixel.within(thick - (y - brow).abs()) * pixel.within(0.092 - (x - cx).abs());
-    pixel.over(brow, lit(traits.hair, 0.7));
+    pixel.blend(brow, lit(traits.hair, 0.7));
     let open = pixel.sharp(cx, level, 0.066 * size.max(0.9), 0.031 * size);
-    pixel.over(open, [238.0, 236.0, 232.0]);
+    pixel.blend(open, [238.0, 236.0, 232.0]);
     let gaze = cx + turn * 0.15;
-    pixel.over(open * pixel.sharp(gaze, level, 0.029 * size, 0.029 * size), traits.iris);
-    pixel.over(open * pixel.sharp(gaze, level, 0.014 * size, 0.014 * size), [16.0, 14.0, 14.0]);
-    pixel.over(pixel.sharp(gaze - 0.009, level - 0.010, 0.0065, 0.0065), [250.0, 250.0, 250.0]);
+    pixel.blend(open * pixel.sharp(gaze, level, 0.029 * size, 0.029 * size), traits.iris);
+    pixel.blend(open * pixel.sharp(gaze, level, 0.014 * size, 0.014 * size), [16.0, 14.0, 14.0]);
+    pixel.blend(pixel.sharp(gaze - 0.009, level - 0.010, 0.0065, 0.0065), [250.0, 250.0, 250.0]);
     let lid = level - 0.031 * size * (1.0 - ((x - cx) / 0.07).powi(2)).max(0.0).sqrt();
     let lid = pixel.within(0.0075 - (y - lid).abs()) * pixel.within(0.07 - (x - cx).abs());
-    pixel.over(lid, lit(traits.hair, 0.45));
+    pixel.blend(lid, lit(traits.hair, 0.45));
 }
 
 /// Paints the lit bridge of the nose, its shaded side, the tip and the nostrils.
 fn nose(pixel: &mut Pixel, traits: &Traits, turn: f32) {
     let ((tip, broad), skin, cx) = (traits.nose, traits.skin, turn * 1.9);
-    pixel.over(0.35 * pixel.oval(cx * 0.9 - 0.012, tip - 0.105, 0.026, 0.12, 0.03), lit(skin, 1.14));
-    pixel.over(0.38 * pixel.oval(cx * 0.9 + 0.040, tip - 0.095, 0.022, 0.11, 0.04), lit(skin, 0.66));
-    pixel.over(0.5 * pixel.oval(cx, tip, 0.066 * broad, 0.038, 0.03), lit(skin, 0.86));
-    pixel.over(0.6 * pixel.oval(cx - 0.008, tip - 0.017, 0.032 * broad, 0.024, 0.03), lit(skin, 1.12));
+    pixel.blend(0.35 * pixel.oval(cx * 0.9 - 0.012, tip - 0.105, 0.026, 0.12, 0.03), lit(skin, 1.14));
+    pixel.blend(0.38 * pixel.oval(cx * 0.9 + 0.040, tip - 0.095, 0.022, 0.11, 0.04), lit(skin, 0.66));
+    pixel.blend(0.5 * pixel.oval(cx, tip, 0.066 * broad, 0.038, 0.03), lit(skin, 0.86));
+    pixel.blend(0.6 * pixel.oval(cx - 0.008, tip - 0.017, 0.032 * broad, 0.024, 0.03), lit(skin, 1.12));
     if traits.red_nose {
-        pixel.over(pixel.sharp(cx, tip, 0.06 * broad, 0.055), [200.0, 50.0, 46.0]);
+        pixel.blend(pixel.sharp(cx, tip, 0.06 * broad, 0.055), [200.0, 50.0, 46.0]);
     }
     for side in [-1.0, 1.0] {
         let nostril = pixel.sharp(cx + side * 0.036 * broad, tip + 0.012, 0.015, 0.0095);
-        pixel.over(0.85 * nostril, lit(skin, 0.40));
+        pixel.blend(0.85 * nostril, lit(skin, 0.40));
     }
 }
 
@@ -169,23 +169,23 @@ fn mouth(pixel: &mut Pixel, traits: &Traits, turn: f32) {
         Beard::Full => {
             let beard = ((y - 0.17 - 0.105 * (0.3 - x.abs()).max(0.0)) / 0.05).clamp(0.0, 1.0);
             let free = 1.0 - 0.8 * pixel.oval(turn, tip - 0.02, 0.2, 0.1, 0.06);
-            pixel.over(0.85 * shape(pixel, traits) * beard * free, lit(hair, 0.9));
+            pixel.blend(0.85 * shape(pixel, traits) * beard * free, lit(hair, 0.9));
         }
         Beard::Moustache => {
-            pixel.over(0.9 * pixel.sharp(cx, mouth - 0.038, half * 1.15, 0.022), lit(hair, 0.8));
+            pixel.blend(0.9 * pixel.sharp(cx, mouth - 0.038, half * 1.15, 0.022), lit(hair, 0.8));
         }
-        Beard::Goatee => pixel.over(0.9 * pixel.sharp(turn * 1.2, 0.39, 0.10, 0.09), lit(hair, 0.85)),
+        Beard::Goatee => pixel.blend(0.9 * pixel.sharp(turn * 1.2, 0.39, 0.10, 0.09), lit(hair, 0.85)),
         Beard::None => {}
     }
-    pixel.over(0.9 * pixel.sharp(cx, mouth + 0.006, half, full), traits.lips);
+    pixel.blend(0.9 * pixel.sharp(cx, mouth + 0.006, half, full), traits.lips);
     if traits.teeth {
-        pixel.over(pixel.sharp(cx, mouth + 0.006, half * 0.8, full * 0.55), [244.0, 240.0, 234.0]);
+        pixel.blend(pixel.sharp(cx, mouth + 0.006, half * 0.8, full * 0.55), [244.0, 240.0, 234.0]);
     } else {
         let line = mouth - smile * (x - cx).powi(2) + 0.003;
         let line = pixel.within(0.006 - (y - line).abs()) * pixel.within(half - (x - cx).abs());
-        pixel.over(line, [92.0, 40.0, 42.0]);
+        pixel.blend(line, [92.0, 40.0, 42.0]);
     }
-    pixel.over(0.3 * pixel.oval(turn, 0.365, 0.09, 0.018, 0.03), lit(traits.skin, 0.7));
+    pixel.blend(0.3 * pixel.oval(turn, 0.365, 0.09, 0.018, 0.03), lit(traits.skin, 0.7));
 }
 
 fn glasses(pixel: &mut Pixel, traits: &Traits, turn: f32) {
@@ -201,13 +201,13 @@ fn glasses(pixel: &mut Pixel, traits: &Traits, turn: f32) {
         let outer = pixel.sharp(cx, level + 0.008, 0.112, 0.088);
         let inner = pixel.sharp(cx, level + 0.008, 0.112 - rim, 0.088 - rim);
         if dark {
-            pixel.over(0.92 * outer, [28.0, 28.0, 34.0]);
+            pixel.blend(0.92 * outer, [28.0, 28.0, 34.0]);
         } else {
-            pixel.over((outer - inner).max(0.0) * 0.95, [34.0, 30.0, 32.0]);
+            pixel.blend((outer - inner).max(0.0) * 0.95, [34.0, 30.0, 32.0]);
         }
     }
     let (x, y) = (pixel.x, pixel.y);
     let bridge = pixel.within(0.4 * rim + 0.002 - (y - level + 0.005).abs());
     let bridge = bridge * pixel.within(apart - 0.1 - (x - turn * 1.25).abs());
-    pixel.over(bridge, [44.0, 40.0, 42.0]);
+    pixel.blend(bridge, [44.0, 40.0, 42.0]);
 }

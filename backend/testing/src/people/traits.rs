@@ -120,7 +120,7 @@ pub(super) struct Traits {
 }
 
 impl Traits {
-    pub(super) fn of(person: u32) -> Self {
+    pub(super) fn new(person: u32) -> Self {
         match person & ALIKE {
             0 => Self::unique(person),
             _ => Self::unique(person & !ALIKE).alike(),
@@ -137,9 +137,9 @@ impl Traits {
 
     fn unique(person: u32) -> Self {
         let seed = CAST.get(person as usize).copied().unwrap_or(person);
-        let pick = |which: u32, most: usize| hash(seed, which) as usize % most;
+        let pick = |which: u32, count: usize| hash(seed, which) as usize % count;
         // A number from 0 to 1.
-        let part = |which: u32| (hash(seed, which) % 1000) as f32 / 999.0;
+        let fraction = |which: u32| (hash(seed, which) % 1000) as f32 / 999.0;
         let make_up = match pick(32, 9) {
             0 => MakeUp::Band,
             1 => MakeUp::Stripe,
@@ -168,23 +168,23 @@ impl Traits {
             shirt: SHIRTS[pick(3, SHIRTS.len())],
             iris: IRISES[pick(10, IRISES.len())],
             lips: LIPS[pick(41, LIPS.len())],
-            wide: 0.30 + 0.09 * part(1),
-            jaw: 0.72 + 0.26 * part(31),
-            long_hair: (pick(2, 2) == 0).then(|| 0.11 + 0.06 * part(30)),
+            wide: 0.30 + 0.09 * fraction(1),
+            jaw: 0.72 + 0.26 * fraction(31),
+            long_hair: (pick(2, 2) == 0).then(|| 0.11 + 0.06 * fraction(30)),
             bald: pick(4, 7) == 6,
-            hairline: -0.27 + 0.10 * part(35),
-            parting: part(5) * 3.0,
-            hat: (pick(34, 5) == 0).then(|| (-0.20 + 0.03 * part(44), SHIRTS[pick(45, SHIRTS.len())])),
+            hairline: -0.27 + 0.10 * fraction(35),
+            parting: fraction(5) * 3.0,
+            hat: (pick(34, 5) == 0).then(|| (-0.20 + 0.03 * fraction(44), SHIRTS[pick(45, SHIRTS.len())])),
             make_up: (make_up, MAKE_UPS[pick(33, MAKE_UPS.len())]),
-            eyes: (0.135 + 0.05 * part(6), -0.07 + 0.06 * part(7), 0.75 + 0.55 * part(36)),
-            brows: (0.095 + 0.035 * part(37), 0.3 - 0.6 * part(8), 0.006 + 0.024 * part(9)),
-            nose: (0.12 + 0.07 * part(38), 0.75 + 0.8 * part(11)),
+            eyes: (0.135 + 0.05 * fraction(6), -0.07 + 0.06 * fraction(7), 0.75 + 0.55 * fraction(36)),
+            brows: (0.095 + 0.035 * fraction(37), 0.3 - 0.6 * fraction(8), 0.006 + 0.024 * fraction(9)),
+            nose: (0.12 + 0.07 * fraction(38), 0.75 + 0.8 * fraction(11)),
             red_nose: pick(39, 8) == 3,
             mouth: (
-                0.09 + 0.04 * part(12),
-                0.075 + 0.075 * part(13),
-                1.8 * part(40) - 0.9,
-                0.024 + 0.026 * part(42),
+                0.09 + 0.04 * fraction(12),
+                0.075 + 0.075 * fraction(13),
+                1.8 * fraction(40) - 0.9,
+                0.024 + 0.026 * fraction(42),
             ),
             teeth: pick(43, 3) == 0,
             beard,

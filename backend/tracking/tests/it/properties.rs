@@ -10,8 +10,8 @@ use vision::Rect;
 
 type Frames = Vec<(i64, Vec<Observation<usize>>)>;
 
-/// A number that is usually in `range`, and sometimes none at all.
-fn odd(range: std::ops::Range<f32>) -> impl Strategy<Value = f32> {
+/// A number that is usually in `range`, and sometimes invalid.
+fn fuzzed(range: std::ops::Range<f32>) -> impl Strategy<Value = f32> {
     prop_oneof![
         30 => range,
         1 => prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -5.0, f32::MAX, 1e-40]),
@@ -19,9 +19,9 @@ fn odd(range: std::ops::Range<f32>) -> impl Strategy<Value = f32> {
 }
 
 fn observation() -> impl Strategy<Value = Observation<usize>> {
-    let embedding = prop::option::of(prop::collection::vec(odd(-1.0..1.0), 0..4));
-    let numbers = (odd(0.0..300.0), odd(0.0..300.0), odd(20.0..60.0), odd(20.0..60.0));
-    (numbers, odd(0.0..1.0), prop::option::of(odd(0.0..1.0)), embedding).prop_map(
+    let embedding = prop::option::of(prop::collection::vec(fuzzed(-1.0..1.0), 0..4));
+    let numbers = (fuzzed(0.0..300.0), fuzzed(0.0..300.0), fuzzed(20.0..60.0), fuzzed(20.0..60.0));
+    (numbers, fuzzed(0.0..1.0), prop::option::of(fuzzed(0.0..1.0)), embedding).prop_map(
         |((x, y, width, height), score, quality, embedding)| Observation {
             bbox: Rect { x, y, width, height },
             score,
@@ -32,7 +32,7 @@ fn observation() -> impl Strategy<Value = Observation<usize>> {
     )
 }
 
-/// Frames of any distance. Every observation has a number as its payload.
+/// Frames with any gaps. Every observation has a number as its payload.
 fn frames() -> impl Strategy<Value = Frames> {
     let gap = prop_oneof![
         20 => 1..250_000i64,
@@ -42,12 +42,12 @@ fn frames() -> impl Strategy<Value = Frames> {
     prop::collection::vec((gap, prop::collection::vec(observation(), 0..8)), 0..30).prop_map(|list| {
         let (mut at_us, mut number) = (0i64, 0);
         list.into_iter()
-            .map(|(gap, mut seen)| {
+            .map(|(gap, mut observations)| {
                 at_us = at_us.saturating_add(gap);
-                for observation in &mut seen {
+                for observation in &mut observations {
                     (observation.payload, number) = (number, number + 1);
                 }
-                (at_us, seen)
+                (at_us, observations)
             })
             .collect()
     })
@@ -62,22 +62,22 @@ fn config() -> Config {
 fn run(frames: &Frames) -> Vec<Track<usize>> {
     let mut tracker = Tracker::new(config());
     let mut tracks = Vec::new();
-    for (at_us, seen) in frames {
-        tracks.extend(tracker.push(*at_us, seen.clone()));
+    for (at_us, observations) in frames {
+        tracks.extend(tracker.push(*at_us, observations.clone()));
     }
     tracks.extend(tracker.finish());
     tracks
 }
 
-/// Whether the rules of the tracker promise a track for this observation.
-fn is_promised(seen: &Observation<usize>) -> bool {
-    let b = seen.bbox;
+/// Returns whether the rules of the tracker require a track for this observation.
+fn must_have_track(observation: &Observation<usize>) -> bool {
+    let b = observation.bbox;
     let is_usable = [b.x, b.y, b.width, b.height].iter().all(|v| v.is_finite() && v.abs() <= MAX_COORDINATE);
     is_usable
         && b.width > 0.0
         && b.height > 0.0
-        && seen.score.is_finite()
-        && seen.score >= config().high_score
+        && observation.score.is_finite()
+        && observation.score >= config().high_score
 }
 
 proptest! {
@@ -106,25 +106,25 @@ proptest! {
             *counts.entry(shot.payload).or_default() += 1;
         }
         prop_assert!(counts.values().all(|count| *count == 1));
-        for (_, seen) in &frames {
-            let promised: Vec<_> = seen.iter().filter(|seen| is_promised(seen)).collect();
-            if promised.len() <= config().max_observations {
-                let mut shown = promised.iter().filter(|seen| seen.quality.is_some_and(f32::is_finite));
-                prop_assert!(shown.all(|seen| counts.contains_key(&seen.payload)));
+        for (_, observations) in &frames {
+            let required: Vec<_> = observations.iter().filter(|observation| must_have_track(observation)).collect();
+            if required.len() <= config().max_observations {
+                let mut with_quality = required.iter().filter(|observation| observation.quality.is_some_and(f32::is_finite));
+                prop_assert!(with_quality.all(|observation| counts.contains_key(&observation.payload)));
             }
         }
     }
 
     #[test]
-    fn observation_order_does_not_affect_tracks(frames in frames(), turn in 0..8usize) {
-        let mut turned = frames.clone();
-        for (_, seen) in &mut turned {
-            seen.reverse();
-            let turn = turn % seen.len().max(1);
-            seen.rotate_left(turn);
+    fn observation_order_does_not_affect_tracks(frames in frames(), rotation in 0..8usize) {
+        let mut rotated = frames.clone();
+        for (_, observations) in &mut rotated {
+            observations.reverse();
+            let rotation = rotation % observations.len().max(1);
+            observations.rotate_left(rotation);
         }
         let summary = |track: &Track<usize>| (track.id, track.boxes.clone(), track.samples);
-        let (first, second) = (run(&frames), run(&turned));
+        let (first, second) = (run(&frames), run(&rotated));
         prop_assert_eq!(first.iter().map(summary).collect::<Vec<_>>(), second.iter().map(summary).collect::<Vec<_>>());
     }
 }

@@ -1,4 +1,4 @@
-//! Drawn scenes: paths of faces, and what a detector reports of them.
+//! Generated scenes: paths of faces, and what a detector reports about them.
 
 use std::sync::Arc;
 use tracking::evaluate::{IdentityCounts, MIN_IOU, Sample, identity_counts, track_recall};
@@ -36,18 +36,18 @@ pub(crate) struct Person {
     pub(crate) identity: u64,
     pub(crate) path: Path,
     /// The times in seconds between which the face is in the image.
-    pub(crate) shown: (f64, f64),
+    pub(crate) visible: (f64, f64),
     /// Periods (start, end) in seconds in which something hides the face.
     pub(crate) hidden: Vec<(f64, f64)>,
     /// Periods in which the detector reports a low score.
-    pub(crate) unsure: Vec<(f64, f64)>,
+    pub(crate) low_score: Vec<(f64, f64)>,
 }
 
 pub(crate) fn person(identity: u64, path: impl Fn(f64) -> (f64, f64, f64) + 'static) -> Person {
-    Person { identity, path: Box::new(path), shown: (0.0, 1e9), hidden: vec![], unsure: vec![] }
+    Person { identity, path: Box::new(path), visible: (0.0, 1e9), hidden: vec![], low_score: vec![] }
 }
 
-/// What the detector does wrong.
+/// The faults of the detector.
 #[derive(Clone, Copy)]
 pub(crate) struct Faults {
     /// Share of faces that are missed.
@@ -71,7 +71,7 @@ pub(crate) struct Scene {
 }
 
 /// The identity of false faces.
-const NOBODY: u64 = u64::MAX;
+const FALSE_FACE: u64 = u64::MAX;
 
 /// Draws the frames of a scene. `fps` is the mean number of frames per second.
 pub(crate) fn draw(people: &[Person], fps: f64, seconds: f64, faults: Faults, seed: u64) -> Scene {
@@ -80,22 +80,21 @@ pub(crate) fn draw(people: &[Person], fps: f64, seconds: f64, faults: Faults, se
     let mut t = 0.0;
     while t < seconds {
         let at_us = (t * 1e6) as i64;
-        let mut seen: Vec<Observation<u64>> = Vec::new();
-        for person in people.iter().filter(|person| within(&[person.shown], t) && !within(&person.hidden, t))
-        {
+        let mut observations: Vec<Observation<u64>> = Vec::new();
+        for person in people.iter().filter(|p| within(&[p.visible], t) && !within(&p.hidden, t)) {
             let bbox = rect((person.path)(t));
             // A detector reports one of two faces that cover each other.
-            if seen.iter().any(|other| other.bbox.iou(&bbox) > 0.4) {
+            if observations.iter().any(|earlier| earlier.bbox.iou(&bbox) > 0.4) {
                 continue;
             }
             scene.truth.push(Sample { identity: person.identity, at_us, bbox });
             if random.uniform() < faults.missed {
                 continue;
             }
-            let is_unsure = within(&person.unsure, t);
-            let score = if is_unsure { 0.35 + 0.2 * random.uniform() } else { 0.7 + 0.3 * random.uniform() };
-            seen.push(Observation {
-                bbox: shaken(bbox, faults.jitter, &mut random),
+            let is_low = within(&person.low_score, t);
+            let score = if is_low { 0.35 + 0.2 * random.uniform() } else { 0.7 + 0.3 * random.uniform() };
+            observations.push(Observation {
+                bbox: with_jitter(bbox, faults.jitter, &mut random),
                 score: score as f32,
                 quality: Some(random.uniform() as f32),
                 embedding: faults.embeddings.map(|noise| embedding(person.identity, noise, &mut random)),
@@ -103,11 +102,11 @@ pub(crate) fn draw(people: &[Person], fps: f64, seconds: f64, faults: Faults, se
             });
         }
         if random.uniform() < faults.false_faces {
-            seen.push(false_face(faults, &mut random));
+            observations.push(false_face(faults, &mut random));
         }
-        scene.frames.push((at_us, seen));
-        let part = if faults.is_variable { 0.25 + 1.5 * random.uniform() } else { 1.0 };
-        t += part / fps;
+        scene.frames.push((at_us, observations));
+        let step = if faults.is_variable { 0.25 + 1.5 * random.uniform() } else { 1.0 };
+        t += step / fps;
     }
     scene
 }
@@ -120,7 +119,7 @@ fn false_face(faults: Faults, random: &mut Random) -> Observation<u64> {
         score: (0.3 + 0.5 * random.uniform()) as f32,
         quality: None,
         embedding: faults.embeddings.map(|noise| embedding(random.next(), noise, random)),
-        payload: NOBODY,
+        payload: FALSE_FACE,
     }
 }
 
@@ -134,16 +133,16 @@ fn rect((x, y, width): (f64, f64, f64)) -> Rect {
     Rect { x, y, width, height }
 }
 
-fn shaken(bbox: Rect, jitter: f64, random: &mut Random) -> Rect {
-    let mut shake = |value: f32| value + (random.normal() * jitter * f64::from(bbox.width)) as f32;
-    Rect { x: shake(bbox.x), y: shake(bbox.y), width: shake(bbox.width), height: shake(bbox.height) }
+fn with_jitter(bbox: Rect, jitter: f64, random: &mut Random) -> Rect {
+    let mut noisy = |value: f32| value + (random.normal() * jitter * f64::from(bbox.width)) as f32;
+    Rect { x: noisy(bbox.x), y: noisy(bbox.y), width: noisy(bbox.width), height: noisy(bbox.height) }
 }
 
-/// Returns an embedding of 128 numbers. Two of one person have a similarity of about 1 / (1 +
-/// noise²), two of different people one of about 0, with a standard deviation of 0.09.
+/// Returns an embedding of 128 numbers. The similarity of two embeddings of one person is about
+/// 1 / (1 + noise²); of different people about 0, with a standard deviation of 0.09.
 pub(crate) fn embedding(identity: u64, noise: f64, random: &mut Random) -> Arc<[f32]> {
-    let mut own = Random(identity.wrapping_mul(0x1234_5678_9abc_def1));
-    let values: Vec<f64> = (0..128).map(|_| own.normal() + noise * random.normal()).collect();
+    let mut identity_random = Random(identity.wrapping_mul(0x1234_5678_9abc_def1));
+    let values: Vec<f64> = (0..128).map(|_| identity_random.normal() + noise * random.normal()).collect();
     let length = values.iter().map(|v| v * v).sum::<f64>().sqrt();
     values.iter().map(|v| (v / length) as f32).collect()
 }
@@ -151,8 +150,8 @@ pub(crate) fn embedding(identity: u64, noise: f64, random: &mut Random) -> Arc<[
 pub(crate) fn track(scene: &Scene, config: Config) -> Vec<Track<u64>> {
     let mut tracker = Tracker::new(config);
     let mut tracks = Vec::new();
-    for (at_us, seen) in &scene.frames {
-        tracks.extend(tracker.push(*at_us, seen.clone()));
+    for (at_us, observations) in &scene.frames {
+        tracks.extend(tracker.push(*at_us, observations.clone()));
     }
     tracks.extend(tracker.finish());
     tracks.sort_by_key(|track| track.id);
@@ -176,10 +175,10 @@ pub(crate) fn measure_default(scene: &Scene) -> Figures {
 pub(crate) fn measure(scene: &Scene, tracks: &[Track<u64>]) -> Figures {
     let sample =
         |id: u64| move |b: &tracking::TimedBox| Sample { identity: id, at_us: b.at_us, bbox: b.bbox };
-    let found: Vec<Sample> = tracks.iter().flat_map(|t| t.boxes.iter().map(sample(t.id))).collect();
+    let predictions: Vec<Sample> = tracks.iter().flat_map(|t| t.boxes.iter().map(sample(t.id))).collect();
     Figures {
-        recall: track_recall(&scene.truth, &found, MIN_IOU, MIN_SHARE),
-        counts: identity_counts(&scene.truth, &found, MIN_IOU),
+        recall: track_recall(&scene.truth, &predictions, MIN_IOU, MIN_SHARE),
+        counts: identity_counts(&scene.truth, &predictions, MIN_IOU),
         tracks: tracks.len(),
     }
 }

@@ -1,4 +1,4 @@
-//! Tests tracks and people in drawn scenes: with 5, 10 and 25 frames per second, with seconds
+//! Tests tracks and people in generated scenes: with 5, 10 and 25 frames per second, with seconds
 //! between two frames, and with dense frames only where faces are. Dense scenes have no embeddings
 //! unless a test says so. `cargo test -p facecrawl-tracking --test it tracks -- --nocapture` prints
 //! the figures.
@@ -68,10 +68,10 @@ fn wandering() -> Vec<Person> {
 }
 
 /// The detector is unsure for three seconds at a time.
-fn unsure() -> Vec<Person> {
+fn low_scores() -> Vec<Person> {
     let mut people = wandering();
     for (i, person) in people.iter_mut().enumerate() {
-        person.unsure =
+        person.low_score =
             (0..3).map(|k| 2.0 + 6.0 * f64::from(k) + 0.5 * i as f64).map(|t| (t, t + 3.0)).collect();
     }
     people
@@ -84,7 +84,7 @@ fn crowd() -> Vec<Person> {
             let (x, y) = (100.0 + (i % 10) as f64 * 95.0, 150.0 + (i / 10) as f64 * 130.0);
             let phase = i as f64;
             let path = move |t: f64| (x + 15.0 * (t + phase).sin(), y + 8.0 * (1.7 * t + phase).cos(), 60.0);
-            Person { shown: ((i % 5) as f64, SECONDS - (i % 4) as f64), ..person(i, path) }
+            Person { visible: ((i % 5) as f64, SECONDS - (i % 4) as f64), ..person(i, path) }
         })
         .collect()
 }
@@ -98,7 +98,7 @@ struct Case {
 fn cases() -> Vec<Case> {
     let case = |name, people: fn() -> _, faults| Case { name, people, faults };
     let missed = Faults { missed: 0.1, ..NO_FAULTS };
-    let all = Faults { missed: 0.1, jitter: 0.04, false_faces: 0.05, is_variable: true, embeddings: None };
+    let faults = Faults { missed: 0.1, jitter: 0.04, false_faces: 0.05, is_variable: true, embeddings: None };
     vec![
         case("pan", pan, NO_FAULTS),
         case("zoom", zoom, NO_FAULTS),
@@ -106,14 +106,14 @@ fn cases() -> Vec<Case> {
         case("occlusion", || hidden_for(1.5), NO_FAULTS),
         case("missed", wandering, missed),
         case("jitter", wandering, Faults { jitter: 0.06, ..NO_FAULTS }),
-        case("low scores", unsure, missed),
+        case("low scores", low_scores, missed),
         case("false faces", wandering, Faults { false_faces: 0.3, ..NO_FAULTS }),
         case("variable rate", wandering, Faults { is_variable: true, ..missed }),
-        case("crowd", crowd, all),
-        case("pan, all faults", pan, all),
+        case("crowd", crowd, faults),
+        case("pan, all faults", pan, faults),
         // With missed frames, the loss is shorter than 2 seconds.
-        case("occlusion, all faults", || hidden_for(1.0), all),
-        case("crossing, all faults", crossing, all),
+        case("occlusion, all faults", || hidden_for(1.0), faults),
+        case("crossing, all faults", crossing, faults),
     ]
 }
 
@@ -130,9 +130,9 @@ fn recall_and_idf1_reach_goals_in_every_scene() {
             let figures: Vec<Figures> = SEEDS.map(|seed| run(&case, fps, seed, &Config::default())).collect();
             let recall = figures.iter().map(|f| f.recall).fold(1.0, f64::min);
             let idf1 = figures.iter().map(|f| f.counts.idf1()).fold(1.0, f64::min);
-            let most = figures.iter().map(|f| f.tracks).max().unwrap();
+            let tracks = figures.iter().map(|f| f.tracks).max().unwrap();
             let line =
-                format!("{:22} {fps:4} fps  recall {recall:.3}  IDF1 {idf1:.3}  tracks {most}", case.name);
+                format!("{:22} {fps:4} fps  recall {recall:.3}  IDF1 {idf1:.3}  tracks {tracks}", case.name);
             println!("{line}");
             if recall < MIN_RECALL || idf1 < MIN_IDF1 {
                 failures.push(line);
@@ -164,17 +164,17 @@ fn exact_assignment_is_not_worse_than_greedy() {
 #[test]
 fn similarity_prevents_link_suggested_by_position() {
     let people = || {
-        let away = |t: f64| (t - 10.0).abs() * 60.0;
+        let distance = |t: f64| (t - 10.0).abs() * 60.0;
         vec![
-            person(1, move |t| (900.0 - away(t), 300.0, 80.0)),
-            person(2, move |t| (900.0 + away(t), 310.0, 80.0)),
+            person(1, move |t| (900.0 - distance(t), 300.0, 80.0)),
+            person(2, move |t| (900.0 + distance(t), 310.0, 80.0)),
         ]
     };
-    let blind = Case { name: "turning back", people, faults: NO_FAULTS };
-    let seeing = Case { faults: Faults { embeddings: Some(0.7), ..NO_FAULTS }, ..blind };
+    let plain = Case { name: "turning back", people, faults: NO_FAULTS };
+    let embedded = Case { faults: Faults { embeddings: Some(0.7), ..NO_FAULTS }, ..plain };
     for fps in [5.0, 10.0, 25.0] {
         let [without, with] =
-            [&blind, &seeing].map(|case| run(case, fps, 3, &Config::default()).counts.idf1());
+            [&plain, &embedded].map(|case| run(case, fps, 3, &Config::default()).counts.idf1());
         println!("turning back {fps} fps: IDF1 {without:.3} without, {with:.3} with embeddings");
         assert!(with > 0.98);
     }
@@ -190,7 +190,7 @@ fn moving() -> Vec<Person> {
             let (x, y) =
                 (move |t: f64| (t * 0.9 * pace + phase).sin(), move |t: f64| (t * 0.7 * pace + phase).cos());
             let path = move |t: f64| (900.0 + 600.0 * x(t), 400.0 + 200.0 * y(t), 90.0);
-            Person { shown: (4.0 * i as f64, SPARSE_SECONDS - 3.0 * i as f64), ..person(i, path) }
+            Person { visible: (4.0 * i as f64, SPARSE_SECONDS - 3.0 * i as f64), ..person(i, path) }
         })
         .collect()
 }
@@ -243,7 +243,7 @@ fn short_visitors() -> Vec<Person> {
         .map(|i| {
             let (start, speed) = (7.3 * i as f64, 40.0 + 10.0 * (i % 3) as f64);
             let path = move |t: f64| (200.0 + speed * (t - start), 300.0 + 10.0 * (t * 1.3).sin(), 80.0);
-            Person { shown: (start, start + 2.6 + 0.9 * (i % 3) as f64), ..person(i, path) }
+            Person { visible: (start, start + 2.6 + 0.9 * (i % 3) as f64), ..person(i, path) }
         })
         .collect()
 }
@@ -266,10 +266,10 @@ fn skipping_frames_without_faces_keeps_tracks() {
         assert!(scene.frames.len() < 200, "{}", scene.frames.len());
         let times: Vec<i64> = scene.frames.iter().map(|(at_us, _)| *at_us).collect();
         scene.truth.retain(|sample| times.binary_search(&sample.at_us).is_ok());
-        let found = measure_default(&scene);
-        println!("recall {:.3}, IDF1 {:.3}, {} tracks", found.recall, found.counts.idf1(), found.tracks);
-        assert!(found.recall >= expected.recall && found.counts.idf1() >= 0.95);
-        assert_eq!(found.tracks, expected.tracks);
+        let result = measure_default(&scene);
+        println!("recall {:.3}, IDF1 {:.3}, {} tracks", result.recall, result.counts.idf1(), result.tracks);
+        assert!(result.recall >= expected.recall && result.counts.idf1() >= 0.95);
+        assert_eq!(result.tracks, expected.tracks);
     }
 }
 
@@ -282,7 +282,7 @@ fn returning_visitors() -> Vec<Person> {
             let hidden =
                 (0..5).map(|k| 12.0 * f64::from(k) + 2.0 * i as f64).map(|t| (t + 4.0, t + 12.0)).collect();
             let path = move |t: f64| (300.0 * (i + 1) as f64 + 20.0 * t.sin(), 300.0, 80.0);
-            Person { shown: (2.0 * i as f64, 52.0), hidden, ..person(i, path) }
+            Person { visible: (2.0 * i as f64, 52.0), hidden, ..person(i, path) }
         })
         .collect()
 }
@@ -295,11 +295,11 @@ fn repeated_visits_of_one_person_get_same_number() {
     assert!(tracks.len() >= 16, "{} tracks", tracks.len());
     let appearances: Vec<Appearance> = tracks.iter().map(Appearance::from).collect();
     let numbers = number_people(&appearances, THRESHOLD + 0.1).unwrap();
-    let mut known = BTreeMap::new();
+    let mut numbers_by_person = BTreeMap::new();
     for (track, number) in tracks.iter().zip(numbers) {
-        assert_eq!(*known.entry(track.best[0].payload).or_insert(number), number);
+        assert_eq!(*numbers_by_person.entry(track.best[0].payload).or_insert(number), number);
     }
-    assert_eq!(known.len(), 4);
+    assert_eq!(numbers_by_person.len(), 4);
 }
 
 /// A hard cut that nobody reported: another face at the same place. The embeddings are computed
@@ -307,22 +307,21 @@ fn repeated_visits_of_one_person_get_same_number() {
 #[test]
 fn track_of_two_people_is_split_at_change() {
     let mut people = vec![person(1, |_| (300.0, 300.0, 80.0)), person(2, |_| (310.0, 305.0, 84.0))];
-    (people[0].shown, people[1].shown) = ((0.0, 6.0), (6.0, 12.0));
-    let scene = draw(&people, 10.0, 12.0, Faults { embeddings: Some(0.5), ..NO_FAULTS }, 1);
-    let known: BTreeMap<(i64, u64), _> = scene
+    (people[0].visible, people[1].visible) = ((0.0, 6.0), (6.0, 12.0));
+    let mut scene = draw(&people, 10.0, 12.0, Faults { embeddings: Some(0.5), ..NO_FAULTS }, 1);
+    let embeddings: BTreeMap<(i64, u64), _> = scene
         .frames
         .iter()
         .flat_map(|(at, seen)| seen.iter().map(|s| ((*at, s.payload), s.embedding.clone())))
         .collect();
-    let mut blind = scene;
-    for observation in blind.frames.iter_mut().flat_map(|(_, seen)| seen) {
+    for observation in scene.frames.iter_mut().flat_map(|(_, seen)| seen) {
         observation.embedding = None;
     }
     let config = Config { best_shots: 6, ..Config::for_threshold(THRESHOLD) };
-    let mut tracks: Vec<Track<u64>> = track(&blind, config);
+    let mut tracks: Vec<Track<u64>> = track(&scene, config);
     assert_eq!(tracks.len(), 1);
     for shot in &mut tracks[0].best {
-        shot.embedding = known[&(shot.at_us, shot.payload)].clone();
+        shot.embedding = embeddings[&(shot.at_us, shot.payload)].clone();
     }
     let parts = split(tracks.remove(0), THRESHOLD, || 1);
     assert_eq!(parts.len(), 2);

@@ -1,7 +1,7 @@
 //! Simulates crawls of very many hosts in simulated time, with the queue, the partition keys and
 //! the per-host permits of the product on a real database.
 
-use super::world::{self, CRAWLS, Ledger, Manner, PageEnd, Site, Sizes};
+use super::world::{self, Behaviour, CRAWLS, Ledger, PageEnd, Site, Sizes};
 use bench::Tail;
 use crawler::frontier::{self, Yield};
 use crawler::pace::{self, Bounds, Pace};
@@ -61,7 +61,7 @@ pub(crate) struct Simulation {
     clock: VirtualClock,
     store: Store,
     processes: Vec<Process>,
-    under_way: HashMap<usize, Request>,
+    running: HashMap<usize, Request>,
     /// End times of the running requests and their numbers.
     ends: BinaryHeap<Reverse<(Duration, usize)>>,
     requests: usize,
@@ -75,7 +75,7 @@ impl Simulation {
     /// Creates a simulation. No page is enqueued yet.
     pub(crate) async fn prepare(database: &TestDatabase, sizes: Sizes) -> Self {
         let clock = VirtualClock::on(database, BEGIN).await;
-        let config = queue::Config { group_window: sizes.line, ..queue::Config::default() };
+        let config = queue::Config { group_window: sizes.job_window, ..queue::Config::default() };
         let queue = || Queue::new(clock.pool().clone(), config.clone());
         let process =
             || Process { queue: queue(), free: sizes.slots, unparked_at: Duration::ZERO, ended: false };
@@ -86,7 +86,7 @@ impl Simulation {
             groups: CRAWLS.iter().map(|_| Uuid::now_v7()).collect(),
             store: Store::from_pool(clock.pool().clone()),
             processes,
-            under_way: HashMap::new(),
+            running: HashMap::new(),
             ends: BinaryHeap::new(),
             requests: 0,
             claim_rounds: 0,
@@ -99,7 +99,7 @@ impl Simulation {
     }
 
     pub(crate) async fn run(mut self) -> Value {
-        let real = Instant::now();
+        let started = Instant::now();
         let mut crawls_begun = 0;
         while !self.ledger.is_over(crawls_begun == CRAWLS.len()) {
             while crawls_begun < CRAWLS.len() && CRAWLS[crawls_begun].1 <= self.now {
@@ -118,7 +118,7 @@ impl Simulation {
         let mut report = self.ledger.report(self.now);
         report["claims"] = json!(self.claims_us.len());
         report["claim_us"] = json!(Tail::of(&self.claims_us));
-        report["real_s"] = json!(real.elapsed().as_secs());
+        report["real_s"] = json!(started.elapsed().as_secs());
         report
     }
 
@@ -133,15 +133,15 @@ impl Simulation {
             tx.commit().await.expect("commit");
         }
         for site in roots {
-            self.ledger.found(site, self.now, 1);
+            self.ledger.record_discovery(site, self.now, 1);
         }
     }
 
     fn job(&self, site: usize, page: usize) -> NewJob {
         let Site { host, crawl, .. } = self.sites[site];
-        let nothing = Yield::default();
+        let no_yield = Yield::default();
         NewJob {
-            priority: frontier::priority(world::depth(page), nothing, nothing),
+            priority: frontier::priority(world::depth(page), no_yield, no_yield),
             unique_key: Some(format!("{site}/{page}")),
             group_id: Some(self.groups[crawl]),
             partition_key: Some(key(host)),
@@ -152,33 +152,33 @@ impl Simulation {
     /// Ends the requests whose end time has passed: releases the permit of the host, and completes
     /// or retries the job.
     async fn finish(&mut self) {
-        let mut done: Vec<Vec<Claim>> = vec![Vec::new(); self.processes.len()];
+        let mut completed: Vec<Vec<Claim>> = vec![Vec::new(); self.processes.len()];
         while self.ends.peek().is_some_and(|Reverse((at, _))| *at <= self.now) {
             let Some(Reverse((_, number))) = self.ends.pop() else { break };
-            let Some(request) = self.under_way.remove(&number) else { continue };
+            let Some(request) = self.running.remove(&number) else { continue };
             let host = self.sites[request.site].host;
-            let answer = answer(host, request.nth);
-            let (delay, pause, pace) = self.pace(host, answer).await;
+            let request_end = request_end(host, request.nth);
+            let (delay, pause, pace) = self.pace(host, request_end).await;
             // The store accepts whole milliseconds.
             let millis = delay.as_millis() as i64;
             let delay = Duration::from_millis(millis.unsigned_abs());
             let name = key(host);
             let ended = self.store.hosts().finish_request(&name, request.token, millis, pause, Some(pace));
             ended.await.expect("end a request");
-            self.ledger.ended(host, self.now, delay, pause);
+            self.ledger.end(host, self.now, delay, pause);
             let process = &mut self.processes[request.process];
             process.free += 1;
             process.ended = true;
-            match answer {
+            match request_end {
                 pace::RequestEnd::Answered { status: 200, .. } => {
                     let pages = self.sites[request.site].pages;
                     let children = world::children(request.page, pages);
-                    self.ledger.outcome(request.site, PageEnd::Fetched);
+                    self.ledger.record_outcome(request.site, PageEnd::Fetched);
                     if children.is_empty() {
-                        done[request.process].push(request.claim);
+                        completed[request.process].push(request.claim);
                         continue;
                     }
-                    self.ledger.found(request.site, self.now, children.len());
+                    self.ledger.record_discovery(request.site, self.now, children.len());
                     let jobs: Vec<NewJob> = children.map(|page| self.job(request.site, page)).collect();
                     let queue = &self.processes[request.process].queue;
                     let mut tx = self.store.begin().await.expect("begin a transaction");
@@ -192,12 +192,12 @@ impl Simulation {
                         process.queue.fail(tx.conn(), request.claim, "no answer", false, pause).await;
                     tx.commit().await.expect("commit");
                     if failed.expect("fail a job") == queue::JobState::Discarded {
-                        self.ledger.outcome(request.site, PageEnd::GivenUp);
+                        self.ledger.record_outcome(request.site, PageEnd::GivenUp);
                     }
                 }
             }
         }
-        for (process, claims) in done.iter().enumerate() {
+        for (process, claims) in completed.iter().enumerate() {
             let stale = self.processes[process].queue.complete_many(claims).await.expect("complete jobs");
             assert!(stale.is_empty(), "{stale:?}");
         }
@@ -205,14 +205,14 @@ impl Simulation {
 
     /// Returns the delay after a response, the pause that the response requests, and the pace that
     /// is stored. This is the rule of `pipeline::worker` for crawls that set no delay.
-    async fn pace(&self, host: usize, answer: pace::RequestEnd) -> (Duration, Option<Duration>, HostPace) {
-        let known = self.store.hosts().pace(&key(host)).await.expect("read the host pace");
+    async fn pace(&self, host: usize, end: pace::RequestEnd) -> (Duration, Option<Duration>, HostPace) {
+        let stored = self.store.hosts().pace(&key(host)).await.expect("read the host pace");
         let before = Pace {
-            delay: Duration::from_millis(known.pace_ms.unsigned_abs().into()),
-            refusals: known.refusals.unsigned_abs(),
+            delay: Duration::from_millis(stored.pace_ms.unsigned_abs().into()),
+            refusals: stored.refusals.unsigned_abs(),
         };
         let (after, pause) =
-            before.after(answer, Bounds { least: self.sizes.delay, longest: MAX_ADAPTIVE_DELAY });
+            before.after(end, Bounds { least: self.sizes.delay, longest: MAX_ADAPTIVE_DELAY });
         let pace = HostPace {
             pace_ms: i32::try_from(after.delay.as_millis()).unwrap_or(i32::MAX),
             refusals: i32::try_from(after.refusals).unwrap_or(i32::MAX),
@@ -243,15 +243,15 @@ impl Simulation {
             if free == 0 {
                 continue;
             }
-            let asked = Instant::now();
+            let started = Instant::now();
             let claimed = self.processes[process].queue.claim(&kinds, free as i64, "simulated").await;
             let claimed = claimed.expect("claim jobs");
-            self.claims_us.push(asked.elapsed().as_secs_f64() * 1e6);
-            let all = claimed.len() < free;
+            self.claims_us.push(started.elapsed().as_secs_f64() * 1e6);
+            let has_spare_slots = claimed.len() < free;
             for job in claimed {
                 self.start_request(process, job).await;
             }
-            if all {
+            if has_spare_slots {
                 break;
             }
         }
@@ -278,15 +278,15 @@ impl Simulation {
             .expect("acquire a permit")
         {
             PermitDecision::Wait { wait } => {
-                self.ledger.waits();
+                self.ledger.record_wait();
                 self.processes[process].queue.snooze(job.claim, wait).await.expect("snooze a job");
             }
             PermitDecision::Granted { token } => {
-                let nth = self.ledger.began(site, host, self.now);
+                let nth = self.ledger.record_start(site, host, self.now);
                 let request = Request { process, claim: job.claim, site, page, token, nth };
                 self.processes[process].free -= 1;
                 self.requests += 1;
-                self.under_way.insert(self.requests, request);
+                self.running.insert(self.requests, request);
                 self.ends.push(Reverse((self.now + world::latency(host, nth), self.requests)));
             }
         }
@@ -297,11 +297,11 @@ fn key(host: usize) -> String {
     format!("host-{host}.test")
 }
 
-fn answer(host: usize, nth: usize) -> pace::RequestEnd {
+fn request_end(host: usize, nth: usize) -> pace::RequestEnd {
     let took = world::latency(host, nth);
-    match world::manner(host) {
-        Manner::Dead => pace::RequestEnd::Failed,
-        Manner::Busy if nth < 2 => {
+    match world::behaviour(host) {
+        Behaviour::Dead => pace::RequestEnd::Failed,
+        Behaviour::Busy if nth < 2 => {
             pace::RequestEnd::Answered { status: 503, retry_after: Some(RETRY_AFTER), took }
         }
         _ => pace::RequestEnd::Answered { status: 200, retry_after: None, took },

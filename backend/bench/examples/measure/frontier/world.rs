@@ -15,7 +15,7 @@ pub(crate) struct Sizes {
     /// Minimum time between two requests to a host.
     pub(crate) delay: Duration,
     /// Maximum number of claimable jobs of a crawl over all hosts (`queue::Config::group_window`).
-    pub(crate) line: i64,
+    pub(crate) job_window: i64,
     /// Maximum number of requests, at which the simulation ends.
     pub(crate) requests: usize,
     /// Number of pages of the largest host. The host of rank r has this number divided by r (Zipf),
@@ -26,13 +26,13 @@ pub(crate) struct Sizes {
 impl Sizes {
     /// Returns the size for a number of hosts: four processes with 500 slots each and a delay of
     /// one second.
-    pub(crate) fn of(hosts: usize) -> Self {
+    pub(crate) fn for_hosts(hosts: usize) -> Self {
         Self {
             hosts,
             processes: 4,
             slots: 500,
             delay: Duration::from_secs(1),
-            line: queue::Config::default().group_window,
+            job_window: queue::Config::default().group_window,
             requests: usize::MAX,
             largest: (hosts / 50).clamp(100, 5_000),
         }
@@ -41,7 +41,7 @@ impl Sizes {
 
 /// The behaviour of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum Behaviour {
     /// Responds within 50 to 550 ms.
     Quick,
     /// Responds after 5 to 15 s.
@@ -75,7 +75,7 @@ const SHARED: usize = 50;
 pub(crate) const LINKS: usize = 10;
 
 /// Returns a pseudorandom number that depends on the input only (SplitMix64, Steele et al. 2014).
-pub(crate) fn drawn(seed: usize, salt: u64) -> u64 {
+pub(crate) fn hash(seed: usize, salt: u64) -> u64 {
     let mut z = (seed as u64).wrapping_add(salt.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -83,41 +83,41 @@ pub(crate) fn drawn(seed: usize, salt: u64) -> u64 {
 }
 
 /// Returns the behaviour of a host: 90% are quick, 5% slow, 3% dead, 2% busy.
-pub(crate) fn manner(host: usize) -> Manner {
-    match drawn(host, 1) % 100 {
-        0..90 => Manner::Quick,
-        90..95 => Manner::Slow,
-        95..98 => Manner::Dead,
-        _ => Manner::Busy,
+pub(crate) fn behaviour(host: usize) -> Behaviour {
+    match hash(host, 1) % 100 {
+        0..90 => Behaviour::Quick,
+        90..95 => Behaviour::Slow,
+        95..98 => Behaviour::Dead,
+        _ => Behaviour::Busy,
     }
 }
 
 pub(crate) fn latency(host: usize, nth: usize) -> Duration {
-    let chance = drawn(host, 100 + nth as u64);
-    Duration::from_millis(match manner(host) {
-        Manner::Quick | Manner::Busy => 50 + chance % 500,
-        Manner::Slow => 5_000 + chance % 10_000,
-        Manner::Dead => 5_000,
+    let random = hash(host, 100 + nth as u64);
+    Duration::from_millis(match behaviour(host) {
+        Behaviour::Quick | Behaviour::Busy => 50 + random % 500,
+        Behaviour::Slow => 5_000 + random % 10_000,
+        Behaviour::Dead => 5_000,
     })
 }
 
 pub(crate) fn sites(sizes: &Sizes) -> Vec<Site> {
     // Ranks are assigned at random, so that every crawl has hosts of all sizes.
     let mut ranks: Vec<usize> = (1..=sizes.hosts).collect();
-    ranks.sort_by_key(|rank| drawn(*rank, 2));
+    ranks.sort_by_key(|rank| hash(*rank, 2));
     let mut sites = Vec::with_capacity(sizes.hosts);
-    let (mut host, mut first) = (0, 0..0);
+    let (mut host, mut first_crawl) = (0, 0..0);
     for (crawl, (share, _)) in CRAWLS.iter().enumerate() {
-        let own = (sizes.hosts * share / 1000).max(2).min(sizes.hosts - host);
-        for nth in 0..own {
+        let host_count = (sizes.hosts * share / 1000).max(2).min(sizes.hosts - host);
+        for nth in 0..host_count {
             let shared = crawl == 1 && nth % 1000 < SHARED;
-            let host_of = if shared { drawn(nth, 3) as usize % first.len() } else { host + nth };
-            sites.push(Site { host: host_of, crawl, pages: (sizes.largest / ranks[host + nth]).max(1) });
+            let host_number = if shared { hash(nth, 3) as usize % first_crawl.len() } else { host + nth };
+            sites.push(Site { host: host_number, crawl, pages: (sizes.largest / ranks[host + nth]).max(1) });
         }
         if crawl == 0 {
-            first = host..host + own;
+            first_crawl = host..host + host_count;
         }
-        host += own;
+        host += host_count;
     }
     sites
 }
@@ -150,7 +150,7 @@ pub(crate) enum PageEnd {
 
 #[derive(Clone, Default)]
 struct Host {
-    under_way: bool,
+    has_request: bool,
     requests: usize,
     /// The host accepts no request before this time.
     closed_until: Duration,
@@ -162,9 +162,9 @@ struct Host {
 
 #[derive(Clone, Copy, Default)]
 struct SiteTimes {
-    found: Duration,
+    discovered: Duration,
     /// Number of requests that had started before the site was found.
-    ahead_of_it: usize,
+    preceding: usize,
     first: Option<Duration>,
 }
 
@@ -180,14 +180,14 @@ pub(crate) struct Ledger {
     requests: usize,
     waits: usize,
     too_soon: usize,
-    two_at_once: usize,
-    /// For hosts of [`Manner::Quick`], the seconds from the moment when a request was allowed to
+    simultaneous: usize,
+    /// For hosts of [`Behaviour::Quick`], the seconds from the moment when a request was allowed to
     /// the start of the next request.
     idle: Vec<f64>,
     pages: usize,
     /// Maximum number of requests that started between the discovery of a site and the first
     /// request to that site.
-    most_ahead: usize,
+    max_requests_ahead: usize,
 }
 
 impl Ledger {
@@ -207,7 +207,7 @@ impl Ledger {
         (all_begun && self.waiting == 0) || self.requests >= self.sizes.requests
     }
 
-    pub(crate) fn found(&mut self, site: usize, now: Duration, pages: usize) {
+    pub(crate) fn record_discovery(&mut self, site: usize, now: Duration, pages: usize) {
         let host = &mut self.hosts[self.sites[site].host];
         if host.pages == 0 {
             host.ready_at = host.closed_until.max(now);
@@ -216,26 +216,26 @@ impl Ledger {
         self.waiting += pages;
         self.pages += pages;
         if self.site_times[site].first.is_none() {
-            self.site_times[site] = SiteTimes { found: now, ahead_of_it: self.requests, first: None };
+            self.site_times[site] = SiteTimes { discovered: now, preceding: self.requests, first: None };
         }
     }
 
     /// Records the start of a request. Returns its index at this host, from 0.
-    pub(crate) fn began(&mut self, site: usize, host: usize, now: Duration) -> usize {
+    pub(crate) fn record_start(&mut self, site: usize, host: usize, now: Duration) -> usize {
         let nth = self.hosts[host].requests;
         let site_times = &mut self.site_times[site];
         if site_times.first.is_none() {
             site_times.first = Some(now);
-            self.most_ahead = self.most_ahead.max(self.requests - site_times.ahead_of_it);
+            self.max_requests_ahead = self.max_requests_ahead.max(self.requests - site_times.preceding);
         }
-        let quick = manner(host) == Manner::Quick;
+        let quick = behaviour(host) == Behaviour::Quick;
         let host = &mut self.hosts[host];
-        self.two_at_once += usize::from(host.under_way);
+        self.simultaneous += usize::from(host.has_request);
         self.too_soon += usize::from(now < host.closed_until);
         if quick {
             self.idle.push(now.saturating_sub(host.ready_at).as_secs_f64());
         }
-        host.under_way = true;
+        host.has_request = true;
         host.requests += 1;
         self.requests += 1;
         nth
@@ -243,15 +243,15 @@ impl Ledger {
 
     /// Records the end of a request. No further request to the host may start for `delay` or
     /// `pause`, whichever is longer.
-    pub(crate) fn ended(&mut self, host: usize, now: Duration, delay: Duration, pause: Option<Duration>) {
-        let rest = pause.unwrap_or_default().max(delay);
+    pub(crate) fn end(&mut self, host: usize, now: Duration, delay: Duration, pause: Option<Duration>) {
+        let pause = pause.unwrap_or_default().max(delay);
         let host = &mut self.hosts[host];
-        host.under_way = false;
-        host.closed_until = now + rest;
-        host.ready_at = now + rest;
+        host.has_request = false;
+        host.closed_until = now + pause;
+        host.ready_at = now + pause;
     }
 
-    pub(crate) fn outcome(&mut self, site: usize, outcome: PageEnd) {
+    pub(crate) fn record_outcome(&mut self, site: usize, outcome: PageEnd) {
         match outcome {
             PageEnd::Fetched => self.fetched += 1,
             PageEnd::GivenUp => self.given_up += 1,
@@ -261,24 +261,24 @@ impl Ledger {
     }
 
     /// Records that a job was claimed before its host allowed a request.
-    pub(crate) fn waits(&mut self) {
+    pub(crate) fn record_wait(&mut self) {
         self.waits += 1;
     }
 
     /// Returns the report. Times are in simulated seconds unless the name specifies another unit.
     pub(crate) fn report(self, now: Duration) -> Value {
-        let share: usize = self.sites.iter().map(|site| site.pages.min(QUANTUM)).sum();
+        let fair_share: usize = self.sites.iter().map(|site| site.pages.min(QUANTUM)).sum();
         let crawls: Vec<Value> = (0..CRAWLS.len()).map(|crawl| self.crawl(crawl)).collect();
         json!({
             "hosts": self.sizes.hosts, "sites": self.sites.len(), "pages": self.pages,
             "slots": self.sizes.slots * self.sizes.processes, "delay_ms": self.sizes.delay.as_millis() as u64,
             "fetched": self.fetched, "given_up": self.given_up, "requests": self.requests,
             "never_asked": self.site_times.iter().filter(|site_times| site_times.first.is_none()).count(),
-            "asked_too_soon": self.too_soon, "asked_twice_at_once": self.two_at_once,
+            "asked_too_soon": self.too_soon, "asked_twice_at_once": self.simultaneous,
             "waits_per_request": ratio(self.waits, self.requests),
             "virtual_s": now.as_secs(),
-            "most_requests_before_a_sites_first": self.most_ahead,
-            "as_fair_shares": ratio(self.most_ahead, share),
+            "most_requests_before_a_sites_first": self.max_requests_ahead,
+            "as_fair_shares": ratio(self.max_requests_ahead, fair_share),
             "quick_host_ready_to_asked": Tail::of(&self.idle),
             "crawls": crawls,
         })
@@ -286,7 +286,7 @@ impl Ledger {
 
     fn crawl(&self, crawl: usize) -> Value {
         let own_sites = || self.sites.iter().zip(&self.site_times).filter(|(site, _)| site.crawl == crawl);
-        let wait = |times: &SiteTimes| Some((times.first? - times.found).as_secs_f64());
+        let wait = |times: &SiteTimes| Some((times.first? - times.discovered).as_secs_f64());
         let waits: Vec<f64> = own_sites().filter_map(|(_, times)| wait(times)).collect();
         json!({
             "sites": own_sites().count(), "pages": own_sites().map(|(site, _)| site.pages).sum::<usize>(),

@@ -35,7 +35,7 @@ const LATENCIES: u64 = 2 << 40;
 /// Number of the first image that a measurement stores. It is greater than those of the gallery.
 const STORED: usize = 1 << 32;
 /// Minimum similarity of a match.
-const ALIKE: f32 = 0.5;
+const MATCH: f32 = 0.5;
 
 /// A gallery, and the store whose index is measured.
 pub(crate) struct Gallery {
@@ -54,8 +54,8 @@ pub(crate) struct Gallery {
 pub(crate) struct Probe {
     collection: Uuid,
     embedding: Vec<f32>,
-    of_all: HashSet<Uuid>,
-    of_good: HashSet<Uuid>,
+    nearest: HashSet<Uuid>,
+    nearest_good: HashSet<Uuid>,
 }
 
 /// Draws probes, and compares each with every face.
@@ -64,10 +64,10 @@ pub(crate) async fn probes(store: &Store, people: &Arc<People>, count: usize) ->
     let mut random = Random(PROBES);
     let mut probes = Vec::with_capacity(count);
     for _ in 0..count {
-        let (collection, embedding) = (people.collection(&mut random), people.someone(&mut random));
-        let of_all = gallery.found(collection, &embedding, None, -1.0).await?;
-        let of_good = gallery.found(collection, &embedding, Some(LEAST_QUALITY), ALIKE).await?;
-        probes.push(Probe { collection, embedding, of_all, of_good });
+        let (collection, embedding) = (people.collection(&mut random), people.random_face(&mut random));
+        let nearest = gallery.search(collection, &embedding, None, -1.0).await?;
+        let nearest_good = gallery.search(collection, &embedding, Some(LEAST_QUALITY), MATCH).await?;
+        probes.push(Probe { collection, embedding, nearest, nearest_good });
     }
     Ok(probes)
 }
@@ -92,32 +92,32 @@ impl Gallery {
     }
 
     /// Returns the faces that a search finds, with at least this similarity.
-    async fn found(
+    async fn search(
         &self,
         collection: Uuid,
         embedding: &[f32],
         min_quality: Option<f32>,
-        least: f32,
+        min_similarity: f32,
     ) -> Result<HashSet<Uuid>> {
         let query = self.query(collection, embedding.to_owned(), min_quality);
         let (hits, _) = self.store.faces().search(&query).await?;
         let foreign = hits.iter().find(|hit| hit.face.collection_id != collection);
         ensure!(foreign.is_none(), "a search returned a face of another collection");
-        Ok(hits.into_iter().filter(|hit| hit.similarity >= least).map(|hit| hit.face.id).collect())
+        Ok(hits.into_iter().filter(|hit| hit.similarity >= min_similarity).map(|hit| hit.face.id).collect())
     }
 
     /// Returns the fraction of the ten exact results that the index finds. With a minimum quality,
     /// only matches count: most of the ten results are then faces of other people, which are all
     /// about equally similar.
     pub(crate) async fn recall(&self, probes: &[Probe], min_quality: Option<f32>) -> Result<f64> {
-        let (mut found, mut all) = (0, 0);
+        let (mut found, mut total) = (0, 0);
         for probe in probes {
-            let hits = self.found(probe.collection, &probe.embedding, min_quality, -1.0).await?;
-            let truth = if min_quality.is_some() { &probe.of_good } else { &probe.of_all };
-            all += truth.len();
+            let hits = self.search(probe.collection, &probe.embedding, min_quality, -1.0).await?;
+            let truth = if min_quality.is_some() { &probe.nearest_good } else { &probe.nearest };
+            total += truth.len();
             found += hits.intersection(truth).count();
         }
-        Ok(found as f64 / all as f64)
+        Ok(found as f64 / total as f64)
     }
 
     /// Measures searches that run one after the other. `rate` is their number per second; with 0,
@@ -130,10 +130,10 @@ impl Gallery {
     ) -> Result<Value> {
         let mut random = Random(LATENCIES);
         let mut tick = (rate > 0).then(|| interval(Duration::from_secs(1) / rate));
-        let (mut times, mut exact_ones) = (Vec::with_capacity(searches), 0);
+        let (mut times, mut exact_count) = (Vec::with_capacity(searches), 0);
         for index in 0..WARMUP + searches {
             let collection = self.people.collection(&mut random);
-            let query = self.query(collection, self.people.someone(&mut random), min_quality);
+            let query = self.query(collection, self.people.random_face(&mut random), min_quality);
             if let Some(tick) = &mut tick {
                 tick.tick().await;
             }
@@ -141,11 +141,11 @@ impl Gallery {
             let (_, exact) = self.store.faces().search(&query).await?;
             if index >= WARMUP {
                 times.push(rounded(started.elapsed().as_secs_f64() * 1e3, 2));
-                exact_ones += usize::from(exact);
+                exact_count += usize::from(exact);
             }
         }
         // `exact` is the number of searches that compared with every face.
-        Ok(json!({"ms": Tail::of(&times), "searches": searches, "exact": exact_ones}))
+        Ok(json!({"ms": Tail::of(&times), "searches": searches, "exact": exact_count}))
     }
 
     /// Measures searches while `per_second` faces are stored: ten images per second over each of
@@ -202,8 +202,8 @@ impl Gallery {
     pub(crate) async fn plan_erasure(&self) -> Result<f64> {
         let mut random = Random(PROBES);
         let collection = self.people.collection(&mut random);
-        let embedding = self.people.someone(&mut random);
-        let target = Target::Likeness { embedding, model_id: self.people.model, threshold: ALIKE };
+        let embedding = self.people.random_face(&mut random);
+        let target = Target::Likeness { embedding, model_id: self.people.model, threshold: MATCH };
         let started = Instant::now();
         let mut tx = self.store.begin().await?;
         let plan = self.store.erasures().plan(tx.conn(), collection, &target).await?;
@@ -254,17 +254,17 @@ impl People {
     }
 
     /// Returns a new embedding of one of the people, in half precision like the rows.
-    fn someone(&self, random: &mut Random) -> Vec<f32> {
+    fn random_face(&self, random: &mut Random) -> Vec<f32> {
         let person = random.below(self.count) as u64;
         let centre = self.direction(&mut Random(u64::MAX - person));
-        let near = displaced(&centre, &self.direction(random), SPREAD);
-        near.into_iter().map(|x| f16::from_f32(x).to_f32()).collect()
+        let embedding = displaced(&centre, &self.direction(random), SPREAD);
+        embedding.into_iter().map(|x| f16::from_f32(x).to_f32()).collect()
     }
 
     /// Returns a random unit vector.
     fn direction(&self, random: &mut Random) -> Vec<f32> {
-        let equal = random.unit(self.deviations.len());
-        unit(&equal.iter().zip(&self.deviations).map(|(x, scale)| f64::from(*x) * scale).collect::<Vec<_>>())
+        let plain = random.unit(self.deviations.len());
+        unit(&plain.iter().zip(&self.deviations).map(|(x, scale)| f64::from(*x) * scale).collect::<Vec<_>>())
     }
 
     pub(crate) fn collection(&self, random: &mut Random) -> Uuid {
@@ -275,7 +275,7 @@ impl People {
         let mut random = Random(number as u64);
         let (collection, image) = (self.collection(&mut random), rows::image(&mut random));
         let faces: Vec<_> = (0..faces)
-            .map(|_| rows::face(self.someone(&mut random), self.model, random.uniform() as f32))
+            .map(|_| rows::face(self.random_face(&mut random), self.model, random.uniform() as f32))
             .collect();
         let mut tx = store.begin().await?;
         let inserted = store.images().insert(tx.conn(), collection, &image).await?;

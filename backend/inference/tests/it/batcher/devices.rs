@@ -19,7 +19,7 @@ async fn out_of_memory_permanently_lowers_batch_size() {
     for round in 0..2 {
         let mut tasks = vec![occupy(&batcher, &controls).await];
         for i in 1..=40_u8 {
-            tasks.push(ask(&batcher, f32::from(i), Priority::Background).await);
+            tasks.push(enqueue(&batcher, f32::from(i), Priority::Background).await);
         }
         controls.release();
         // The first round exceeds the memory at 64 and at 32; the second never tries more than 8.
@@ -40,24 +40,24 @@ async fn failing_device_falls_back_to_second_backend() {
     let devices = |error, fallback: Option<Doubler>| {
         vec![Device { primary: Box::new(failing(error)), fallback: fallback.map(|f| Box::new(f) as _) }]
     };
-    let ask = Ask { number: 21.0, width: 2 };
+    let request = Call { number: 21.0, width: 2 };
 
     let error = BackendError::Failed("kernel error".into());
     let batcher =
         Batcher::start(Numbers::default(), devices(error.clone(), Some(Doubler::default())), limits).unwrap();
-    assert_eq!(batcher.run(ask, Priority::Interactive).await.unwrap().output, 42.0);
+    assert_eq!(batcher.run(request, Priority::Interactive).await.unwrap().output, 42.0);
     batcher.ready().unwrap();
 
-    let alone = Batcher::start(Numbers::default(), devices(error.clone(), None), limits).unwrap();
-    let failed = alone.run(ask, Priority::Interactive).await.unwrap_err().to_string();
+    let without_fallback = Batcher::start(Numbers::default(), devices(error.clone(), None), limits).unwrap();
+    let failed = without_fallback.run(request, Priority::Interactive).await.unwrap_err().to_string();
     assert!(failed.contains("kernel error"), "without a fallback the request fails: {failed}");
 
-    let both = Batcher::start(
+    let both_failing = Batcher::start(
         Numbers::default(),
         devices(error, Some(failing(BackendError::Failed("too".into())))),
         limits,
     );
-    let failed = both.unwrap().run(ask, Priority::Interactive).await.unwrap_err().to_string();
+    let failed = both_failing.unwrap().run(request, Priority::Interactive).await.unwrap_err().to_string();
     assert!(failed.contains("kernel error") && failed.contains("too"), "{failed}");
 
     let lost = BackendError::DeviceLost("it fell off the bus".into());
@@ -65,7 +65,7 @@ async fn failing_device_falls_back_to_second_backend() {
         Batcher::start(Numbers::default(), devices(lost, Some(Doubler::default())), limits).unwrap();
     batcher.ready().unwrap();
     assert_eq!(
-        batcher.run(ask, Priority::Interactive).await.unwrap().output,
+        batcher.run(request, Priority::Interactive).await.unwrap().output,
         42.0,
         "the request is still answered"
     );
@@ -86,11 +86,10 @@ async fn other_devices_take_over_from_lost_device() {
         // Requests go to either device until the first one is lost.
         let mut failed = 0;
         while batcher.ready().is_ok() {
-            let own = batcher.clone();
-            let task =
-                tokio::spawn(
-                    async move { own.run(Ask { number: 4.0, width: 2 }, Priority::Interactive).await },
-                );
+            let batcher = batcher.clone();
+            let task = tokio::spawn(async move {
+                batcher.run(Call { number: 4.0, width: 2 }, Priority::Interactive).await
+            });
             while !task.is_finished() {
                 if controls.entered.try_recv().is_ok() {
                     controls.release();
@@ -101,14 +100,14 @@ async fn other_devices_take_over_from_lost_device() {
         }
         assert!(batcher.ready().unwrap_err().contains("fell off the bus"));
         for i in 0..50_u8 {
-            let ask = Ask { number: f32::from(i), width: 2 };
-            match batcher.run(ask, Priority::Interactive).await {
-                Ok(found) => assert_eq!(found.output, f32::from(i) * 2.0),
+            let request = Call { number: f32::from(i), width: 2 };
+            match batcher.run(request, Priority::Interactive).await {
+                Ok(result) => assert_eq!(result.output, f32::from(i) * 2.0),
                 Err(RunError::Failed { reason, .. }) => {
                     assert!(reason.contains("lost"), "{reason}");
                     failed += 1;
                 }
-                Err(other) => panic!("{other}"),
+                Err(error) => panic!("{error}"),
             }
         }
         // Only the running request and the prepared request can have failed.
@@ -125,16 +124,16 @@ async fn failing_input_does_not_fail_whole_batch() {
             Doubler { gate: Some(gate), sizes: sizes.clone(), fails_on: Some(2.0), ..Default::default() };
         let limits = Limits { max_batch: 4, prefetch, ..ONE_BY_ONE };
         let batcher = start(vec![device], limits);
-        let ask = |number| {
-            let own = batcher.clone();
-            tokio::spawn(async move { own.run(Ask { number, width: 3 }, Priority::Background).await })
+        let send_request = |number| {
+            let batcher = batcher.clone();
+            tokio::spawn(async move { batcher.run(Call { number, width: 3 }, Priority::Background).await })
         };
-        let first = ask(9.0);
+        let first = send_request(9.0);
         assert_eq!(controls.next(), [9.0]);
         // Sent in this order: each request is sent after the previous one is queued or written.
         let mut tasks = Vec::new();
         for (at, number) in [1.0, 2.0, 3.0, 4.0].into_iter().enumerate() {
-            tasks.push(ask(number));
+            tasks.push(send_request(number));
             while batcher.waiting() + batcher.model().written.load(Ordering::SeqCst) < at + 2 {
                 tokio::task::yield_now().await;
             }
@@ -144,11 +143,11 @@ async fn failing_input_does_not_fail_whole_batch() {
             controls.next();
         }
         controls.release();
-        let mut answers = Vec::new();
+        let mut outputs = Vec::new();
         for task in tasks {
-            answers.push(task.await.unwrap().map(|found| found.output).ok());
+            outputs.push(task.await.unwrap().map(|result| result.output).ok());
         }
-        assert_eq!(answers, [None, None, Some(6.0), Some(8.0)], "prefetch {prefetch}");
+        assert_eq!(outputs, [None, None, Some(6.0), Some(8.0)], "prefetch {prefetch}");
         assert_eq!(first.await.unwrap().unwrap().output, 18.0);
         // After the first request, the device runs the batch and its halves, each padded to the
         // batch size 4. No request runs alone.
@@ -158,7 +157,7 @@ async fn failing_input_does_not_fail_whole_batch() {
 }
 
 /// A device that counts the cost of runs: a fixed cost and a cost per item, padding included.
-struct Billed {
+struct MeteredDevice {
     inner: Doubler,
     clock: Arc<AtomicU64>,
     /// Lets the first run report its start and wait.
@@ -168,11 +167,11 @@ struct Billed {
 const FIXED: u64 = 1000;
 const PER_ITEM: u64 = 50;
 
-impl Backend for Billed {
+impl Backend for MeteredDevice {
     fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
-        if let Some((begun, go_on)) = self.first.take() {
+        if let Some((begun, resume)) = self.first.take() {
             begun.send(()).unwrap();
-            go_on.recv().unwrap();
+            resume.recv().unwrap();
         }
         self.clock.fetch_add(FIXED + PER_ITEM * batch.shape[0] as u64, Ordering::SeqCst);
         self.inner.run(batch, read)
@@ -188,19 +187,19 @@ async fn loaded_device_matches_cost_model() {
     for prefetch in [false, true] {
         for max_batch in [1, 4, 8, 16, 32] {
             let (begins, begun) = mpsc::channel();
-            let (start, go_on) = mpsc::channel();
+            let (start, resume) = mpsc::channel();
             let clock = Arc::new(AtomicU64::new(0));
-            let first = Some((begins, go_on));
-            let device = Billed { inner: Doubler::default(), clock: clock.clone(), first };
+            let first = Some((begins, resume));
+            let device = MeteredDevice { inner: Doubler::default(), clock: clock.clone(), first };
             let limits = Limits { queue_capacity: 2000, max_batch, max_delay: Duration::ZERO, prefetch };
             let device = Device { primary: Box::new(device), fallback: None };
             let numbers = Numbers::default();
             let written = numbers.written.clone();
             let batcher = Batcher::start(numbers, vec![device], limits).unwrap();
             let send = |i: u64| {
-                let own = batcher.clone();
-                let ask = Ask { number: i as f32, width: 2 };
-                tokio::spawn(async move { own.run(ask, Priority::Background).await.unwrap().output })
+                let batcher = batcher.clone();
+                let request = Call { number: i as f32, width: 2 };
+                tokio::spawn(async move { batcher.run(request, Priority::Background).await.unwrap().output })
             };
             // The first run waits until all others are queued: the cost model assumes full batches.
             let first = send(0);
@@ -218,20 +217,20 @@ async fn loaded_device_matches_cost_model() {
             }
             let batch = max_batch as u64;
             let full = (REQUESTS / batch) * (FIXED + PER_ITEM * batch);
-            let spent = clock.load(Ordering::SeqCst);
-            assert_eq!(spent, FIXED + PER_ITEM + full, "batches of {max_batch}, prefetch {prefetch}");
+            let cost = clock.load(Ordering::SeqCst);
+            assert_eq!(cost, FIXED + PER_ITEM + full, "batches of {max_batch}, prefetch {prefetch}");
         }
     }
 }
 
 /// A device that fails, panics or (above 8 items) runs out of memory in some of its runs. The
 /// sequence is pseudo-random and fixed.
-struct Moody {
+struct UnreliableDevice {
     inner: Doubler,
     state: u32,
 }
 
-impl Backend for Moody {
+impl Backend for UnreliableDevice {
     fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
         self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         match self.state >> 24 {
@@ -250,7 +249,7 @@ impl Backend for Moody {
 async fn ten_thousand_callers_get_own_answer_or_device_error() {
     for (fallback, prefetch) in [(false, false), (false, true), (true, true)] {
         let device = |seed| Device {
-            primary: Box::new(Moody { inner: Doubler::default(), state: seed }),
+            primary: Box::new(UnreliableDevice { inner: Doubler::default(), state: seed }),
             fallback: fallback.then(|| Box::new(Doubler::default()) as Box<dyn Backend>),
         };
         let limits =
@@ -258,10 +257,10 @@ async fn ten_thousand_callers_get_own_answer_or_device_error() {
         let batcher = Batcher::start(Numbers::default(), vec![device(1), device(2)], limits).unwrap();
         let tasks: Vec<_> = (0..10_000_u16)
             .map(|i| {
-                let own = batcher.clone();
+                let batcher = batcher.clone();
                 let priority = if i % 5 == 0 { Priority::Interactive } else { Priority::Background };
-                let ask = Ask { number: f32::from(i), width: 1 + usize::from(i % 2) };
-                let task = tokio::spawn(async move { own.run(ask, priority).await });
+                let request = Call { number: f32::from(i), width: 1 + usize::from(i % 2) };
+                let task = tokio::spawn(async move { batcher.run(request, priority).await });
                 // One caller in eight abandons its request, some before and some after the run.
                 if i % 8 == 3 {
                     task.abort();
@@ -269,27 +268,27 @@ async fn ten_thousand_callers_get_own_answer_or_device_error() {
                 (i, task)
             })
             .collect();
-        let (mut answered, mut failed, mut left) = (0, 0, 0);
+        let (mut answered, mut failed, mut abandoned) = (0, 0, 0);
         for (i, task) in tasks {
             match task.await {
-                Ok(Ok(found)) => {
-                    assert_eq!(found.output, f32::from(i) * 2.0);
+                Ok(Ok(result)) => {
+                    assert_eq!(result.output, f32::from(i) * 2.0);
                     answered += 1;
                 }
                 Ok(Err(RunError::Failed { reason, .. })) => {
                     assert!(reason.contains("injected"), "{reason}");
                     failed += 1;
                 }
-                Ok(Err(other)) => panic!("{other}"),
-                Err(gone) => {
-                    assert!(gone.is_cancelled());
-                    left += 1;
+                Ok(Err(error)) => panic!("{error}"),
+                Err(join_error) => {
+                    assert!(join_error.is_cancelled());
+                    abandoned += 1;
                 }
             }
         }
-        assert_eq!(answered + failed + left, 10_000);
-        assert!(answered > 5000, "{answered} answered, {failed} failed, {left} left");
-        assert!(left <= 1250 && (fallback == (failed == 0)), "{failed} failed, {left} left");
+        assert_eq!(answered + failed + abandoned, 10_000);
+        assert!(answered > 5000, "{answered} answered, {failed} failed, {abandoned} left");
+        assert!(abandoned <= 1250 && (fallback == (failed == 0)), "{failed} failed, {abandoned} left");
         batcher.ready().unwrap();
         assert_eq!(batcher.waiting(), 0);
     }

@@ -21,28 +21,28 @@ pub(crate) struct Numbers {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct Call {
     pub(crate) number: f32,
     pub(crate) width: usize,
 }
 
 impl Model for Numbers {
-    type Input = Ask;
+    type Input = Call;
     type Output = f32;
     fn operation(&self) -> Operation {
         Operation::FaceDetection
     }
-    fn shape(&self, input: &Ask) -> [usize; 3] {
+    fn shape(&self, input: &Call) -> [usize; 3] {
         [1, 1, input.width]
     }
-    fn write(&self, input: &Ask, slot: &mut [f32]) {
+    fn write(&self, input: &Call, slot: &mut [f32]) {
         assert!(!input.number.is_nan(), "this request is not a number");
         slot.fill(input.number);
         self.written.fetch_add(1, Ordering::SeqCst);
     }
-    fn read(&self, _: &Ask, outputs: &[OutputView<'_>], index: usize, batch: usize) -> Result<f32, String> {
+    fn read(&self, _: &Call, outputs: &[OutputView<'_>], at: usize, batch: usize) -> Result<f32, String> {
         assert_eq!(outputs[0].shape, [batch]);
-        Ok(outputs[0].data[index])
+        Ok(outputs[0].data[at])
     }
 }
 
@@ -58,9 +58,9 @@ pub(crate) struct Controls {
 }
 
 pub(crate) fn gate() -> (Gate, Controls) {
-    let (entered, seen) = mpsc::channel();
-    let (go, leave) = mpsc::channel();
-    (Gate { entered, leave }, Controls { entered: seen, leave: go })
+    let (entered, entered_runs) = mpsc::channel();
+    let (release, leave) = mpsc::channel();
+    (Gate { entered, leave }, Controls { entered: entered_runs, leave: release })
 }
 
 impl Controls {
@@ -93,7 +93,7 @@ impl Backend for Doubler {
             gate.entered.send(numbers.clone()).unwrap();
             gate.leave.recv().unwrap();
         }
-        if self.memory_for.is_some_and(|most| items > most) {
+        if self.memory_for.is_some_and(|limit| items > limit) {
             return Err(BackendError::OutOfMemory(format!("{items} are too many")));
         }
         if let Some(error) = &self.fails_with {
@@ -124,12 +124,12 @@ pub(crate) type Pending = JoinHandle<Result<Timed<f32>, RunError>>;
 
 /// Sends a request from a separate task.
 pub(crate) fn send(batcher: &Batcher<Numbers>, number: f32, terms: impl Into<Terms>) -> Pending {
-    let (own, terms) = (batcher.clone(), terms.into());
-    tokio::spawn(async move { own.run(Ask { number, width: 3 }, terms).await })
+    let (batcher, terms) = (batcher.clone(), terms.into());
+    tokio::spawn(async move { batcher.run(Call { number, width: 3 }, terms).await })
 }
 
 /// Sends a request from a separate task and returns when it is queued.
-pub(crate) async fn ask(batcher: &Batcher<Numbers>, number: f32, terms: impl Into<Terms>) -> Pending {
+pub(crate) async fn enqueue(batcher: &Batcher<Numbers>, number: f32, terms: impl Into<Terms>) -> Pending {
     let before = batcher.waiting();
     let task = send(batcher, number, terms);
     while batcher.waiting() == before && !task.is_finished() {

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-fn before(deadline: Option<Instant>) -> Terms {
+fn with_deadline(deadline: Option<Instant>) -> Terms {
     Terms { deadline, ..Priority::Interactive.into() }
 }
 
 /// Starts a batcher whose only device is occupied with request 0.
-async fn occupied(limits: Limits) -> (Batcher<Numbers>, Controls, Pending) {
+async fn start_occupied(limits: Limits) -> (Batcher<Numbers>, Controls, Pending) {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], limits);
     let first = occupy(&batcher, &controls).await;
@@ -31,14 +31,14 @@ async fn results_are_neither_lost_nor_swapped() {
                 let batcher = batcher.clone();
                 let priority = if i % 3 == 0 { Priority::Interactive } else { Priority::Background };
                 tokio::spawn(async move {
-                    let ask = Ask { number: f32::from(i), width: 1 + usize::from(i % 4) };
-                    (i, batcher.run(ask, priority).await)
+                    let request = Call { number: f32::from(i), width: 1 + usize::from(i % 4) };
+                    (i, batcher.run(request, priority).await)
                 })
             })
             .collect();
         for task in tasks {
-            let (i, answer) = task.await.unwrap();
-            assert_eq!(answer.unwrap().output, f32::from(i) * 2.0);
+            let (i, result) = task.await.unwrap();
+            assert_eq!(result.unwrap().output, f32::from(i) * 2.0);
         }
         assert_eq!(batcher.waiting(), 0);
         batcher.ready().unwrap();
@@ -58,13 +58,13 @@ fn order(controls: &Controls, runs: usize) -> Vec<f32> {
 
 #[testing::test(flavor = "multi_thread")]
 async fn interactive_requests_go_first_without_starving_background() {
-    let (batcher, controls, first) = occupied(ONE_BY_ONE).await;
+    let (batcher, controls, first) = start_occupied(ONE_BY_ONE).await;
     let mut tasks = vec![first];
     for i in 1..=3_u8 {
-        tasks.push(ask(&batcher, 100.0 + f32::from(i), Priority::Background).await);
+        tasks.push(enqueue(&batcher, 100.0 + f32::from(i), Priority::Background).await);
     }
     for i in 1..=12_u8 {
-        tasks.push(ask(&batcher, f32::from(i), Priority::Interactive).await);
+        tasks.push(enqueue(&batcher, f32::from(i), Priority::Interactive).await);
     }
     let order = order(&controls, 15);
     check_answered(tasks).await;
@@ -77,14 +77,14 @@ async fn interactive_requests_go_first_without_starving_background() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn requesters_of_same_priority_alternate() {
-    let (batcher, controls, first) = occupied(ONE_BY_ONE).await;
+    let (batcher, controls, first) = start_occupied(ONE_BY_ONE).await;
     let mut tasks = vec![first];
-    let of = |requester| Terms { requester: Requester(requester), ..Priority::Interactive.into() };
+    let terms_of = |requester| Terms { requester: Requester(requester), ..Priority::Interactive.into() };
     for number in [10.0, 11.0, 12.0] {
-        tasks.push(ask(&batcher, number, of(1)).await);
+        tasks.push(enqueue(&batcher, number, terms_of(1)).await);
     }
     for number in [20.0, 21.0] {
-        tasks.push(ask(&batcher, number, of(2)).await);
+        tasks.push(enqueue(&batcher, number, terms_of(2)).await);
     }
     let order = order(&controls, 5);
     check_answered(tasks).await;
@@ -93,24 +93,24 @@ async fn requesters_of_same_priority_alternate() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn skips_requests_of_aborted_callers() {
-    let (batcher, controls, first) = occupied(ONE_BY_ONE).await;
-    let leaving = ask(&batcher, 1.0, Priority::Interactive).await;
-    let staying = ask(&batcher, 2.0, Priority::Interactive).await;
-    leaving.abort();
-    assert!(leaving.await.unwrap_err().is_cancelled());
+    let (batcher, controls, first) = start_occupied(ONE_BY_ONE).await;
+    let abandoned = enqueue(&batcher, 1.0, Priority::Interactive).await;
+    let remaining = enqueue(&batcher, 2.0, Priority::Interactive).await;
+    abandoned.abort();
+    assert!(abandoned.await.unwrap_err().is_cancelled());
     controls.release();
     assert_eq!(controls.next(), [2.0], "the abandoned request never reaches the device");
     controls.release();
     assert_eq!(first.await.unwrap().unwrap().output, 0.0);
-    assert_eq!(staying.await.unwrap().unwrap().output, 4.0);
+    assert_eq!(remaining.await.unwrap().unwrap().output, 4.0);
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn full_queue_reports_retry_delay() {
-    let (batcher, controls, first) = occupied(Limits { queue_capacity: 4, ..ONE_BY_ONE }).await;
+    let (batcher, controls, first) = start_occupied(Limits { queue_capacity: 4, ..ONE_BY_ONE }).await;
     let mut tasks = vec![first];
     for i in 1..=3_u8 {
-        tasks.push(ask(&batcher, f32::from(i), Priority::Background).await);
+        tasks.push(enqueue(&batcher, f32::from(i), Priority::Background).await);
     }
     batcher.check_room(Priority::Interactive).unwrap();
     let crawl = batcher.check_room(Priority::Background);
@@ -118,21 +118,21 @@ async fn full_queue_reports_retry_delay() {
         matches!(crawl, Err(RunError::Overloaded { .. })),
         "crawl work leaves room for callers: {crawl:?}"
     );
-    let leaving = ask(&batcher, 5.0, Priority::Interactive).await;
+    let abandoned = enqueue(&batcher, 5.0, Priority::Interactive).await;
     match batcher.check_room(Priority::Interactive) {
         Err(RunError::Overloaded { operation, retry_after }) => {
             assert_eq!(operation, "face_detection");
             assert!(retry_after > Duration::ZERO && retry_after <= Duration::from_secs(60));
         }
-        other => panic!("{other:?}"),
+        result => panic!("{result:?}"),
     }
     // A caller that still sends a request waits for room, but not beyond the deadline.
     let soon = Some(Instant::now() + Duration::from_millis(20));
-    let late = batcher.run(Ask { number: 6.0, width: 3 }, before(soon)).await;
-    assert!(matches!(late, Err(RunError::DeadlineExceeded { .. })), "{late:?}");
+    let result = batcher.run(Call { number: 6.0, width: 3 }, with_deadline(soon)).await;
+    assert!(matches!(result, Err(RunError::DeadlineExceeded { .. })), "{result:?}");
     assert_eq!(batcher.waiting(), 4, "requests that wait for room are not in the queue");
-    leaving.abort();
-    let _ = leaving.await;
+    abandoned.abort();
+    let _ = abandoned.await;
     // Requests 1, 2 and 3 wait. The room of an abandoned request is available again.
     let last = send(&batcher, 7.0, Priority::Interactive);
     controls.release();
@@ -163,15 +163,15 @@ async fn answers_more_requests_than_queue_capacity() {
 #[testing::test(flavor = "multi_thread")]
 async fn panic_fails_only_one_request() {
     let batcher = start(vec![Doubler::default()], ONE_BY_ONE);
-    let ask = |number| batcher.run(Ask { number, width: 2 }, Priority::Interactive);
-    match ask(-1.0).await {
+    let run = |number| batcher.run(Call { number, width: 2 }, Priority::Interactive);
+    match run(-1.0).await {
         Err(RunError::Failed { operation, reason }) => {
             assert_eq!(operation, "face_detection");
             assert!(reason.contains("a negative number breaks this device"), "{reason}");
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(ask(3.0).await.unwrap().output, 6.0);
+    assert_eq!(run(3.0).await.unwrap().output, 6.0);
     batcher.ready().unwrap();
 }
 
@@ -184,11 +184,11 @@ async fn groups_waiting_requests_into_padded_batches_by_shape() {
     let batcher = start(vec![device], limits);
     let mut tasks = vec![occupy(&batcher, &controls).await];
     for i in 1..=5_u8 {
-        tasks.push(ask(&batcher, f32::from(i), Priority::Background).await);
+        tasks.push(enqueue(&batcher, f32::from(i), Priority::Background).await);
     }
-    let own = batcher.clone();
+    let clone = batcher.clone();
     let wide =
-        tokio::spawn(async move { own.run(Ask { number: 9.0, width: 7 }, Priority::Interactive).await });
+        tokio::spawn(async move { clone.run(Call { number: 9.0, width: 7 }, Priority::Interactive).await });
     while batcher.waiting() < 6 {
         tokio::task::yield_now().await;
     }
@@ -214,7 +214,7 @@ async fn batch_runs_when_full_or_after_max_delay() {
 
     let limits = Limits { max_delay: Duration::from_millis(1), ..limits };
     let batcher = start(vec![Doubler::default()], limits);
-    assert_eq!(batcher.run(Ask { number: 1.0, width: 2 }, Priority::Background).await.unwrap().output, 2.0);
+    assert_eq!(batcher.run(Call { number: 1.0, width: 2 }, Priority::Background).await.unwrap().output, 2.0);
 }
 
 #[testing::test(flavor = "multi_thread")]
@@ -236,7 +236,7 @@ async fn dropping_last_batcher_ends_its_threads() {
     let batcher = Batcher::start(Numbers::default(), devices, ONE_BY_ONE).unwrap();
     let clone = batcher.clone();
     drop(batcher);
-    assert_eq!(clone.run(Ask { number: 1.0, width: 1 }, Priority::Background).await.unwrap().output, 2.0);
+    assert_eq!(clone.run(Call { number: 1.0, width: 1 }, Priority::Background).await.unwrap().output, 2.0);
     assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
     drop(clone);
     assert_eq!(
@@ -248,15 +248,15 @@ async fn dropping_last_batcher_ends_its_threads() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn expired_request_fails_without_device_run() {
-    let (batcher, controls, first) = occupied(ONE_BY_ONE).await;
-    let ask = Ask { number: 5.0, width: 3 };
+    let (batcher, controls, first) = start_occupied(ONE_BY_ONE).await;
+    let request = Call { number: 5.0, width: 3 };
     let soon = Some(Instant::now() + Duration::from_millis(20));
-    let late = batcher.run(ask, before(soon)).await.unwrap_err();
-    assert!(matches!(late, RunError::DeadlineExceeded { operation: "face_detection" }), "{late}");
-    let over = batcher.run(ask, before(Some(Instant::now()))).await.unwrap_err();
-    assert!(matches!(over, RunError::DeadlineExceeded { .. }), "{over}");
+    let result = batcher.run(request, with_deadline(soon)).await.unwrap_err();
+    assert!(matches!(result, RunError::DeadlineExceeded { operation: "face_detection" }), "{result}");
+    let error = batcher.run(request, with_deadline(Some(Instant::now()))).await.unwrap_err();
+    assert!(matches!(error, RunError::DeadlineExceeded { .. }), "{error}");
 
-    let in_time = send(&batcher, 6.0, before(Some(Instant::now() + Duration::from_secs(3600))));
+    let in_time = send(&batcher, 6.0, with_deadline(Some(Instant::now() + Duration::from_secs(3600))));
     controls.release();
     assert_eq!(controls.next(), [6.0], "the late request never reaches the device");
     controls.release();
@@ -315,8 +315,8 @@ async fn interactive_requests_overtake_all_but_prepared_batch() {
     for i in 1..=8_u8 {
         tasks.push(send(&batcher, f32::from(i), Priority::Background));
         // Each request is queued or written into the current batch before the next one is sent.
-        let of_crawl = usize::from(i);
-        until(|| batcher.waiting() + written.load(Ordering::SeqCst) == 1 + of_crawl).await;
+        let sent = usize::from(i);
+        until(|| batcher.waiting() + written.load(Ordering::SeqCst) == 1 + sent).await;
     }
     // Exactly one full batch is prepared. The requests that are still queued run after the
     // interactive one.
@@ -359,12 +359,12 @@ async fn oversized_prepared_batch_is_split() {
 #[testing::test(flavor = "multi_thread")]
 async fn unwritable_request_fails_only_its_batch() {
     let (batcher, _) = counting(Doubler::default(), AHEAD);
-    let failed = batcher.run(Ask { number: f32::NAN, width: 3 }, Priority::Interactive).await.unwrap_err();
+    let failed = batcher.run(Call { number: f32::NAN, width: 3 }, Priority::Interactive).await.unwrap_err();
     assert!(
         matches!(&failed, RunError::Failed { reason, .. } if reason.contains("not a number")),
         "{failed}"
     );
-    assert_eq!(batcher.run(Ask { number: 2.0, width: 3 }, Priority::Interactive).await.unwrap().output, 4.0);
+    assert_eq!(batcher.run(Call { number: 2.0, width: 3 }, Priority::Interactive).await.unwrap().output, 4.0);
     batcher.ready().unwrap();
 }
 
@@ -382,9 +382,9 @@ async fn idle_device_takes_work_regardless_of_speed() {
         let tasks: Vec<_> = (0..60_u8).map(|i| send(&batcher, f32::from(i), Priority::Interactive)).collect();
         // The slow device completes no run. It holds the batch that it runs and at most the batch
         // that was written for it.
-        let held = if prefetch { 2 } else { 1 };
-        until(|| tasks.iter().filter(|task| task.is_finished()).count() >= 60 - held).await;
-        assert!(ran.lock().unwrap().len() >= 60 - held);
+        let unfinished = if prefetch { 2 } else { 1 };
+        until(|| tasks.iter().filter(|task| task.is_finished()).count() >= 60 - unfinished).await;
+        assert!(ran.lock().unwrap().len() >= 60 - unfinished);
         for task in tasks {
             while !task.is_finished() {
                 if slow.entered.try_recv().is_ok() {
