@@ -61,7 +61,7 @@ async fn revoked_key_stays_listed_with_revocation_time() {
 async fn revoking_key_revokes_concurrently_created_keys() {
     let (db, store) = fixture::database().await;
     let (creator, _) = store.commit(async |tx| store.keys().create(tx.conn(), &new_key()).await).await;
-    let created_by_key = NewKey { made_by: Some(creator.id), ..new() };
+    let created_by_key = NewKey { made_by: Some(creator.id), ..new_key() };
 
     let mut create_tx = store.begin().await.unwrap();
     let (created, _) = store.keys().create(create_tx.conn(), &created_by_key).await.unwrap();
@@ -85,12 +85,15 @@ async fn invalid_key_error_names_what_is_allowed() {
     let default = store.collections().get("default").await.unwrap().id;
     let past = OffsetDateTime::now_utc() - Duration::SECOND;
     for (invalid_key, word) in [
-        (NewKey { scopes: Vec::new(), ..new() }, "analyze, read"),
-        (NewKey { name: String::new(), ..new() }, "1 to 200"),
-        (NewKey { name: "two\nlines".into(), ..new() }, "1 to 200"),
-        (NewKey { requests_per_minute: Some(0), ..new() }, "1 or more"),
-        (NewKey { expires_at: Some(past), ..new() }, "in the past"),
-        (NewKey { scopes: vec![Scope::System], collection_id: Some(default), ..new() }, "all collections"),
+        (NewKey { scopes: Vec::new(), ..new_key() }, "analyze, read"),
+        (NewKey { name: String::new(), ..new_key() }, "1 to 200"),
+        (NewKey { name: "two\nlines".into(), ..new_key() }, "1 to 200"),
+        (NewKey { requests_per_minute: Some(0), ..new_key() }, "1 or more"),
+        (NewKey { expires_at: Some(past), ..new_key() }, "in the past"),
+        (
+            NewKey { scopes: vec![Scope::System], collection_id: Some(default), ..new_key() },
+            "all collections",
+        ),
     ] {
         let mut tx = store.begin().await.unwrap();
         let result = store.keys().create(tx.conn(), &invalid_key).await;
@@ -98,6 +101,6 @@ async fn invalid_key_error_names_what_is_allowed() {
         assert!(sentence.contains(word), "{sentence}");
     }
     let mut tx = store.begin().await.unwrap();
-    let in_missing_collection = NewKey { collection_id: Some(Uuid::now_v7()), ..new() };
+    let in_missing_collection = NewKey { collection_id: Some(Uuid::now_v7()), ..new_key() };
     assert_not_found(store.keys().create(tx.conn(), &in_missing_collection).await, "collection");
 }

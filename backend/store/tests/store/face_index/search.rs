@@ -281,22 +281,22 @@ async fn replacing_embeddings_is_all_or_nothing<I: Implementation>() {
     let (old, new) = (fixture::model(store, "old", 16).await, fixture::model(store, "new", 8).await);
     let mut rng = fixture::rng(1);
     let faces: Vec<_> = (0..3).map(|_| fixture::face(&old, direction(&mut rng, 16))).collect();
-    let ids: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
+    let stored: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
     fixture::store_image(store, ours, &fixture::image(1), &faces).await.unwrap();
-    let outdated = store.models().outdated(ours, new.id, ids[0], 10).await.unwrap();
-    assert_eq!(outdated.iter().map(|face| face.id).collect::<Vec<_>>(), ids[1..]);
+    let outdated = store.models().outdated(ours, new.id, stored[0], 10).await.unwrap();
+    assert_eq!(outdated.iter().map(|face| face.id).collect::<Vec<_>>(), stored[1..]);
     assert_eq!(
         (outdated[0].model.as_str(), store.models().count_outdated(ours, new.id).await.unwrap()),
         ("old", 3)
     );
 
     let good = direction(&mut fixture::rng(5), 8);
-    let invalid = [(ids[0], good.clone()), (ids[1], vec![1.0; 16])];
+    let invalid = [(stored[0], good.clone()), (stored[1], vec![1.0; 16])];
     assert!(matches!(store.models().replace_embeddings(&new, &invalid).await, Err(StoreError::Invalid(_))));
-    assert_eq!(store.faces().embedding(ids[0]).await.unwrap().0, old.id);
-    let valid = [(ids[0], good.clone()), (ids[1], good.clone()), (Uuid::now_v7(), good.clone())];
+    assert_eq!(store.faces().embedding(stored[0]).await.unwrap().0, old.id);
+    let valid = [(stored[0], good.clone()), (stored[1], good.clone()), (Uuid::now_v7(), good.clone())];
     assert_eq!(store.models().replace_embeddings(&new, &valid).await.unwrap(), 2);
-    let (model, embedding) = store.faces().embedding(ids[0]).await.unwrap();
+    let (model, embedding) = store.faces().embedding(stored[0]).await.unwrap();
     assert_eq!((model, embedding.len()), (new.id, 8));
     assert_eq!(store.models().count_outdated(ours, new.id).await.unwrap(), 1);
 
@@ -305,8 +305,8 @@ async fn replacing_embeddings_is_all_or_nothing<I: Implementation>() {
     for limit in [0, 50_000] {
         let store = store.clone().with_exact_limit(limit);
         let search = query(ours, old.id, faces[0].embedding.clone());
-        assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), ids[2..]);
+        assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), stored[2..]);
         let search = query(ours, new.id, good.clone());
-        assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), ids[..2]);
+        assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), stored[..2]);
     }
 }
