@@ -4,7 +4,7 @@ use store::keys::{KeyHash, NewKey, Scope};
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
-fn new_key() -> NewKey {
+fn sample() -> NewKey {
     NewKey {
         collection_id: None,
         name: "a newsroom".into(),
@@ -19,8 +19,8 @@ fn new_key() -> NewKey {
 async fn api_key_is_returned_once_and_stored_as_hash() {
     let (_db, store) = fixture::database().await;
     let mut tx = store.begin().await.unwrap();
-    let (created, key) = store.keys().create(tx.conn(), &new_key()).await.unwrap();
-    let (_, other) = store.keys().create(tx.conn(), &new_key()).await.unwrap();
+    let (created, key) = store.keys().create(tx.conn(), &sample()).await.unwrap();
+    let (_, other) = store.keys().create(tx.conn(), &sample()).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(
         (created.name.as_str(), created.scopes.as_slice()),
@@ -44,7 +44,7 @@ async fn api_key_is_returned_once_and_stored_as_hash() {
 async fn revoked_key_stays_listed_with_revocation_time() {
     let (_db, store) = fixture::database().await;
     let mut tx = store.begin().await.unwrap();
-    let (created, _) = store.keys().create(tx.conn(), &new_key()).await.unwrap();
+    let (created, _) = store.keys().create(tx.conn(), &sample()).await.unwrap();
     let revoked = store.keys().revoke(tx.conn(), created.id, false).await.unwrap();
     tx.commit().await.unwrap();
     assert!(revoked.key.revoked_at.is_some());
@@ -60,8 +60,8 @@ async fn revoked_key_stays_listed_with_revocation_time() {
 #[testing::test]
 async fn revoking_key_revokes_concurrently_created_keys() {
     let (db, store) = fixture::database().await;
-    let (creator, _) = store.commit(async |tx| store.keys().create(tx.conn(), &new_key()).await).await;
-    let created_by_key = NewKey { made_by: Some(creator.id), ..new_key() };
+    let (creator, _) = store.commit(async |tx| store.keys().create(tx.conn(), &sample()).await).await;
+    let created_by_key = NewKey { made_by: Some(creator.id), ..sample() };
 
     let mut create_tx = store.begin().await.unwrap();
     let (created, _) = store.keys().create(create_tx.conn(), &created_by_key).await.unwrap();
@@ -85,15 +85,12 @@ async fn invalid_key_error_names_what_is_allowed() {
     let default = store.collections().get("default").await.unwrap().id;
     let past = OffsetDateTime::now_utc() - Duration::SECOND;
     for (invalid_key, word) in [
-        (NewKey { scopes: Vec::new(), ..new_key() }, "analyze, read"),
-        (NewKey { name: String::new(), ..new_key() }, "1 to 200"),
-        (NewKey { name: "two\nlines".into(), ..new_key() }, "1 to 200"),
-        (NewKey { requests_per_minute: Some(0), ..new_key() }, "1 or more"),
-        (NewKey { expires_at: Some(past), ..new_key() }, "in the past"),
-        (
-            NewKey { scopes: vec![Scope::System], collection_id: Some(default), ..new_key() },
-            "all collections",
-        ),
+        (NewKey { scopes: Vec::new(), ..sample() }, "analyze, read"),
+        (NewKey { name: String::new(), ..sample() }, "1 to 200"),
+        (NewKey { name: "two\nlines".into(), ..sample() }, "1 to 200"),
+        (NewKey { requests_per_minute: Some(0), ..sample() }, "1 or more"),
+        (NewKey { expires_at: Some(past), ..sample() }, "in the past"),
+        (NewKey { scopes: vec![Scope::System], collection_id: Some(default), ..sample() }, "all collections"),
     ] {
         let mut tx = store.begin().await.unwrap();
         let result = store.keys().create(tx.conn(), &invalid_key).await;
@@ -101,6 +98,6 @@ async fn invalid_key_error_names_what_is_allowed() {
         assert!(sentence.contains(word), "{sentence}");
     }
     let mut tx = store.begin().await.unwrap();
-    let in_missing_collection = NewKey { collection_id: Some(Uuid::now_v7()), ..new_key() };
+    let in_missing_collection = NewKey { collection_id: Some(Uuid::now_v7()), ..sample() };
     assert_not_found(store.keys().create(tx.conn(), &in_missing_collection).await, "collection");
 }
