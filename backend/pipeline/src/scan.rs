@@ -120,7 +120,7 @@ impl Scan {
             let url = Url::from_file_path(file).map_err(|()| {
                 CrawlError::invalid("path", format!("{} is not an absolute path", file.display()))
             })?;
-            rows.push(NewImageUrl { url: url.into(), page_url: None, asked_url: None, alt: None });
+            rows.push(NewImageUrl { url: url.into(), page_url: None, requested_url: None, alt: None });
         }
         let mut tx = self.store.begin().await?;
         let admitted = self.store.ledger().admit_images(tx.conn(), self.crawl.id, i64::MAX, &rows).await?;

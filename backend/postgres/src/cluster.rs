@@ -45,7 +45,7 @@ impl Cluster {
     /// Fails with [`Error::InUse`] if another process uses the data. See [`Error`] for other
     /// errors.
     pub async fn start(config: &Config) -> Result<Self, Error> {
-        let mut config = absolute(config)?;
+        let mut config = absolute_paths(config)?;
         if !config.bin_dir.join("postgres").is_file() || !config.bin_dir.join("initdb").is_file() {
             return Err(Error::NoBinaries(config.bin_dir));
         }
@@ -57,7 +57,7 @@ impl Cluster {
         initialise::ensure(&config, &identity).await?;
         let socket_dir = socket_dir(&config.data_dir);
         identity.private_folder(&socket_dir)?;
-        clear(&config.data_dir, &socket_dir).await?;
+        clear_remains(&config.data_dir, &socket_dir).await?;
 
         let program = config.bin_dir.join("postgres");
         let mut command = identity.command(&program);
@@ -75,9 +75,9 @@ impl Cluster {
         let stderr = child.stderr.take().expect("stderr is piped");
         let last_lines = Arc::new(Mutex::new(VecDeque::new()));
         let (ready, mut is_ready) = watch::channel(false);
-        let (gone, exited) = watch::channel(false);
+        let (exit_sender, exited) = watch::channel(false);
         let stopping = Arc::new(AtomicBool::new(false));
-        tokio::spawn(forward_log(stderr, last_lines.clone(), ready, gone, stopping.clone()));
+        tokio::spawn(forward_log(stderr, last_lines.clone(), ready, exit_sender, stopping.clone()));
 
         // From here on, dropping `cluster` (on an error or a cancelled start) stops the server.
         let mut cluster =
@@ -112,7 +112,7 @@ impl Cluster {
     /// # Errors
     /// Fails with [`Error::Io`] if the folder cannot be read.
     pub fn url_of_running(config: &Config) -> Result<String, Error> {
-        let config = absolute(config)?;
+        let config = absolute_paths(config)?;
         Ok(socket_url(&socket_dir(&config.data_dir), &config.database))
     }
 
@@ -127,7 +127,7 @@ impl Cluster {
 
     /// Waits until the server has exited, for any reason.
     pub async fn exited(&self) {
-        let _ = self.exited.clone().wait_for(|gone| *gone).await;
+        let _ = self.exited.clone().wait_for(|has_exited| *has_exited).await;
     }
 
     /// Stops the server: closes open connections and writes all data. Returns when the server has
@@ -176,7 +176,7 @@ async fn forward_log(
     stderr: ChildStderr,
     last_lines: Arc<Mutex<VecDeque<String>>>,
     ready: watch::Sender<bool>,
-    gone: watch::Sender<bool>,
+    exit_sender: watch::Sender<bool>,
     stopping: Arc<AtomicBool>,
 ) {
     let mut lines = BufReader::new(stderr).lines();
@@ -198,7 +198,7 @@ async fn forward_log(
         }
     }
     drop(ready);
-    gone.send_replace(true);
+    exit_sender.send_replace(true);
 }
 
 fn socket_url(socket_dir: &Path, database: &str) -> String {
@@ -214,11 +214,11 @@ fn socket_url(socket_dir: &Path, database: &str) -> String {
     format!("postgres://postgres@localhost:5432/{database}?host={encoded}")
 }
 
-fn absolute(config: &Config) -> Result<Config, Error> {
-    let full = |path: &Path| std::path::absolute(path).map_err(Error::io(path));
+fn absolute_paths(config: &Config) -> Result<Config, Error> {
+    let to_absolute = |path: &Path| std::path::absolute(path).map_err(Error::io(path));
     let mut config = config.clone();
-    config.bin_dir = full(&config.bin_dir)?;
-    config.data_dir = full(&config.data_dir)?;
+    config.bin_dir = to_absolute(&config.bin_dir)?;
+    config.data_dir = to_absolute(&config.data_dir)?;
     // Postgres reports its folder with resolved links. Resolving the links here allows an orphaned
     // server to be recognised by its folder.
     if let (Some(parent), Some(name)) = (config.data_dir.parent(), config.data_dir.file_name()) {
@@ -231,9 +231,9 @@ fn absolute(config: &Config) -> Result<Config, Error> {
 /// Returns the socket folder, which has the same parent as the data folder. If that path is too
 /// long for a socket, the socket folder is in `/tmp`, with a hash of the data folder in its name.
 fn socket_dir(data_dir: &Path) -> PathBuf {
-    let near = sibling_path(data_dir, "run");
-    if near.as_os_str().len() <= MAX_SOCKET_DIR_LENGTH {
-        return near;
+    let sibling = sibling_path(data_dir, "run");
+    if sibling.as_os_str().len() <= MAX_SOCKET_DIR_LENGTH {
+        return sibling;
     }
     let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
     PathBuf::from("/tmp").join(format!("facecrawl-{}", hex::encode(&digest[..8])))
@@ -260,7 +260,7 @@ fn lock(data_dir: &Path) -> Result<File, Error> {
 /// While the lock is held, a server that still uses the data belongs to a dead process and is
 /// therefore stopped. A pid file with the id of any other process is removed, because Postgres
 /// would refuse to start if that pid is in use.
-pub(crate) async fn clear(data_dir: &Path, socket_dir: &Path) -> Result<(), Error> {
+pub(crate) async fn clear_remains(data_dir: &Path, socket_dir: &Path) -> Result<(), Error> {
     let pid_file = data_dir.join("postmaster.pid");
     if let Ok(text) = std::fs::read_to_string(&pid_file) {
         let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).and_then(Pid::from_raw);

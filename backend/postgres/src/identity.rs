@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// enter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    switch: Option<(u32, u32)>,
+    user: Option<(u32, u32)>,
     search: bool,
 }
 
@@ -27,30 +27,30 @@ impl Identity {
     /// Chooses the identity for a cluster in `data_dir` (an absolute path).
     pub fn choose(data_dir: &Path) -> Result<Self, Error> {
         if !rustix::process::geteuid().is_root() {
-            return Ok(Self { switch: None, search: false });
+            return Ok(Self { user: None, search: false });
         }
         let owner = std::fs::metadata(data_dir).ok().map(|m| (m.uid(), m.gid())).filter(|(uid, _)| *uid != 0);
         let (uid, gid) = owner.or_else(|| passwd_entry("postgres")).unwrap_or(NOBODY);
-        let closed = inaccessible_folder(data_dir, uid, gid);
-        if let Some(path) = &closed
+        let inaccessible = inaccessible_folder(data_dir, uid, gid);
+        if let Some(path) = &inaccessible
             && which("setpriv").is_none()
         {
             let reason =
                 "the user may not enter the folder, and `setpriv` (util-linux) is not installed".into();
             return Err(Error::Unreachable { uid, path: path.clone(), reason });
         }
-        Ok(Self { switch: Some((uid, gid)), search: closed.is_some() })
+        Ok(Self { user: Some((uid, gid)), search: inaccessible.is_some() })
     }
 
     pub fn can_run(&self, bin_dir: &Path) -> bool {
-        self.switch.is_none_or(|(uid, gid)| {
-            let real = bin_dir.canonicalize().unwrap_or_else(|_| bin_dir.to_path_buf());
-            [bin_dir, &real].into_iter().all(|path| inaccessible_folder(path, uid, gid).is_none())
+        self.user.is_none_or(|(uid, gid)| {
+            let canonical = bin_dir.canonicalize().unwrap_or_else(|_| bin_dir.to_path_buf());
+            [bin_dir, &canonical].into_iter().all(|path| inaccessible_folder(path, uid, gid).is_none())
         })
     }
 
     pub fn command(&self, program: &Path) -> tokio::process::Command {
-        let mut command = match self.switch {
+        let mut command = match self.user {
             Some((uid, gid)) if self.search => {
                 let mut command = tokio::process::Command::new("setpriv");
                 command
@@ -81,21 +81,21 @@ impl Identity {
     pub fn private_folder(&self, path: &Path) -> Result<(), Error> {
         use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
         // Rejects a link, which could redirect the `chown` to another folder.
-        let found = std::fs::symlink_metadata(path).ok();
-        if found.as_ref().is_some_and(|meta| !meta.is_dir()) {
+        let metadata = std::fs::symlink_metadata(path).ok();
+        if metadata.as_ref().is_some_and(|meta| !meta.is_dir()) {
             return Err(Error::NotAFolder(path.to_path_buf()));
         }
-        if found.is_none() {
+        if metadata.is_none() {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(Error::io(path))?;
         }
-        if let Some((uid, gid)) = self.switch {
+        if let Some((uid, gid)) = self.user {
             chown(path, Some(uid), Some(gid)).map_err(Error::io(path))?;
         }
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(Error::io(path))
     }
 
     pub fn uid(&self) -> u32 {
-        self.switch.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid)
+        self.user.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid)
     }
 }
 

@@ -116,12 +116,12 @@ pub(crate) fn copy_binaries(bin_dir: &Path) -> Result<PathBuf, Error> {
     let (Some(source), Some(bin)) = (bin_dir.parent(), bin_dir.file_name()) else {
         return Err(Error::NoBinaries(bin_dir.to_path_buf()));
     };
-    let place = Path::new("/var/tmp");
+    let parent = Path::new("/var/tmp");
     let name = format!("facecrawl-postgres-{}", content_name(bin_dir)?);
-    let target = place.join(&name);
+    let target = parent.join(&name);
     match fs::symlink_metadata(&target) {
         // A folder owned by root is complete, because a finished copy is renamed to this path.
-        Ok(found) if found.is_dir() && found.uid() == 0 => return Ok(target.join(bin)),
+        Ok(metadata) if metadata.is_dir() && metadata.uid() == 0 => return Ok(target.join(bin)),
         Ok(_) => return Err(Error::NotAFolder(target)),
         Err(_) => {}
     }
@@ -129,9 +129,9 @@ pub(crate) fn copy_binaries(bin_dir: &Path) -> Result<PathBuf, Error> {
         from = %source.display(), to = %target.display(),
         "copying Postgres to a folder that its unprivileged user can access"
     );
-    static COPIES: AtomicU32 = AtomicU32::new(0);
+    static COPY_NUMBER: AtomicU32 = AtomicU32::new(0);
     let temporary =
-        place.join(format!("{name}.{}.{}", std::process::id(), COPIES.fetch_add(1, Ordering::Relaxed)));
+        parent.join(format!("{name}.{}.{}", std::process::id(), COPY_NUMBER.fetch_add(1, Ordering::Relaxed)));
     copy(source, &temporary)?;
     match fs::rename(&temporary, &target) {
         Ok(()) => Ok(target.join(bin)),

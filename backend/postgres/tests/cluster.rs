@@ -13,7 +13,7 @@ fn bin_dir() -> PathBuf {
 
 /// Creates a folder that only its owner can enter, like `mktemp -d`. A server started by root must
 /// work in this folder.
-fn scratch() -> tempfile::TempDir {
+fn private_folder() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
     let closed = std::fs::Permissions::from_mode(0o700);
     tempfile::Builder::new().prefix("facecrawl-pg-").permissions(closed).tempdir().unwrap()
@@ -37,17 +37,17 @@ async fn start(config: &Config) -> Cluster {
 
 /// Runs one statement with `psql` and returns its output.
 fn sql(cluster: &Cluster, statement: &str) -> String {
-    let done = Command::new(bin_dir().join("psql"))
+    let output = Command::new(bin_dir().join("psql"))
         .args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement, &cluster.default_url()])
         .output()
         .unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 #[tokio::test]
 async fn data_and_vector_extension_survive_restart() {
-    let folder = scratch();
+    let folder = private_folder();
     let cluster = start(&config(folder.path())).await;
     sql(&cluster, "create extension vector");
     sql(&cluster, "create table kept (v halfvec(3)); insert into kept values ('[1,2,3]')");
@@ -56,14 +56,14 @@ async fn data_and_vector_extension_survive_restart() {
     cluster.stop().await;
     assert!(!Path::new(&format!("/proc/{pid}")).exists());
 
-    let again = start(&config(folder.path())).await;
-    assert_eq!(sql(&again, "select v from kept"), "[1,2,3]");
-    again.stop().await;
+    let restarted = start(&config(folder.path())).await;
+    assert_eq!(sql(&restarted, "select v from kept"), "[1,2,3]");
+    restarted.stop().await;
 }
 
 #[tokio::test]
 async fn second_process_on_same_data_is_rejected() {
-    let folder = scratch();
+    let folder = private_folder();
     let first = start(&config(folder.path())).await;
     let second = Cluster::start(&config(folder.path())).await.err().unwrap();
     assert!(matches!(second, Error::InUse(_)), "{second}");
@@ -75,7 +75,7 @@ async fn second_process_on_same_data_is_rejected() {
 
 #[tokio::test]
 async fn takes_over_server_of_killed_process() {
-    let folder = scratch();
+    let folder = private_folder();
     let mut owner = Command::new(env!("CARGO_BIN_EXE_with-postgres"))
         .arg("--data")
         .arg(folder.path().join("postgres"))
@@ -104,30 +104,30 @@ async fn takes_over_server_of_killed_process() {
 
 #[tokio::test]
 async fn recovers_crashed_server() {
-    let folder = scratch();
+    let folder = private_folder();
     let cluster = start(&config(folder.path())).await;
     sql(&cluster, "create table kept (n int); insert into kept select generate_series(1, 1000)");
     let pid = cluster.pid().unwrap();
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
     cluster.exited().await;
     drop(cluster);
-    let again = start(&config(folder.path())).await;
-    assert_eq!(sql(&again, "select count(*) from kept"), "1000");
-    again.stop().await;
+    let restarted = start(&config(folder.path())).await;
+    assert_eq!(sql(&restarted, "select count(*) from kept"), "1000");
+    restarted.stop().await;
 }
 
 #[tokio::test]
 async fn stale_pid_file_does_not_prevent_start() {
-    let folder = scratch();
+    let folder = private_folder();
     start(&config(folder.path())).await.stop().await;
-    let stranger = format!("{}\n{}\n", std::process::id(), folder.path().join("postgres").display());
-    std::fs::write(folder.path().join("postgres/postmaster.pid"), stranger).unwrap();
+    let foreign_pid = format!("{}\n{}\n", std::process::id(), folder.path().join("postgres").display());
+    std::fs::write(folder.path().join("postgres/postmaster.pid"), foreign_pid).unwrap();
     start(&config(folder.path())).await.stop().await;
 }
 
 #[tokio::test]
 async fn starts_in_long_path_with_spaces() {
-    let folder = scratch();
+    let folder = private_folder();
     let long = folder.path().join("a name with spaces and ünïcode".repeat(4));
     std::fs::create_dir_all(&long).unwrap();
     let cluster = start(&config(&long)).await;
@@ -139,7 +139,7 @@ async fn starts_in_long_path_with_spaces() {
 /// its data folder nor its program folder.
 #[tokio::test]
 async fn starts_from_inaccessible_program_folder() {
-    let folder = scratch();
+    let folder = private_folder();
     let installation = folder.path().join("runtime");
     let source = bin_dir().ancestors().nth(3).unwrap().to_path_buf();
     let copied = Command::new("cp").arg("-R").arg(&source).arg(&installation).status().unwrap();
@@ -156,20 +156,20 @@ async fn starts_from_inaccessible_program_folder() {
 
 #[tokio::test]
 async fn leaves_folder_without_cluster_unchanged() {
-    let folder = scratch();
+    let folder = private_folder();
     std::fs::create_dir_all(folder.path().join("postgres")).unwrap();
     std::fs::write(folder.path().join("postgres/thesis.txt"), "mine").unwrap();
     let error = Cluster::start(&config(folder.path())).await.err().unwrap();
     assert!(matches!(error, Error::NotACluster(_)), "{error}");
     assert!(folder.path().join("postgres/thesis.txt").exists());
 
-    let absent = Config::new(folder.path().join("nowhere"), folder.path().join("data"));
-    assert!(matches!(Cluster::start(&absent).await.err().unwrap(), Error::NoBinaries(_)));
+    let without_binaries = Config::new(folder.path().join("nowhere"), folder.path().join("data"));
+    assert!(matches!(Cluster::start(&without_binaries).await.err().unwrap(), Error::NoBinaries(_)));
 }
 
 #[tokio::test]
 async fn invalid_setting_error_shows_server_message() {
-    let folder = scratch();
+    let folder = private_folder();
     let error =
         Cluster::start(&config(folder.path()).with_setting("max_connections=many")).await.err().unwrap();
     assert!(error.to_string().contains("max_connections"), "{error}");

@@ -47,16 +47,16 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum time until every node has deleted a collection, and time between two checks.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
-const REMOVAL_POLL: Duration = Duration::from_millis(100);
+const REMOVAL_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum time between two requests that make the server build missing graphs. Each request
 /// restarts the builds in progress.
 const WAKE_INTERVAL: Duration = Duration::from_secs(60);
 /// The value of `indexing_threshold` with which the server builds no graphs.
-const NEVER: u64 = 0;
+const NO_GRAPHS: u64 = 0;
 /// Default of [`Config::graph_threshold`], as in Qdrant.
 pub const GRAPH_THRESHOLD: u64 = 10_000;
 /// Number of queries of one request.
-const QUERIES: usize = 50;
+const BATCH: usize = 50;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantization {
@@ -71,10 +71,10 @@ pub enum Quantization {
 #[derive(Clone)]
 pub struct Config {
     /// Addresses of the gRPC interface of the nodes, with the scheme `http` or `https`. If a node
-    /// does not answer, the request goes to the next node.
+    /// does not respond, the request goes to the next node.
     pub urls: Vec<String>,
     pub api_key: Option<String>,
-    /// Beginning of the names of the collections: installations on one server need different ones.
+    /// Prefix of the names of the collections. Installations on one server need different prefixes.
     pub prefix: String,
     /// Number of nodes that store each face, for new sets.
     pub replicas: u32,
@@ -100,8 +100,8 @@ impl std::fmt::Debug for Config {
 pub struct Server {
     nodes: Nodes,
     config: Config,
-    /// When the server was last asked to continue with its graphs.
-    woken: Mutex<Option<Instant>>,
+    /// When the server was last requested to continue with its graphs.
+    last_wake: Mutex<Option<Instant>>,
 }
 
 /// The settings contain an address that cannot be used.
@@ -119,27 +119,27 @@ impl Server {
     /// Fails with [`InvalidAddress`] if a URL of the settings is not valid.
     pub fn new(config: Config) -> Result<Self, InvalidAddress> {
         let nodes = Nodes::new(&config.urls, config.api_key.as_deref())?;
-        Ok(Self { nodes, config, woken: Mutex::default() })
+        Ok(Self { nodes, config, last_wake: Mutex::default() })
     }
 
     /// Deletes all sets and ids of the prefix.
     ///
     /// # Errors
-    /// Fails if no node answers, or if a node still lists a collection after 20 seconds.
+    /// Fails if no node responds, or if a node still lists a collection after 20 seconds.
     pub async fn remove_all(&self) -> Result<(), EngineError> {
-        for name in self.names().await?.into_iter().filter(|name| is_ours(name)) {
+        for name in self.names().await?.into_iter().filter(|name| is_set_or_id(name)) {
             self.delete_collection(format!("{}-{name}", self.config.prefix)).await?;
         }
         // The nodes of a cluster learn of a deletion one after the other.
         let started = Instant::now();
-        while let Some(left) = self.names().await?.into_iter().find(|name| is_ours(name)) {
+        while let Some(remaining) = self.names().await?.into_iter().find(|name| is_set_or_id(name)) {
             if started.elapsed() > REMOVAL_TIMEOUT {
                 return Err(EngineError(format!(
-                    "the collection {}-{left} is still there",
+                    "the collection {}-{remaining} is still there",
                     self.config.prefix
                 )));
             }
-            tokio::time::sleep(REMOVAL_POLL).await;
+            tokio::time::sleep(REMOVAL_INTERVAL).await;
         }
         Ok(())
     }
@@ -155,16 +155,16 @@ impl Server {
         let lists =
             self.nodes.each(LIST_TIMEOUT, |node| async move { node.list_collections().await }).await?;
         let collections = lists.into_iter().flat_map(|list| list.collections);
-        let names = collections.filter_map(|found| {
-            Some(found.name.strip_prefix(&self.config.prefix)?.strip_prefix('-')?.to_owned())
+        let names = collections.filter_map(|collection| {
+            Some(collection.name.strip_prefix(&self.config.prefix)?.strip_prefix('-')?.to_owned())
         });
         Ok(names.collect())
     }
 
     async fn exists(&self, name: &str) -> Result<bool, EngineError> {
-        let answers =
+        let results =
             self.nodes.each(LIST_TIMEOUT, |node| async move { node.collection_exists(name).await }).await?;
-        Ok(answers.contains(&true))
+        Ok(results.contains(&true))
     }
 
     /// Creates a Qdrant collection. Succeeds if it exists, also if another process creates it at
@@ -175,13 +175,13 @@ impl Server {
             return Ok(());
         }
         let request = &request;
-        let created = self
+        let result = self
             .nodes
             .call(TIMEOUT, |node| async move { node.create_collection(request.clone()).await })
             .await;
-        match created {
+        match result {
             Err(_) if self.exists(&name).await? => Ok(()),
-            created => created.map(|_| ()),
+            result => result.map(|_| ()),
         }
     }
 
@@ -191,18 +191,18 @@ impl Server {
         Ok(())
     }
 
-    /// Returns whether the server may be asked to continue with its graphs: once a minute.
+    /// Returns whether a request to continue with the graphs is due: once a minute.
     fn may_wake(&self) -> bool {
-        let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = woken.is_none_or(|at| at.elapsed() >= WAKE_INTERVAL);
-        if may {
-            *woken = Some(Instant::now());
+        let mut last_wake = self.last_wake.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last_wake.is_none_or(|at| at.elapsed() >= WAKE_INTERVAL);
+        if is_due {
+            *last_wake = Some(Instant::now());
         }
-        may
+        is_due
     }
 
     /// Sends optimizer settings of a set to the server. The server then starts to build missing
-    /// graphs, and begins again those that it is building.
+    /// graphs, and restarts the builds in progress.
     async fn configure_graphs(&self, set: &FaceSet, config: OptimizersConfigDiff) -> Result<(), EngineError> {
         let request = &UpdateCollection {
             collection_name: self.collection(set.id),
@@ -230,12 +230,12 @@ impl Server {
 
     /// Returns the settings of the collection of a set.
     fn settings(&self, set: &FaceSet) -> CreateCollection {
-        let compressed = self.config.quantization == Quantization::Int8;
+        let is_compressed = self.config.quantization == Quantization::Int8;
         let vector = VectorParams {
             size: set.dimensions as u64,
             distance: Distance::Cosine.into(),
             datatype: Some(qdrant_client::qdrant::Datatype::Float16.into()),
-            memory: compressed.then_some(Memory::Cold.into()),
+            memory: is_compressed.then_some(Memory::Cold.into()),
             ..VectorParams::default()
         };
         let vectors = VectorParamsMap { map: HashMap::from([(VECTOR.to_owned(), vector)]) };
@@ -258,10 +258,10 @@ impl Server {
             // Graphs are built after all existing faces have been copied. Otherwise the server
             // builds them again whenever it merges segments.
             optimizers_config: Some(OptimizersConfigDiff {
-                indexing_threshold: Some(NEVER),
+                indexing_threshold: Some(NO_GRAPHS),
                 ..OptimizersConfigDiff::default()
             }),
-            quantization_config: compressed.then_some(QuantizationConfig {
+            quantization_config: is_compressed.then_some(QuantizationConfig {
                 quantization: Some(quantization_config::Quantization::Scalar(int8)),
             }),
             ..CreateCollection::default()
@@ -269,7 +269,7 @@ impl Server {
     }
 
     fn query(&self, set: &FaceSet, query: EngineQuery) -> QueryPoints {
-        let rescored = QuantizationSearchParams {
+        let rescoring = QuantizationSearchParams {
             rescore: Some(true),
             oversampling: Some(OVERSAMPLING),
             ..QuantizationSearchParams::default()
@@ -286,7 +286,7 @@ impl Server {
             params: Some(SearchParams {
                 hnsw_ef: Some(query.candidates as u64),
                 // Has no effect on a set without compressed embeddings.
-                quantization: Some(rescored),
+                quantization: Some(rescoring),
                 acorn,
                 ..SearchParams::default()
             }),
@@ -296,8 +296,8 @@ impl Server {
     }
 }
 
-fn candidates(answer: BatchResult) -> Vec<EngineHit> {
-    let found = answer.result.into_iter();
+fn candidates(batch: BatchResult) -> Vec<EngineHit> {
+    let found = batch.result.into_iter();
     found
         .filter_map(|point| Some(EngineHit { id: points::uuid(point.id)?, similarity: point.score }))
         .collect()
@@ -306,15 +306,15 @@ fn candidates(answer: BatchResult) -> Vec<EngineHit> {
 /// Returns whether the node has received the settings with which it builds graphs.
 fn builds_graphs(info: &CollectionInfo) -> bool {
     let optimizers = info.config.as_ref().and_then(|config| config.optimizer_config.as_ref());
-    optimizers.is_none_or(|optimizers| optimizers.indexing_threshold != Some(NEVER))
+    optimizers.is_none_or(|optimizers| optimizers.indexing_threshold != Some(NO_GRAPHS))
 }
 
 /// Part of the name of the empty Qdrant collection, between `PREFIX-` and the UUID.
-const ID: &str = "id-";
+const ID_INFIX: &str = "id-";
 
-/// Returns whether a name, without the prefix, is that of a set or of the id of the server.
-fn is_ours(name: &str) -> bool {
-    name.strip_prefix(ID).unwrap_or(name).parse::<Uuid>().is_ok()
+/// Returns whether a name, without the prefix, belongs to a set or to the id of the server.
+fn is_set_or_id(name: &str) -> bool {
+    name.strip_prefix(ID_INFIX).unwrap_or(name).parse::<Uuid>().is_ok()
 }
 
 #[async_trait::async_trait]
@@ -325,7 +325,7 @@ impl VectorEngine for Server {
 
     /// Returns the ids of the server: several if two processes created one at the same time.
     async fn ids(&self) -> Result<Vec<Uuid>, EngineError> {
-        Ok(self.names().await?.iter().filter_map(|name| name.strip_prefix(ID)?.parse().ok()).collect())
+        Ok(self.names().await?.iter().filter_map(|name| name.strip_prefix(ID_INFIX)?.parse().ok()).collect())
     }
 
     async fn claim(&self, recorded: Option<Uuid>) -> Result<Uuid, EngineError> {
@@ -345,7 +345,7 @@ impl VectorEngine for Server {
         let empty =
             VectorsConfig { config: Some(vectors_config::Config::ParamsMap(VectorParamsMap::default())) };
         self.create_collection(CreateCollection {
-            collection_name: format!("{}-{ID}{id}", self.config.prefix),
+            collection_name: format!("{}-{ID_INFIX}{id}", self.config.prefix),
             vectors_config: Some(empty),
             replication_factor: Some(self.config.replicas),
             ..CreateCollection::default()
@@ -384,21 +384,21 @@ impl VectorEngine for Server {
         set: &FaceSet,
         queries: Vec<EngineQuery>,
     ) -> Result<Vec<Vec<EngineHit>>, EngineError> {
-        let mut answers = Vec::with_capacity(queries.len());
-        let mut left = queries.into_iter().peekable();
-        while left.peek().is_some() {
+        let mut results = Vec::with_capacity(queries.len());
+        let mut rest = queries.into_iter().peekable();
+        while rest.peek().is_some() {
             let request = &QueryBatchPoints {
                 collection_name: self.collection(set.id),
-                query_points: left.by_ref().take(QUERIES).map(|query| self.query(set, query)).collect(),
+                query_points: rest.by_ref().take(BATCH).map(|query| self.query(set, query)).collect(),
                 ..QueryBatchPoints::default()
             };
-            let answered = self
+            let response = self
                 .nodes
                 .call(SEARCH_TIMEOUT, |node| async move { node.query_batch(request.clone()).await })
                 .await?;
-            answers.extend(answered.result.into_iter().map(candidates));
+            results.extend(response.result.into_iter().map(candidates));
         }
-        Ok(answers)
+        Ok(results)
     }
 
     async fn update(&self, set: &FaceSet, update: Update) -> Result<(), EngineError> {
@@ -435,9 +435,9 @@ impl VectorEngine for Server {
 
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
         let name = &self.collection(set.id);
-        let answered =
+        let response =
             self.nodes.call(TIMEOUT, |node| async move { node.collection_info(name.clone()).await }).await?;
-        let info = answered.result.ok_or_else(|| EngineError("the server described no collection".into()))?;
+        let info = response.result.ok_or_else(|| EngineError("the server described no collection".into()))?;
         // After a restart, or after an error such as a full disk, the server builds graphs only
         // when the collection is changed.
         if matches!(info.status(), CollectionStatus::Grey | CollectionStatus::Red) && self.may_wake() {

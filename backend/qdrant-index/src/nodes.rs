@@ -1,4 +1,4 @@
-//! The nodes of a cluster. If a node does not answer, a request goes to the next node.
+//! The nodes of a cluster. If a node does not respond, a request goes to the next node.
 use crate::InvalidAddress;
 use futures::future::join_all;
 use qdrant_client::{Qdrant, QdrantError};
@@ -13,16 +13,16 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time of a request on all nodes together. Some requests run inside a transaction, which
 /// Postgres ends after 60 s without a statement.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(40);
-/// Time after a failure in which a node is asked only if no other node answers.
-const AVOIDED: Duration = Duration::from_secs(10);
-/// Maximum time of a request to such a node, if the others are asked too.
+/// Time after a failure in which a node gets a request only if no other node responds.
+const AVOID_INTERVAL: Duration = Duration::from_secs(10);
+/// Maximum time of a request to such a node, if the others get it too.
 const AVOIDED_TIMEOUT: Duration = Duration::from_millis(500);
 /// Number of connections to each node.
 const CONNECTIONS: usize = 2;
 /// Codes of gRPC that show that a node is not available: cancelled, unknown, deadline exceeded,
 /// resource exhausted, failed precondition, internal, unavailable. The client reports a failed
 /// connection as internal.
-const OF_NODE: [i32; 7] = [1, 2, 4, 8, 9, 13, 14];
+const NODE_ERRORS: [i32; 7] = [1, 2, 4, 8, 9, 13, 14];
 /// The code of gRPC for a collection that does not exist. A node that was restarted may lack a
 /// collection that the others have.
 const NOT_FOUND: i32 = 5;
@@ -59,59 +59,59 @@ impl Nodes {
         Ok(Self { nodes, api_key: api_key.map(str::to_owned) })
     }
 
-    /// Sends a request to a node. Sends it to the next node if this one does not answer within
-    /// `timeout`, or answers with one of these codes. Repeating the request must change nothing,
-    /// because a node may have carried it out although its answer was lost.
+    /// Sends a request to a node. Sends it to the next node if this one does not respond within
+    /// `timeout`, or if its error is in [`NODE_ERRORS`]. The request must be repeatable, because a
+    /// node may have executed it although its response was lost.
     ///
     /// # Errors
-    /// Fails if no node answers, or if a node rejects the request.
+    /// Fails if no node responds, or if a node rejects the request.
     pub(crate) async fn call<T, F: Future<Output = Result<T, QdrantError>>>(
         &self,
         timeout: Duration,
         work: impl Fn(Qdrant) -> F,
     ) -> Result<T, EngineError> {
         let started = Instant::now();
-        let mut failed = EngineError("no node is configured".into());
+        let mut last_error = EngineError("no node is configured".into());
         let (healthy, avoided): (Vec<&Node>, Vec<&Node>) =
             self.nodes.iter().partition(|node| !node.is_avoided());
         for node in healthy.into_iter().chain(avoided) {
-            let left = TOTAL_TIMEOUT.saturating_sub(started.elapsed()).min(timeout);
-            match self.ask(node, left, &work).await {
-                Ok(answer) => return Ok(answer),
+            let remaining = TOTAL_TIMEOUT.saturating_sub(started.elapsed()).min(timeout);
+            match self.send_to(node, remaining, &work).await {
+                Ok(response) => return Ok(response),
                 Err(Failure::Request(error)) => return Err(error),
-                Err(Failure::Node(error) | Failure::Absent(error)) => failed = error,
+                Err(Failure::Node(error) | Failure::Absent(error)) => last_error = error,
             }
         }
-        Err(failed)
+        Err(last_error)
     }
 
-    /// Sends a request concurrently to every node. Returns the answers. A node that failed in the
+    /// Sends a request concurrently to every node. Returns the responses. A node that failed in the
     /// last 10 seconds has half a second.
     ///
     /// # Errors
-    /// Fails if no node answers, or if one rejects the request.
+    /// Fails if no node responds, or if one rejects the request.
     pub(crate) async fn each<T, F: Future<Output = Result<T, QdrantError>>>(
         &self,
         timeout: Duration,
         work: impl Fn(Qdrant) -> F,
     ) -> Result<Vec<T>, EngineError> {
-        let asked = self.nodes.iter().map(|node| {
+        let requests = self.nodes.iter().map(|node| {
             let limit = if node.is_avoided() { timeout.min(AVOIDED_TIMEOUT) } else { timeout };
-            self.ask(node, limit, &work)
+            self.send_to(node, limit, &work)
         });
-        let mut answers = Vec::new();
-        let mut failed = EngineError("no node is configured".into());
-        for answer in join_all(asked).await {
-            match answer {
-                Ok(answer) => answers.push(answer),
+        let mut responses = Vec::new();
+        let mut last_error = EngineError("no node is configured".into());
+        for response in join_all(requests).await {
+            match response {
+                Ok(response) => responses.push(response),
                 Err(Failure::Request(error)) => return Err(error),
-                Err(Failure::Node(error) | Failure::Absent(error)) => failed = error,
+                Err(Failure::Node(error) | Failure::Absent(error)) => last_error = error,
             }
         }
-        if answers.is_empty() { Err(failed) } else { Ok(answers) }
+        if responses.is_empty() { Err(last_error) } else { Ok(responses) }
     }
 
-    async fn ask<T, F: Future<Output = Result<T, QdrantError>>>(
+    async fn send_to<T, F: Future<Output = Result<T, QdrantError>>>(
         &self,
         node: &Node,
         timeout: Duration,
@@ -120,11 +120,11 @@ impl Nodes {
         let url = &node.url;
         let request = work(node.state().client.clone());
         let failure = match tokio::time::timeout(timeout, request).await {
-            Ok(Ok(answer)) => {
+            Ok(Ok(response)) => {
                 node.state().failed = None;
-                return Ok(answer);
+                return Ok(response);
             }
-            Ok(Err(error)) => failure(url, &error),
+            Ok(Err(error)) => classify(url, &error),
             Err(_) => {
                 // The connection may be dead without a sign of it. A new client opens another one.
                 if let Ok(new) = client(url, self.api_key.as_deref()) {
@@ -146,7 +146,7 @@ impl Node {
     }
 
     fn is_avoided(&self) -> bool {
-        self.state().failed.is_some_and(|failed| failed.elapsed() < AVOIDED)
+        self.state().failed.is_some_and(|failed| failed.elapsed() < AVOID_INTERVAL)
     }
 }
 
@@ -170,13 +170,13 @@ enum Failure {
     Request(EngineError),
 }
 
-fn failure(url: &str, error: &QdrantError) -> Failure {
+fn classify(url: &str, error: &QdrantError) -> Failure {
     match error {
         QdrantError::ResponseError { status } => {
             let text = EngineError(format!("{url}: {}", status.message()));
             match i32::from(status.code()) {
                 NOT_FOUND => Failure::Absent(text),
-                code if OF_NODE.contains(&code) => Failure::Node(text),
+                code if NODE_ERRORS.contains(&code) => Failure::Node(text),
                 _ => Failure::Request(text),
             }
         }

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use store::index::engine::{EngineError, EngineFace, EngineFilter};
 use uuid::Uuid;
 
-/// The name of the embedding of a point. It has a name because Qdrant allows a point without a
-/// vector only then.
+/// The name of the embedding of a point. Qdrant allows a point without a vector only if the vector
+/// has a name.
 pub(crate) const VECTOR: &str = "face";
 const COLLECTION: &str = "collection_id";
 const SUBJECT: &str = "has_subject";
@@ -154,8 +154,8 @@ pub(crate) fn conditions(filter: &EngineFilter) -> Filter {
     if filter.with_subject {
         must.push(Condition::matches(SUBJECT, true));
     }
-    if let Some(least) = filter.min_quality {
-        let range = Range { gte: Some(f64::from(least)), ..Range::default() };
+    if let Some(minimum) = filter.min_quality {
+        let range = Range { gte: Some(f64::from(minimum)), ..Range::default() };
         must.push(Condition::range(QUALITY, range));
     }
     if filter.has_period() {

@@ -1,5 +1,5 @@
-//! The store: its handles lead to the tables, one for each subject. The methods of a handle stand
-//! in the folder of its noun.
+//! The store: its handles lead to the tables, one for each subject. The methods of a handle are in
+//! the folder with its name.
 use crate::db::schema::Schema;
 use crate::db::{Config, DEFAULT_EXACT_LIMIT, Tx};
 use crate::index::changes::IndexLog;
@@ -85,9 +85,9 @@ impl Store {
 
     /// Runs `select 1` with a time limit of one second.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        let answer = sqlx::query("select 1").execute(&self.pool);
-        match tokio::time::timeout(Duration::from_secs(1), answer).await {
-            Ok(answer) => Ok(answer.map(drop)?),
+        let result = sqlx::query("select 1").execute(&self.pool);
+        match tokio::time::timeout(Duration::from_secs(1), result).await {
+            Ok(result) => Ok(result.map(drop)?),
             Err(_) => Err(StoreError::Database(sqlx::Error::PoolTimedOut)),
         }
     }

@@ -160,7 +160,7 @@ impl Crawl {
     async fn page(&self, (claim, row): (Claim, Uuid), number: usize) -> Result<()> {
         let page_url = format!("http://www.example.org/articles/2030/01/a-story-number-{number}.html");
         let image = |n| NewImageUrl {
-            asked_url: None,
+            requested_url: None,
             url: format!("http://www.example.org/images/2030/01/picture-{number}-{n}-1280x720.jpg"),
             page_url: Some(page_url.clone()),
             alt: Some("two people in front of a house".into()),

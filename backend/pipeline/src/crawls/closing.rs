@@ -178,14 +178,14 @@ pub(crate) const VIDEO_ENDED: &str =
 /// that are still queued are skipped as `not_scanned`.
 pub(crate) async fn end_lapsed_scans(store: &Store, queue: &Queue) -> Result<u64, ChangeError> {
     let mut ended = 0;
-    for scan in store.crawls().lapsed_scans().await? {
+    for scan in store.crawls().expired_scans().await? {
         let mut tx = store.begin().await?;
-        match store.suppressions().lock_of_crawl(tx.conn(), scan).await {
+        match store.suppressions().lock_for_crawl(tx.conn(), scan).await {
             // It was deleted meanwhile.
             Err(StoreError::NotFound { .. }) => continue,
             locked => locked?,
         };
-        if store.crawls().end_lapsed_scan(tx.conn(), scan, LAPSED).await? {
+        if store.crawls().end_expired_scan(tx.conn(), scan, LAPSED).await? {
             let skipped = store.crawls().skip_queued(tx.conn(), scan, Reason::NotScanned, i64::MAX).await?;
             forget_jobs(queue, &mut tx, &skipped.jobs).await?;
             tx.commit().await?;

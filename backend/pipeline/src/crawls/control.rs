@@ -144,7 +144,7 @@ impl Crawls {
     async fn begin_closing(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
         let mut tx = self.store.begin().await?;
         let jobs = self.queue.groups().cancel(tx.conn(), id, CHUNK).await?;
-        self.store.suppressions().lock_of_crawl(tx.conn(), id).await?;
+        self.store.suppressions().lock_for_crawl(tx.conn(), id).await?;
         let (from, to) = (CrawlState::LIVE, CrawlState::Cancelled);
         let crawl = self.store.crawls().set_state(tx.conn(), id, &from, to, None).await?;
         let skipped = self.store.crawls().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await?;

@@ -161,13 +161,13 @@ impl Crawls {
             match parsed.as_ref().map_or(SeedKind::Page, |url| SeedKind::of(url, options)) {
                 SeedKind::Page => pages.push(NewPage { url, depth: 0 }),
                 SeedKind::Image => {
-                    images.push(NewImageUrl { url, page_url: None, asked_url: None, alt: None });
+                    images.push(NewImageUrl { url, page_url: None, requested_url: None, alt: None });
                 }
                 SeedKind::Video => videos.extend(parsed.ok().map(|parsed| NewVideoUrl {
                     url,
                     host: urls::host_key(&parsed),
                     page_url: None,
-                    asked_url: None,
+                    requested_url: None,
                 })),
             }
         }

@@ -123,7 +123,7 @@ pub(crate) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
             .map(|image| NewImageUrl {
                 url: image.url.into(),
                 page_url: Some(page_url.clone()),
-                asked_url: asked.clone(),
+                requested_url: asked.clone(),
                 alt: image.alt,
             })
             .collect(),
@@ -171,7 +171,7 @@ pub(crate) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
             images.push(NewImageUrl {
                 url: entry.url.to_string(),
                 page_url: Some(own_url.clone()),
-                asked_url: None,
+                requested_url: None,
                 alt: None,
             });
         } else if !directives.nofollow {
@@ -185,7 +185,7 @@ pub(crate) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
         NewImageUrl {
             url: image.url.into(),
             page_url: Some(page.map_or_else(|| own_url.clone(), String::from)),
-            asked_url: None,
+            requested_url: None,
             alt: None,
         }
     }));
@@ -214,8 +214,8 @@ pub(crate) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
 pub(crate) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     let detail = "the URL is an image; it was added to the images of the crawl";
     let result = skipped(fetched, Reason::IsAnImage, detail);
-    let asked_url = asked(job, fetched);
-    let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, asked_url, alt: None }];
+    let requested_url = asked(job, fetched);
+    let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, requested_url, alt: None }];
     PageOutcome { images, ..PageOutcome::new(result) }
 }
 
@@ -243,11 +243,11 @@ fn skipped(fetched: &Fetched, reason: Reason, detail: &str) -> PageResult {
 }
 
 /// Returns a video to admit, or `None` if its host name is invalid.
-fn new_video(url: Url, page_url: Option<String>, asked_url: Option<Arc<str>>) -> Option<NewVideoUrl> {
+fn new_video(url: Url, page_url: Option<String>, requested_url: Option<Arc<str>>) -> Option<NewVideoUrl> {
     if urls::host_error(&url).is_some() {
         return None;
     }
-    Some(NewVideoUrl { host: urls::host_key(&url), url: url.into(), page_url, asked_url })
+    Some(NewVideoUrl { host: urls::host_key(&url), url: url.into(), page_url, requested_url })
 }
 
 fn asked(job: &PageJob, fetched: &Fetched) -> Option<Arc<str>> {

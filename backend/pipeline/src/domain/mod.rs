@@ -70,7 +70,7 @@ macro_rules! transient {
             fn cause(&self) -> Option<store::db::transient::Cause> {
                 match self {
                     Self::Store(error) => error.cause(),
-                    Self::Queue(error) => error.database().and_then(store::db::transient::Cause::of),
+                    Self::Queue(error) => error.database().and_then(store::db::transient::Cause::from_error),
                     #[allow(unreachable_patterns, reason = "some have further errors, which do not pass")]
                     _ => None,
                 }

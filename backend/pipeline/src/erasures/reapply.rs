@@ -53,7 +53,7 @@ pub async fn reapply(
     for collection in store.collections().list().await? {
         loop {
             let mut tx = store.begin().await?;
-            let again = store.erasures().erase_again(tx.conn(), collection.id).await?;
+            let again = store.erasures().reapply(tx.conn(), collection.id).await?;
             if again.is_empty() {
                 break;
             }

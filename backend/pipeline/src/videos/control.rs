@@ -283,10 +283,10 @@ impl Videos {
     }
 
     /// Deletes the files of videos that failed a week ago. Returns their number.
-    async fn drop_failed_files(&self) -> Result<u64, ChangeError> {
+    async fn delete_failed_files(&self) -> Result<u64, ChangeError> {
         let before = OffsetDateTime::now_utc() - KEEP_FAILED;
         let mut tx = self.store.begin().await?;
-        let unused = self.store.videos().drop_failed_files(tx.conn(), before, CHUNK).await?;
+        let unused = self.store.videos().delete_failed_files(tx.conn(), before, CHUNK).await?;
         tx.commit().await?;
         drop_blobs(&self.store, &self.blobs, &unused).await;
         Ok(unused.len() as u64)
@@ -313,7 +313,7 @@ impl Videos {
         for kind in [JobKind::ScanVideo, JobKind::FetchVideo] {
             repaired += self.cancel_held_jobs(kind).await?;
         }
-        repaired += self.drop_failed_files().await?;
+        repaired += self.delete_failed_files().await?;
         loop {
             let live = self.store.videos().live(after, CHUNK).await?;
             let Some(last) = live.last() else { return Ok(repaired) };

@@ -31,7 +31,7 @@ pub(crate) fn take_key(headers: &mut HeaderMap) -> Result<KeyHash> {
         (None, Some(value)) => value.to_str().unwrap_or_default(),
         (None, None) => return Err(refuse("missing", "this service requires a key")),
     };
-    KeyHash::of(text.trim()).ok_or_else(|| refuse("unknown", "the key is unknown to this service"))
+    KeyHash::from_key(text.trim()).ok_or_else(|| refuse("unknown", "the key is unknown to this service"))
 }
 
 /// Returns the token of a `Bearer` header. The scheme's name is case-insensitive.
@@ -173,7 +173,7 @@ mod tests {
             (API_KEY, KEY.to_owned()),
         ] {
             let mut headers = headers(&[(name, &value)]);
-            assert!(take_key(&mut headers).unwrap() == KeyHash::of(KEY).unwrap(), "{value}");
+            assert!(take_key(&mut headers).unwrap() == KeyHash::from_key(KEY).unwrap(), "{value}");
             assert!(headers.is_empty());
         }
     }

@@ -132,7 +132,7 @@ impl From<QueueError> for ApiError {
             QueueError::Stale(_) | QueueError::Duplicate { .. } => {
                 Self::new(Code::Conflict, error.to_string())
             }
-            other => match other.database().and_then(Cause::of) {
+            other => match other.database().and_then(Cause::from_error) {
                 Some(cause) => Self::database(cause, &other),
                 None => Self::internal(other),
             },

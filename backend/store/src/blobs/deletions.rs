@@ -20,12 +20,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::Semaphore;
 
 /// First half of the advisory lock keys. The second half is the bucket.
-const LOCKS: i32 = 0x626c_6f62;
+const LOCK_CLASS: i32 = 0x626c_6f62;
 /// Number of buckets. It is small enough that an image with thousands of faces needs few locks, and
 /// large enough that a deletion rarely blocks an incoming image.
 const BUCKETS: u8 = 64;
 /// Maximum number of recorded blobs per batch.
-const BATCH: i64 = 500;
+const RECORDS_PER_BATCH: i64 = 500;
 
 impl BlobKeys<'_> {
     /// Locks the blobs against deletion until the transaction ends. Returns those that may already
@@ -41,7 +41,7 @@ impl BlobKeys<'_> {
         sqlx::query(
             "select pg_advisory_xact_lock_shared($1, bucket) from unnest($2::int[]) as buckets (bucket)",
         )
-        .bind(LOCKS)
+        .bind(LOCK_CLASS)
         .bind(buckets.into_iter().collect::<Vec<i32>>())
         .execute(&mut *conn)
         .await?;
@@ -62,60 +62,60 @@ impl BlobKeys<'_> {
         for key in keys {
             buckets.entry(bucket(key)).or_default().push(key);
         }
-        let mut dropped = 0;
+        let mut deleted_count = 0;
         for (bucket, keys) in buckets {
             let mut tx = self.0.begin().await?;
             sqlx::query("select pg_advisory_xact_lock($1, $2)")
-                .bind(LOCKS)
+                .bind(LOCK_CLASS)
                 .bind(bucket)
                 .execute(tx.conn())
                 .await?;
             // Locks the rows first. If another transaction is recording one of the blobs at this
             // moment, the next statement then sees that transaction's deletions.
-            let listed: Vec<String> = sqlx::query_scalar(
+            let recorded: Vec<String> = sqlx::query_scalar(
                 "select key from blob_deletions where key = any($1) and deleted_at is null order by key for update",
             )
             .bind(keys)
             .fetch_all(tx.conn())
             .await?;
-            let doomed = unreferenced(tx.conn(), listed.clone()).await?;
+            let unreferenced_keys = unreferenced(tx.conn(), recorded.clone()).await?;
             sqlx::query("delete from blob_deletions where key = any($1) and key <> all($2)")
-                .bind(&listed)
-                .bind(&doomed)
+                .bind(&recorded)
+                .bind(&unreferenced_keys)
                 .execute(tx.conn())
                 .await?;
-            blobs.delete(&doomed).await?;
+            blobs.delete(&unreferenced_keys).await?;
             sqlx::query("update blob_deletions set deleted_at = now() where key = any($1)")
-                .bind(&doomed)
+                .bind(&unreferenced_keys)
                 .execute(tx.conn())
                 .await?;
             tx.commit().await?;
-            dropped += doomed.len() as u64;
+            deleted_count += unreferenced_keys.len() as u64;
         }
-        Ok(dropped)
+        Ok(deleted_count)
     }
 
     /// Deletes all blobs recorded before the call, and removes records of blobs that were deleted a
     /// day ago. Returns the number deleted.
     pub async fn delete_pending(self, blobs: &Blobs) -> Result<u64, StoreError> {
-        let mut dropped = 0;
+        let mut deleted_count = 0;
         let mut after = String::new();
         loop {
             let keys: Vec<String> = sqlx::query_scalar(
                 "select key from blob_deletions where deleted_at is null and key > $1 order by key limit $2",
             )
             .bind(&after)
-            .bind(BATCH)
+            .bind(RECORDS_PER_BATCH)
             .fetch_all(&self.0.pool)
             .await?;
             let Some(last) = keys.last() else { break };
             after.clone_from(last);
-            dropped += self.delete(blobs, &keys).await?;
+            deleted_count += self.delete(blobs, &keys).await?;
         }
         sqlx::query("delete from blob_deletions where deleted_at < now() - interval '1 day'")
             .execute(&self.0.pool)
             .await?;
-        Ok(dropped)
+        Ok(deleted_count)
     }
 
     /// Records blobs for deletion. As far as the caller knows, no row refers to them.
@@ -200,11 +200,11 @@ fn bucket(key: &str) -> i32 {
 }
 
 /// Number of blobs that one query looks up.
-const CHUNK: i64 = 500;
+const KEYS_PER_QUERY: i64 = 500;
 const MAX_CONCURRENT_COPIES: usize = 16;
-/// Size in bytes above which a blob counts as large, and the maximum number of concurrent copies of
-/// large blobs. A copy into a bucket holds a part of the blob in memory.
-const LARGE: u64 = 1 << 20;
+/// Size of a large blob in bytes, and the maximum number of concurrent copies of such blobs. A copy
+/// into a bucket holds a part of the blob in memory.
+const LARGE_BLOB_BYTES: u64 = 1 << 20;
 const MAX_CONCURRENT_LARGE_COPIES: usize = 2;
 /// Maximum number of reported keys of missing blobs.
 pub const MAX_REPORTED_KEYS: usize = 20;
@@ -225,7 +225,7 @@ pub struct Copied {
 
 enum BlobCopy {
     Copied,
-    There,
+    AlreadyPresent,
     Missing(String),
 }
 
@@ -237,22 +237,22 @@ impl BlobKeys<'_> {
     /// Fails with the errors of the database and of both blob stores. Blobs that were already
     /// copied are kept and not copied again.
     pub async fn copy(self, from: &Blobs, to: &Blobs) -> Result<Copied, StoreError> {
-        let (mut done, mut after) = (Copied::default(), String::new());
+        let (mut totals, mut after) = (Copied::default(), String::new());
         let large = Semaphore::new(MAX_CONCURRENT_LARGE_COPIES);
         loop {
-            let keys = self.keys(&after, CHUNK).await?;
-            let Some(last) = keys.last() else { return Ok(done) };
+            let keys = self.keys(&after, KEYS_PER_QUERY).await?;
+            let Some(last) = keys.last() else { return Ok(totals) };
             after.clone_from(last);
-            let copied =
+            let outcomes =
                 stream::iter(keys).map(|key| copy(from, to, key, &large)).buffered(MAX_CONCURRENT_COPIES);
-            for outcome in copied.try_collect::<Vec<_>>().await? {
+            for outcome in outcomes.try_collect::<Vec<_>>().await? {
                 match outcome {
-                    BlobCopy::Copied => done.copied += 1,
-                    BlobCopy::There => done.there += 1,
+                    BlobCopy::Copied => totals.copied += 1,
+                    BlobCopy::AlreadyPresent => totals.there += 1,
                     BlobCopy::Missing(key) => {
-                        done.missing += 1;
-                        if done.missing_keys.len() < MAX_REPORTED_KEYS {
-                            done.missing_keys.push(key);
+                        totals.missing += 1;
+                        if totals.missing_keys.len() < MAX_REPORTED_KEYS {
+                            totals.missing_keys.push(key);
                         }
                     }
                 }
@@ -264,7 +264,7 @@ impl BlobKeys<'_> {
     /// contains no erased content. Returns the number deleted.
     pub async fn prune_copies(self, copies: &Blobs) -> Result<u64, StoreError> {
         let mut removed = 0;
-        let mut chunks = copies.list().map_ok(|blob| blob.key).try_chunks(CHUNK as usize);
+        let mut chunks = copies.list().map_ok(|blob| blob.key).try_chunks(KEYS_PER_QUERY as usize);
         while let Some(chunk) = chunks.next().await {
             let mut conn = self.0.pool.acquire().await?;
             let orphans = self.orphans(&mut conn, chunk.map_err(|error| error.1)?).await?;
@@ -277,24 +277,24 @@ impl BlobKeys<'_> {
 
 async fn copy(from: &Blobs, to: &Blobs, key: String, large: &Semaphore) -> Result<BlobCopy, StoreError> {
     if to.exists(&key).await? {
-        return Ok(BlobCopy::There);
+        return Ok(BlobCopy::AlreadyPresent);
     }
     let Some((size, mut pieces)) = from.stream(&key).await? else { return Ok(BlobCopy::Missing(key)) };
-    let _permit = if size > LARGE { large.acquire().await.ok() } else { None };
+    let _permit = if size > LARGE_BLOB_BYTES { large.acquire().await.ok() } else { None };
     let (mut writer, mut hasher) = (to.writer(&key).await?, Sha256::new());
-    let read = async {
+    let transfer = async {
         while let Some(piece) = pieces.try_next().await? {
             hasher.update(&piece);
             writer.write(&piece).await?;
         }
         Ok(())
     };
-    let read: Result<(), StoreError> = read.await;
+    let result: Result<(), StoreError> = transfer.await;
     // Damaged content would have a different key.
-    if read.is_ok() && Blobs::is_key_of(&key, hasher.finalize()) {
+    if result.is_ok() && Blobs::is_key_of(&key, hasher.finalize()) {
         writer.finish().await?;
         return Ok(BlobCopy::Copied);
     }
-    let discarded = writer.discard().await;
-    read.and(discarded).map(|()| BlobCopy::Missing(key))
+    let discard_result = writer.discard().await;
+    result.and(discard_result).map(|()| BlobCopy::Missing(key))
 }

@@ -20,32 +20,32 @@ use std::time::SystemTime;
 use tokio::sync::oneshot;
 
 /// Maximum number of files that are synced together.
-const GROUP: usize = 256;
+const MAX_FILES_PER_SYNC: usize = 256;
 
 #[derive(Clone)]
 pub(super) struct Folder {
     root: Arc<Path>,
     disk: Arc<dyn Disk>,
-    waiting: Arc<Mutex<Waiting>>,
+    queue: Arc<Mutex<SyncQueue>>,
 }
 
 /// Files that wait for their sync.
 #[derive(Default)]
-struct Waiting {
-    drafts: Vec<(Draft, oneshot::Sender<io::Result<()>>)>,
+struct SyncQueue {
+    files: Vec<(TempFile, oneshot::Sender<io::Result<()>>)>,
     /// Whether a thread syncs files. It also syncs those that arrive meanwhile.
     is_syncing: bool,
 }
 
 /// A written file under its temporary name. Dropping it deletes the file, unless it was renamed.
-pub(super) struct Draft {
+pub(super) struct TempFile {
     pub(super) file: File,
     path: PathBuf,
     target: PathBuf,
     is_renamed: bool,
 }
 
-impl Drop for Draft {
+impl Drop for TempFile {
     fn drop(&mut self) {
         if !self.is_renamed {
             let _ = std::fs::remove_file(&self.path);
@@ -64,11 +64,11 @@ impl Folder {
     }
 
     pub(super) fn new(root: &Path, disk: Arc<dyn Disk>) -> Self {
-        Self { root: root.into(), disk, waiting: Arc::default() }
+        Self { root: root.into(), disk, queue: Arc::default() }
     }
 
     /// Creates an empty file for the blob `key`. Blocks the thread.
-    pub(super) fn draft(&self, key: &str) -> io::Result<Draft> {
+    pub(super) fn create_temp(&self, key: &str) -> io::Result<TempFile> {
         let target = self.root.join(key);
         let mut number = 1_u32;
         loop {
@@ -77,7 +77,7 @@ impl Folder {
             path.push(format!("#{number}"));
             let path = PathBuf::from(path);
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-                Ok(file) if lock(&file)? => return Ok(Draft { file, path, target, is_renamed: false }),
+                Ok(file) if lock(&file)? => return Ok(TempFile { file, path, target, is_renamed: false }),
                 // A cleanup found the file before it was locked, and deletes it.
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
@@ -99,10 +99,10 @@ impl Folder {
         let mut folders = vec![self.root.to_path_buf()];
         while let Some(folder) = folders.pop() {
             // A folder is deleted together with its last blob.
-            let Some(entries) = found(std::fs::read_dir(&folder))? else { continue };
+            let Some(entries) = if_exists(std::fs::read_dir(&folder))? else { continue };
             for entry in entries {
-                let Some(entry) = found(entry)? else { continue };
-                let Some(kind) = found(entry.file_type())? else { continue };
+                let Some(entry) = if_exists(entry)? else { continue };
+                let Some(kind) = if_exists(entry.file_type())? else { continue };
                 if kind.is_dir() {
                     folders.push(entry.path());
                 } else if kind.is_file()
@@ -126,12 +126,12 @@ impl Folder {
 
     /// Makes a written file durable under its key. If the caller stops waiting, it still becomes
     /// durable.
-    pub(super) async fn publish(&self, draft: Draft) -> Result<(), StoreError> {
-        let (done, outcome) = oneshot::channel();
+    pub(super) async fn persist(&self, temp: TempFile) -> Result<(), StoreError> {
+        let (sender, outcome) = oneshot::channel();
         let is_first = {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.drafts.push((draft, done));
-            !std::mem::replace(&mut waiting.is_syncing, true)
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            queue.files.push((temp, sender));
+            !std::mem::replace(&mut queue.is_syncing, true)
         };
         if is_first {
             let folder = self.clone();
@@ -146,16 +146,16 @@ impl Folder {
     fn sync_waiting(&self) {
         loop {
             let group: Vec<_> = {
-                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                if waiting.drafts.is_empty() {
-                    waiting.is_syncing = false;
+                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                if queue.files.is_empty() {
+                    queue.is_syncing = false;
                     return;
                 }
-                let count = waiting.drafts.len().min(GROUP);
-                waiting.drafts.drain(..count).collect()
+                let count = queue.files.len().min(MAX_FILES_PER_SYNC);
+                queue.files.drain(..count).collect()
             };
-            let (mut drafts, callers): (Vec<_>, Vec<_>) = group.into_iter().unzip();
-            for (caller, outcome) in callers.into_iter().zip(self.sync_group(&mut drafts)) {
+            let (mut files, callers): (Vec<_>, Vec<_>) = group.into_iter().unzip();
+            for (caller, outcome) in callers.into_iter().zip(self.sync_group(&mut files)) {
                 // The caller may have stopped waiting.
                 let _ = caller.send(outcome);
             }
@@ -163,24 +163,24 @@ impl Folder {
     }
 
     /// Syncs and renames the files, and syncs their folders. Returns the outcome of each file.
-    fn sync_group(&self, drafts: &mut [Draft]) -> Vec<io::Result<()>> {
+    fn sync_group(&self, files: &mut [TempFile]) -> Vec<io::Result<()>> {
         let mut outcomes: Vec<io::Result<()>> =
-            drafts.iter().map(|draft| self.disk.sync_file(&draft.file)).collect();
+            files.iter().map(|temp| self.disk.sync_file(&temp.file)).collect();
         let mut folders = BTreeSet::new();
-        for (draft, outcome) in drafts.iter_mut().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_ok()) {
-            *outcome = self.disk.rename(&draft.path, &draft.target);
+        for (temp, outcome) in files.iter_mut().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_ok()) {
+            *outcome = self.disk.rename(&temp.path, &temp.target);
             if outcome.is_ok() {
-                draft.is_renamed = true;
+                temp.is_renamed = true;
                 // A folder may be new, so the folders above it are synced too.
-                let above = draft.target.ancestors().skip(1);
-                folders.extend(above.take_while(|path| path.starts_with(&self.root)).map(Path::to_owned));
+                let ancestors = temp.target.ancestors().skip(1);
+                folders.extend(ancestors.take_while(|path| path.starts_with(&self.root)).map(Path::to_owned));
             }
         }
         for folder in folders {
             let Err(error) = self.disk.sync_folder(&folder) else { continue };
-            let below =
-                drafts.iter().zip(&mut outcomes).filter(|(draft, _)| draft.target.starts_with(&folder));
-            for (_, outcome) in below.filter(|(_, outcome)| outcome.is_ok()) {
+            let affected =
+                files.iter().zip(&mut outcomes).filter(|(temp, _)| temp.target.starts_with(&folder));
+            for (_, outcome) in affected.filter(|(_, outcome)| outcome.is_ok()) {
                 *outcome = Err(io::Error::new(error.kind(), format!("{}: {error}", folder.display())));
             }
         }
@@ -202,27 +202,27 @@ fn lock(file: &File) -> io::Result<bool> {
 /// abandoned.
 fn remove_if_abandoned(path: &Path, before: SystemTime, dry_run: bool) -> io::Result<bool> {
     // NFS locks only files that can be written.
-    let Some(file) = found(OpenOptions::new().write(true).open(path))? else { return Ok(false) };
-    let opened = file.metadata()?;
+    let Some(file) = if_exists(OpenOptions::new().write(true).open(path))? else { return Ok(false) };
+    let metadata = file.metadata()?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(false),
-        Err(TryLockError::Error(_)) if opened.modified()? < before => {}
+        Err(TryLockError::Error(_)) if metadata.modified()? < before => {}
         Err(TryLockError::Error(_)) => return Ok(false),
     }
     // Its writer may have renamed it, and another one may have created a file with its name.
-    let id = |file: &Metadata| (file.dev(), file.ino());
-    if found(std::fs::symlink_metadata(path))?.is_none_or(|named| id(&named) != id(&opened)) {
+    let file_id = |file: &Metadata| (file.dev(), file.ino());
+    if if_exists(std::fs::symlink_metadata(path))?.is_none_or(|named| file_id(&named) != file_id(&metadata)) {
         return Ok(false);
     }
     if !dry_run {
-        found(std::fs::remove_file(path))?;
+        if_exists(std::fs::remove_file(path))?;
     }
     Ok(true)
 }
 
 /// Returns `None` for a file that no longer exists.
-fn found<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+fn if_exists<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -267,11 +267,11 @@ impl Disk for LocalDisk {
     fn sync_folder(&self, folder: &Path) -> io::Result<()> {
         use io::ErrorKind::{InvalidInput, NotFound, Unsupported};
         match File::open(folder).and_then(|folder| folder.sync_all()) {
-            // The deletion of its last blob deleted it.
+            // The folder was deleted with its last blob.
             Err(error) if error.kind() == NotFound => Ok(()),
             // Some network file systems cannot sync folders.
             Err(error) if matches!(error.kind(), InvalidInput | Unsupported) => Ok(()),
-            synced => synced,
+            result => result,
         }
     }
 }

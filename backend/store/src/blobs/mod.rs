@@ -3,7 +3,7 @@ pub mod deletions;
 mod folder;
 pub mod reserve;
 use crate::StoreError;
-use crate::blobs::folder::Draft;
+use crate::blobs::folder::TempFile;
 use crate::blobs::reserve::{BYTES_PER_CHECK, DiskReserve};
 use bytes::Bytes;
 use folder::Folder;
@@ -30,10 +30,10 @@ const MAX_CONCURRENT_DELETIONS: usize = 16;
 /// How long requests to a failing bucket are retried. Callers wait during this time, some with an
 /// open transaction. The queue also retries jobs.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
-const RETRIES: usize = 3;
+const MAX_RETRIES: usize = 3;
 
 /// Number of bytes that are read from a file at a time.
-const PIECE: usize = 256 << 10;
+const PIECE_BYTES: usize = 256 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedBlob {
@@ -58,7 +58,7 @@ impl Blobs {
     /// Opens a blob store: `file:///path`, a plain path, or `s3://bucket/prefix`. Credentials,
     /// region and endpoint of a bucket come from the usual `AWS_` variables. A missing folder is
     /// created. Files are written atomically, and they are durable when the call that writes them
-    /// returns. Only their owner can read them, and enter folders that are created.
+    /// returns. Only their owner can read them and enter the created folders.
     ///
     /// # Errors
     /// Fails with `Invalid` if the URL has a different scheme or no bucket. Fails with `Blob` if
@@ -78,10 +78,10 @@ impl Blobs {
             Some(("s3", _)) => Self::open_bucket(url, variables),
             Some(("file", _)) => {
                 let path = Url::parse(url).ok().and_then(|url| url.to_file_path().ok());
-                Self::open_folder(&path.ok_or_else(|| invalid(url))?, Arc::new(LocalDisk))
+                Self::open_folder(&path.ok_or_else(|| invalid_url(url))?, Arc::new(LocalDisk))
             }
-            Some(_) => Err(invalid(url)),
-            None if url.is_empty() => Err(invalid(url)),
+            Some(_) => Err(invalid_url(url)),
+            None if url.is_empty() => Err(invalid_url(url)),
             None => Self::open_folder(std::path::Path::new(url), Arc::new(LocalDisk)),
         }
     }
@@ -91,14 +91,14 @@ impl Blobs {
     /// # Errors
     /// Fails with the errors of [`Self::open`].
     pub fn open_folder(path: &std::path::Path, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
-        let failed = |error: &dyn fmt::Display| StoreError::Blob(format!("{}: {error}", path.display()));
+        let blob_error = |error: &dyn fmt::Display| StoreError::Blob(format!("{}: {error}", path.display()));
         // Only the folder itself is private: Postgres may run as another user in a folder beside
         // it.
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
+            std::fs::create_dir_all(parent).map_err(|error| blob_error(&error))?;
         }
-        folder::create_folder(path).map_err(|error| failed(&error))?;
-        let objects = LocalFileSystem::new_with_prefix(path).map_err(|error| failed(&error))?;
+        folder::create_folder(path).map_err(|error| blob_error(&error))?;
+        let objects = LocalFileSystem::new_with_prefix(path).map_err(|error| blob_error(&error))?;
         Ok(Self {
             objects: Arc::new(objects.with_automatic_cleanup(true)),
             prefix: Path::default(),
@@ -108,19 +108,19 @@ impl Blobs {
     }
 
     fn open_bucket(url: &str, variables: &[(&str, String)]) -> Result<Self, StoreError> {
-        let parsed = Url::parse(url).map_err(|_| invalid(url))?;
-        let bucket = parsed.host_str().ok_or_else(|| invalid(url))?;
-        let prefix = Path::from_url_path(parsed.path()).map_err(|_| invalid(url))?;
+        let parsed_url = Url::parse(url).map_err(|_| invalid_url(url))?;
+        let bucket = parsed_url.host_str().ok_or_else(|| invalid_url(url))?;
+        let prefix = Path::from_url_path(parsed_url.path()).map_err(|_| invalid_url(url))?;
         // The HTTP client has no default cryptography provider. Another part of the process may
         // already have installed one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = AmazonS3Builder::from_env();
         for (name, value) in variables {
-            builder = builder.with_config(name.to_ascii_lowercase().parse().map_err(failed)?, value);
+            builder = builder.with_config(name.to_ascii_lowercase().parse().map_err(blob_error)?, value);
         }
         let backoff = BackoffConfig { max_backoff: RETRY_TIMEOUT / 4, ..BackoffConfig::default() };
-        let retry = RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRY_TIMEOUT };
-        let objects = builder.with_bucket_name(bucket).with_retry(retry).build().map_err(failed)?;
+        let retry = RetryConfig { backoff, max_retries: MAX_RETRIES, retry_timeout: RETRY_TIMEOUT };
+        let objects = builder.with_bucket_name(bucket).with_retry(retry).build().map_err(blob_error)?;
         Ok(Self { objects: Arc::new(objects), prefix, folder: None, reserve: None })
     }
 
@@ -129,7 +129,7 @@ impl Blobs {
     #[must_use]
     pub fn with_reserve(self, bytes: u64) -> Self {
         let reserve =
-            self.folder.as_ref().map(|folder| DiskReserve::new(folder.root(), bytes).at_most_a_tenth());
+            self.folder.as_ref().map(|folder| DiskReserve::new(folder.root(), bytes).limited_to_tenth());
         Self { reserve, ..self }
     }
 
@@ -180,27 +180,27 @@ impl Blobs {
         Ok(key)
     }
 
-    /// Stores `bytes` under `key`, which must be the key that [`Self::put`] returns for them now or
-    /// returned in an earlier release.
+    /// Stores `bytes` under `key`, which must be a key that this or an earlier release of
+    /// [`Self::put`] returns for them.
     async fn put_as(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
         self.check_space()?;
         let location = self.location(key)?;
         let Some(folder) = self.folder.clone() else {
-            self.objects.put(&location, bytes.into()).await.map_err(failed)?;
+            self.objects.put(&location, bytes.into()).await.map_err(blob_error)?;
             return Ok(());
         };
         let key = key.to_owned();
-        let written = tokio::task::spawn_blocking(move || {
-            let mut draft = folder.draft(&key)?;
-            draft.file.write_all(&bytes)?;
-            Ok::<_, std::io::Error>((folder, draft))
+        let task = tokio::task::spawn_blocking(move || {
+            let mut temp = folder.create_temp(&key)?;
+            temp.file.write_all(&bytes)?;
+            Ok::<_, std::io::Error>((folder, temp))
         });
-        let (folder, draft) = written.await.map_err(failed)?.map_err(failed)?;
-        folder.publish(draft).await
+        let (folder, temp) = task.await.map_err(blob_error)?.map_err(blob_error)?;
+        folder.persist(temp).await
     }
 
-    /// Begins a blob that is written piece by piece, under the key that [`Self::put`] returns for
-    /// the content now or returned in an earlier release.
+    /// Begins a blob that is written piece by piece, under a key that this or an earlier release of
+    /// [`Self::put`] returns for the content.
     pub(crate) async fn writer(&self, key: &str) -> Result<BlobWriter, StoreError> {
         self.check_space()?;
         BlobWriter::begin(self, key, self.location(key)?).await
@@ -217,9 +217,9 @@ impl Blobs {
         key: &str,
     ) -> Result<Option<(u64, BoxStream<'static, Result<Bytes, StoreError>>)>, StoreError> {
         match self.objects.get(&self.location(key)?).await {
-            Ok(found) => Ok(Some((found.meta.size, found.into_stream().map_err(failed).boxed()))),
+            Ok(object) => Ok(Some((object.meta.size, object.into_stream().map_err(blob_error).boxed()))),
             Err(Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(blob_error(error)),
         }
     }
 
@@ -229,9 +229,9 @@ impl Blobs {
     /// Fails with `Invalid` if [`Self::put`] cannot have returned the key.
     pub async fn get(&self, key: &str) -> Result<Option<Bytes>, StoreError> {
         match self.objects.get(&self.location(key)?).await {
-            Ok(found) => Ok(Some(found.bytes().await.map_err(failed)?)),
+            Ok(object) => Ok(Some(object.bytes().await.map_err(blob_error)?)),
             Err(Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(blob_error(error)),
         }
     }
 
@@ -251,23 +251,23 @@ impl Blobs {
         let sha256 = hex::encode(sha256);
         let key = format!("{kind}/{}/{sha256}.{extension}", &sha256[..2]);
         let mut writer = self.writer(&key).await?;
-        let (mut piece, mut unchecked) = (vec![0; PIECE], 0);
-        let written = async {
+        let (mut piece, mut unchecked_bytes) = (vec![0; PIECE_BYTES], 0);
+        let result = async {
             loop {
-                if unchecked >= BYTES_PER_CHECK {
+                if unchecked_bytes >= BYTES_PER_CHECK {
                     self.check_space()?;
-                    unchecked = 0;
+                    unchecked_bytes = 0;
                 }
-                match file.read(&mut piece).await.map_err(failed)? {
+                match file.read(&mut piece).await.map_err(blob_error)? {
                     0 => return Ok(()),
                     bytes => {
                         writer.write(&piece[..bytes]).await?;
-                        unchecked += bytes as u64;
+                        unchecked_bytes += bytes as u64;
                     }
                 }
             }
         };
-        match written.await {
+        match result.await {
             Ok(()) => writer.finish().await?,
             Err(error) => {
                 let _ = writer.discard().await;
@@ -289,10 +289,10 @@ impl Blobs {
         let Some((_, mut chunks)) = self.stream(key).await? else { return Ok(None) };
         let mut bytes = 0;
         while let Some(chunk) = chunks.try_next().await? {
-            file.write_all(&chunk).await.map_err(failed)?;
+            file.write_all(&chunk).await.map_err(blob_error)?;
             bytes += chunk.len() as u64;
         }
-        file.flush().await.map_err(failed)?;
+        file.flush().await.map_err(blob_error)?;
         Ok(Some(bytes))
     }
 
@@ -306,7 +306,7 @@ impl Blobs {
             .map(|location| async move {
                 match self.objects.delete(&location).await {
                     Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
-                    Err(error) => Err(failed(error)),
+                    Err(error) => Err(blob_error(error)),
                 }
             })
             .buffer_unordered(MAX_CONCURRENT_DELETIONS)
@@ -322,7 +322,7 @@ impl Blobs {
         match self.objects.head(&self.location(key)?).await {
             Ok(_) => Ok(true),
             Err(Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(blob_error(error)),
         }
     }
 
@@ -335,14 +335,14 @@ impl Blobs {
     /// Fails with `Blob` and the error of the file system.
     pub async fn remove_abandoned(&self, before: OffsetDateTime, dry_run: bool) -> Result<u64, StoreError> {
         let Some(folder) = self.folder.clone() else { return Ok(0) };
-        let removed = tokio::task::spawn_blocking(move || folder.remove_abandoned(before.into(), dry_run));
-        removed.await.map_err(failed)?.map_err(failed)
+        let task = tokio::task::spawn_blocking(move || folder.remove_abandoned(before.into(), dry_run));
+        task.await.map_err(blob_error)?.map_err(blob_error)
     }
 
     /// Lists all blobs. Other files in the same location are omitted.
     pub fn list(&self) -> BoxStream<'_, Result<ListedBlob, StoreError>> {
         let prefix = (!self.prefix.as_ref().is_empty()).then_some(&self.prefix);
-        let listed = self.objects.list(prefix).map_err(failed).try_filter_map(move |object| async move {
+        let blobs = self.objects.list(prefix).map_err(blob_error).try_filter_map(move |object| async move {
             let parts = object.location.prefix_match(&self.prefix);
             let key =
                 parts.map(|parts| parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/"));
@@ -353,7 +353,7 @@ impl Blobs {
                 .zip(modified.ok())
                 .map(|(key, modified)| ListedBlob { key, modified }))
         });
-        listed.boxed()
+        blobs.boxed()
     }
 
     fn location(&self, key: &str) -> Result<Path, StoreError> {
@@ -387,63 +387,63 @@ fn is_key(key: &str) -> bool {
         && second.is_none_or(|second| second == &sha256[2..4])
 }
 
-fn invalid(url: &str) -> StoreError {
+fn invalid_url(url: &str) -> StoreError {
     StoreError::Invalid(format!(
         "{url:?} is not a valid blob store; allowed: a folder, file:///folder or s3://bucket/prefix"
     ))
 }
 
-fn failed(error: impl fmt::Display) -> StoreError {
+fn blob_error(error: impl fmt::Display) -> StoreError {
     StoreError::Blob(error.to_string())
 }
 
-/// Size of a part of an upload to a bucket, which is held in memory. S3 accepts no smaller ones.
-const PART: usize = 5 << 20;
+/// Size of a part of an upload to a bucket, which is held in memory. S3 rejects smaller parts.
+const PART_BYTES: usize = 5 << 20;
 
 /// A blob that is being written. It exists only after [`BlobWriter::finish`]. Dropping it discards
-/// what was written into a folder; call [`BlobWriter::discard`] for a bucket.
+/// a blob of a folder; call [`BlobWriter::discard`] for a bucket.
 pub(crate) struct BlobWriter(Target);
 
 enum Target {
-    Folder { folder: Folder, draft: Draft, file: File },
+    Folder { folder: Folder, temp: TempFile, file: File },
     Bucket(Box<BufWriter>),
 }
 
 impl BlobWriter {
     async fn begin(blobs: &Blobs, key: &str, location: Path) -> Result<Self, StoreError> {
         let Some(folder) = blobs.folder.clone() else {
-            let writer = BufWriter::with_capacity(blobs.objects.clone(), location, PART);
+            let writer = BufWriter::with_capacity(blobs.objects.clone(), location, PART_BYTES);
             return Ok(Self(Target::Bucket(Box::new(writer.with_max_concurrency(1)))));
         };
         let key = key.to_owned();
-        let begun = tokio::task::spawn_blocking(move || {
-            let draft = folder.draft(&key)?;
-            let file = File::from_std(draft.file.try_clone()?);
-            Ok::<_, std::io::Error>(Self(Target::Folder { folder, draft, file }))
+        let task = tokio::task::spawn_blocking(move || {
+            let temp = folder.create_temp(&key)?;
+            let file = File::from_std(temp.file.try_clone()?);
+            Ok::<_, std::io::Error>(Self(Target::Folder { folder, temp, file }))
         });
-        begun.await.map_err(failed)?.map_err(failed)
+        task.await.map_err(blob_error)?.map_err(blob_error)
     }
 
     pub(crate) async fn write(&mut self, piece: &[u8]) -> Result<(), StoreError> {
-        let written = match &mut self.0 {
+        let result = match &mut self.0 {
             Target::Folder { file, .. } => file.write_all(piece).await,
             Target::Bucket(writer) => writer.write_all(piece).await,
         };
-        written.map_err(failed)
+        result.map_err(blob_error)
     }
 
-    /// Ends the blob. It is durable then.
+    /// Completes the blob. Afterwards, it is durable.
     pub(crate) async fn finish(self) -> Result<(), StoreError> {
         match self.0 {
-            Target::Folder { folder, draft, mut file } => {
-                file.flush().await.map_err(failed)?;
-                folder.publish(draft).await
+            Target::Folder { folder, temp, mut file } => {
+                file.flush().await.map_err(blob_error)?;
+                folder.persist(temp).await
             }
             Target::Bucket(mut writer) => match writer.shutdown().await {
                 Ok(()) => Ok(()),
                 Err(error) => {
                     let _ = writer.abort().await;
-                    Err(failed(error))
+                    Err(blob_error(error))
                 }
             },
         }
@@ -453,7 +453,7 @@ impl BlobWriter {
         match self.0 {
             Target::Folder { .. } => Ok(()),
             // Otherwise, an incomplete upload would remain in the bucket.
-            Target::Bucket(mut writer) => writer.abort().await.map_err(failed),
+            Target::Bucket(mut writer) => writer.abort().await.map_err(blob_error),
         }
     }
 }

@@ -21,19 +21,19 @@ impl DiskReserve {
 
     /// Reduces the reserve to a tenth of the file system, for small disks.
     #[must_use]
-    pub fn at_most_a_tenth(self) -> Self {
-        let total = space(&self.folder).map_or(u64::MAX, |space| space.total);
+    pub fn limited_to_tenth(self) -> Self {
+        let total = file_system_space(&self.folder).map_or(u64::MAX, |space| space.total);
         Self { bytes: self.bytes.min(total / 10), ..self }
     }
 
-    /// Checks that the reserve is still free after `bytes` more are written. A file system that
+    /// Checks that the reserve is still free after another `bytes` are written. A file system that
     /// does not report its free space permits every write.
     ///
     /// # Errors
     /// Fails with [`StoreError::DiskFull`].
     pub fn check(&self, bytes: u64) -> Result<(), StoreError> {
         let needed = self.bytes.saturating_add(bytes);
-        if self.bytes == 0 || space(&self.folder).is_none_or(|space| space.free >= needed) {
+        if self.bytes == 0 || file_system_space(&self.folder).is_none_or(|space| space.free >= needed) {
             return Ok(());
         }
         Err(StoreError::DiskFull { reserve_mb: self.bytes >> 20 })
@@ -53,7 +53,7 @@ impl SpoolFolder {
     /// bytes, below which nothing is copied, but at most a tenth of the disk.
     pub fn new(path: impl Into<PathBuf>, reserve: u64) -> Self {
         let path = path.into();
-        let reserve = DiskReserve::new(path.clone(), reserve).at_most_a_tenth();
+        let reserve = DiskReserve::new(path.clone(), reserve).limited_to_tenth();
         Self { path, reserve }
     }
 
@@ -75,13 +75,13 @@ impl SpoolFolder {
         self.reserve.check(bytes)
     }
 
-    /// Checks the space again whenever a copy has grown enough: `more` bytes were written after
-    /// `before` bytes.
+    /// Checks the space again whenever a copy has grown enough: `added` bytes were written after
+    /// `written` bytes.
     ///
     /// # Errors
     /// Fails with `StoreError::DiskFull`.
-    pub fn wrote(&self, before: u64, more: u64) -> Result<(), StoreError> {
-        match before / BYTES_PER_CHECK == (before + more) / BYTES_PER_CHECK {
+    pub fn wrote(&self, written: u64, added: u64) -> Result<(), StoreError> {
+        match written / BYTES_PER_CHECK == (written + added) / BYTES_PER_CHECK {
             true => Ok(()),
             false => self.check_space(0),
         }
@@ -95,11 +95,11 @@ struct Space {
     free: u64,
 }
 
-fn space(folder: &Path) -> Option<Space> {
+fn file_system_space(folder: &Path) -> Option<Space> {
     match rustix::fs::statvfs(folder) {
-        Ok(found) => Some(Space {
-            total: found.f_blocks.saturating_mul(found.f_frsize),
-            free: found.f_bavail.saturating_mul(found.f_frsize),
+        Ok(stats) => Some(Space {
+            total: stats.f_blocks.saturating_mul(stats.f_frsize),
+            free: stats.f_bavail.saturating_mul(stats.f_frsize),
         }),
         Err(error) => {
             tracing::debug!(folder = %folder.display(), %error, "the free space cannot be read");

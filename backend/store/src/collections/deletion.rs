@@ -1,4 +1,4 @@
-//! Deletion of a collection: it is inaccessible at once, and its content is erased in steps.
+//! Deletion of a collection: it becomes inaccessible at once; its content is erased in steps.
 //!
 //! `mark_deleted` is fast for a collection of any size. Then call `erase_some` until
 //! `done` is set. Each call runs in a small separate transaction, which can be interrupted at any
@@ -36,7 +36,7 @@ impl Collections<'_> {
     /// an empty successor inherits its name, settings, keys and webhook secrets.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the collection does not exist or is deleted already.
+    /// Fails with `NotFound` if the collection does not exist or was already deleted.
     pub async fn mark_deleted(self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
         let name: Option<String> = sqlx::query_scalar(
             "select name from collections
@@ -96,12 +96,12 @@ impl Collections<'_> {
     /// # Errors
     /// Fails with `Conflict` if the collection is not deleted.
     pub async fn erase_some(self, conn: &mut PgConnection, collection: Uuid) -> Result<Erased, StoreError> {
-        let deleted: Option<bool> =
+        let is_deleted: Option<bool> =
             sqlx::query_scalar("select deleting_at is not null from collections where id = $1")
                 .bind(collection)
                 .fetch_optional(&mut *conn)
                 .await?;
-        match deleted {
+        match is_deleted {
             None => return Ok(Erased { done: true, ..Erased::default() }),
             Some(false) => return Err(StoreError::Conflict("the collection has not been deleted".into())),
             Some(true) => {}
@@ -127,9 +127,9 @@ impl Collections<'_> {
             let rows = videos.len() as u64;
             return Ok(Erased { rows, blobs: enqueue_blob_deletions(conn, keys).await?, done: false });
         }
-        for part in PARTS {
+        for sql in DELETIONS {
             let rows =
-                sqlx::query(part).bind(collection).bind(ROWS).execute(&mut *conn).await?.rows_affected();
+                sqlx::query(sql).bind(collection).bind(ROWS).execute(&mut *conn).await?.rows_affected();
             if rows > 0 {
                 return Ok(Erased { rows, ..Erased::default() });
             }
@@ -139,7 +139,7 @@ impl Collections<'_> {
             .bind(collection)
             .execute(&mut *conn)
             .await?;
-        let gone = sqlx::query(
+        let result = sqlx::query(
             "delete from collections where id = $1
                and not exists (select 1 from images where collection_id = $1)
                and not exists (select 1 from crawls where collection_id = $1)
@@ -148,14 +148,14 @@ impl Collections<'_> {
         .bind(collection)
         .execute(conn)
         .await?;
-        let rows = gone.rows_affected();
+        let rows = result.rows_affected();
         Ok(Erased { rows, done: rows == 1, ..Erased::default() })
     }
 }
 
 /// Statements that delete everything except images, dependent rows first, so that no cascade
 /// deletes many rows. Live crawls are not deleted: they must be cancelled first.
-const PARTS: [&str; 7] = [
+const DELETIONS: [&str; 7] = [
     "delete from subjects where id in (select id from subjects where collection_id = $1 limit $2)",
     "delete from suppressions where id in (select id from suppressions where collection_id = $1 limit $2)",
     "delete from image_sources where id in (

@@ -56,8 +56,8 @@ impl Collections<'_> {
     /// # Errors
     /// Fails with `Invalid` if the name is not 1 to 64 characters of `a-z 0-9 - _`.
     pub async fn ensure(self, name: &str) -> Result<Collection, StoreError> {
-        if let Some(known) = self.find_collection(name).await? {
-            return Ok(known);
+        if let Some(existing) = self.find_collection(name).await? {
+            return Ok(existing);
         }
         check_name(name)?;
         sqlx::query("insert into collections (id, name) values ($1, $2) on conflict (name) do nothing")
@@ -103,7 +103,7 @@ impl Collections<'_> {
         .bind(settings.retention_days)
         .fetch_optional(conn)
         .await?
-        .ok_or_else(|| taken(name))
+        .ok_or_else(|| name_taken(name))
     }
 
     /// Changes the name and settings of a collection. `default` keeps its name.
@@ -129,12 +129,12 @@ impl Collections<'_> {
         .bind(self.0.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
-        let (old, other_has_it) = row.ok_or_else(|| StoreError::not_found("collection", id))?;
-        if old == DEFAULT_COLLECTION && name != DEFAULT_COLLECTION {
+        let (old_name, is_taken) = row.ok_or_else(|| StoreError::not_found("collection", id))?;
+        if old_name == DEFAULT_COLLECTION && name != DEFAULT_COLLECTION {
             return Err(StoreError::Conflict("the collection default cannot be renamed".into()));
         }
-        if other_has_it {
-            return Err(taken(name));
+        if is_taken {
+            return Err(name_taken(name));
         }
         let updated = sqlx::query_as(
             "update collections set name = $2, quality_profile = $3, match_threshold = $4, retention_days = $5 where id = $1
@@ -149,13 +149,13 @@ impl Collections<'_> {
         .await;
         match updated {
             // Another transaction used the name after the check.
-            Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Err(taken(name)),
+            Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Err(name_taken(name)),
             updated => Ok(updated?),
         }
     }
 
     async fn find_collection(self, name: &str) -> Result<Option<Collection>, StoreError> {
-        // No collection has an invalid name, and it may contain what Postgres rejects.
+        // No collection has an invalid name, which may contain characters that Postgres rejects.
         if check_name(name).is_err() {
             return Ok(None);
         }
@@ -183,7 +183,7 @@ pub struct CollectionSettings {
 impl CollectionSettings {
     fn check(&self) -> Result<(), StoreError> {
         if let Some(profile) = &self.quality_profile {
-            crate::db::values::one_of("quality profile", profile, &["off", "standard", "strict"])?;
+            crate::db::values::check_one_of("quality profile", profile, &["off", "standard", "strict"])?;
         }
         if let Some(threshold) = self.match_threshold.filter(|value| !(-1.0..=1.0).contains(value)) {
             return Err(StoreError::Invalid(format!(
@@ -199,15 +199,15 @@ impl CollectionSettings {
     }
 }
 
-fn taken(name: &str) -> StoreError {
+fn name_taken(name: &str) -> StoreError {
     StoreError::Conflict(format!("a collection with the name {name} already exists"))
 }
 
 fn check_name(name: &str) -> Result<(), StoreError> {
-    let allowed =
+    let is_allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
     // Paths accept a name or an id, so a name must not have the form of an id.
-    if (1..=64).contains(&name.len()) && name.bytes().all(allowed) && Uuid::parse_str(name).is_err() {
+    if (1..=64).contains(&name.len()) && name.bytes().all(is_allowed) && Uuid::parse_str(name).is_err() {
         return Ok(());
     }
     Err(StoreError::Invalid(format!(
@@ -236,7 +236,7 @@ pub enum WebhookSigner {
 }
 
 #[derive(FromRow)]
-struct Row {
+struct SecretRow {
     salt: Vec<u8>,
     overlaps: bool,
 }
@@ -256,23 +256,23 @@ impl Collections<'_> {
         overlap: Duration,
     ) -> Result<NewWebhookSecret, StoreError> {
         // The lock allows one rotation at a time.
-        let held: Option<i32> = sqlx::query_scalar(
+        let locked: Option<i32> = sqlx::query_scalar(
             "select 1 from collections where id = $1 and deleting_at is null and ($2::uuid is null or id = $2) for no key update",
         )
         .bind(collection)
         .bind(self.0.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
-        held.ok_or_else(|| StoreError::not_found("collection", collection))?;
-        let known: Vec<Uuid> = sqlx::query_scalar(
+        locked.ok_or_else(|| StoreError::not_found("collection", collection))?;
+        let old: Vec<Uuid> = sqlx::query_scalar(
             "select id from webhook_secrets where collection_id = $1 order by created_at desc, id desc",
         )
         .bind(collection)
         .fetch_all(&mut *conn)
         .await?;
-        set_tombstones(conn, &known, &[]).await?;
-        let over = if overlap.is_zero() { &known[..] } else { known.get(1..).unwrap_or_default() };
-        sqlx::query("delete from webhook_secrets where id = any($1)").bind(over).execute(&mut *conn).await?;
+        set_tombstones(conn, &old, &[]).await?;
+        let ended = if overlap.is_zero() { &old[..] } else { old.get(1..).unwrap_or_default() };
+        sqlx::query("delete from webhook_secrets where id = any($1)").bind(ended).execute(&mut *conn).await?;
         Ok(sqlx::query_as(
             "insert into webhook_secrets (id, collection_id, salt, created_at, overlaps_until)
              values ($1, $2, $3, clock_timestamp(), clock_timestamp() + make_interval(secs => $4))
@@ -289,7 +289,7 @@ impl Collections<'_> {
     /// Returns the keys that currently sign messages to a collection's webhooks, newest first.
     /// There is one key, or two during a rotation.
     pub async fn webhook_signers(self, collection: Uuid) -> Result<Vec<WebhookSigner>, StoreError> {
-        let rows: Vec<Row> = sqlx::query_as(
+        let rows: Vec<SecretRow> = sqlx::query_as(
             "select salt, overlaps_until > clock_timestamp() as overlaps from webhook_secrets
              where collection_id = $1 order by created_at desc, id desc limit 2",
         )
@@ -297,9 +297,9 @@ impl Collections<'_> {
         .fetch_all(&self.0.pool)
         .await?;
         let mut rows = rows.into_iter();
-        let Some(Row { salt, overlaps }) = rows.next() else { return Ok(vec![WebhookSigner::Service]) };
-        let before = rows.next().map_or(WebhookSigner::Service, |row| WebhookSigner::Own(row.salt));
-        Ok([WebhookSigner::Own(salt)].into_iter().chain(overlaps.then_some(before)).collect())
+        let Some(SecretRow { salt, overlaps }) = rows.next() else { return Ok(vec![WebhookSigner::Service]) };
+        let previous = rows.next().map_or(WebhookSigner::Service, |row| WebhookSigner::Own(row.salt));
+        Ok([WebhookSigner::Own(salt)].into_iter().chain(overlaps.then_some(previous)).collect())
     }
 }
 

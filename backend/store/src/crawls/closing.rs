@@ -34,25 +34,25 @@ pub struct Skipped {
 }
 
 impl Crawls<'_> {
-    /// Settles at most `most` `queued` rows as skipped with `reason`, and cancels live videos.
-    /// Removes the addresses of skipped rows that were erased while they waited. A transaction that
-    /// locks the crawl's row earlier calls `store.suppressions().lock_of_crawl` before it does.
+    /// Skips at most `limit` queued rows with `reason`, and cancels live videos. Removes the
+    /// addresses of skipped rows that were erased while they waited. A transaction that locks the
+    /// crawl's row earlier calls `store.suppressions().lock_for_crawl` before it does.
     pub async fn skip_queued(
         self,
         conn: &mut PgConnection,
         crawl: Uuid,
         reason: Reason,
-        most: i64,
+        limit: i64,
     ) -> Result<Skipped, StoreError> {
-        // An erasure finds the row skipped, or this transaction finds the suppression.
-        let collection = self.0.suppressions().lock_of_crawl(conn, crawl).await?;
+        // Either an erasure sees the skipped rows, or this transaction sees the suppression.
+        let collection = self.0.suppressions().lock_for_crawl(conn, crawl).await?;
         lock_crawl(conn, crawl).await?;
         let mut skipped = 0;
-        for close in [SKIP_PAGES, SKIP_IMAGE_URLS] {
-            let done = sqlx::query(close).bind(crawl).bind(&reason).bind(most - skipped).execute(&mut *conn);
-            skipped += done.await?.rows_affected().cast_signed();
+        for sql in [SKIP_PAGES, SKIP_IMAGE_URLS] {
+            let result = sqlx::query(sql).bind(crawl).bind(&reason).bind(limit - skipped).execute(&mut *conn);
+            skipped += result.await?.rows_affected().cast_signed();
         }
-        let videos = cancel_videos_of_crawl(conn, crawl, &reason, most - skipped).await?;
+        let videos = cancel_videos_of_crawl(conn, crawl, &reason, limit - skipped).await?;
         let mut jobs = self.0.erasures().erase_skipped(conn, collection, crawl).await?;
         jobs.extend(self.0.erasures().erase_emptied_videos(conn, &videos).await?);
         Ok(Skipped { rows: skipped + videos.len() as i64, jobs })
@@ -66,15 +66,15 @@ impl Crawls<'_> {
         crawl: Uuid,
         closing: bool,
     ) -> Result<(), StoreError> {
-        let set = "update crawls set closing = $2 where id = $1 and closing <> $2";
-        sqlx::query(set).bind(crawl).bind(closing).execute(conn).await?;
+        let statement = "update crawls set closing = $2 where id = $1 and closing <> $2";
+        sqlx::query(statement).bind(crawl).bind(closing).execute(conn).await?;
         Ok(())
     }
 
     /// Returns cancelled crawls with the mark `closing`, oldest first, at most 1,000.
     pub async fn closing(self) -> Result<Vec<Uuid>, StoreError> {
-        let closing = "select id from crawls where closing order by id limit 1000";
-        Ok(sqlx::query_scalar(closing).fetch_all(&self.0.pool).await?)
+        let query = "select id from crawls where closing order by id limit 1000";
+        Ok(sqlx::query_scalar(query).fetch_all(&self.0.pool).await?)
     }
 
     /// Extends the lease of a scan whose command is alive. Returns `false` if the scan has ended.
@@ -95,14 +95,14 @@ impl Crawls<'_> {
         Ok(renewed.rows_affected() == 1)
     }
 
-    pub async fn lapsed_scans(self) -> Result<Vec<Uuid>, StoreError> {
-        let lapsed = "select id from crawls where state = 'running' and kind = 'scan' and lease_until < clock_timestamp()";
-        Ok(sqlx::query_scalar(lapsed).fetch_all(&self.0.pool).await?)
+    pub async fn expired_scans(self) -> Result<Vec<Uuid>, StoreError> {
+        let query = "select id from crawls where state = 'running' and kind = 'scan' and lease_until < clock_timestamp()";
+        Ok(sqlx::query_scalar(query).fetch_all(&self.0.pool).await?)
     }
 
     /// Ends a scan whose lease expired as `failed`, with `error`. Returns `false` if its command
     /// renewed the lease or the scan has ended.
-    pub async fn end_lapsed_scan(
+    pub async fn end_expired_scan(
         self,
         conn: &mut PgConnection,
         scan: Uuid,
@@ -128,7 +128,7 @@ impl Crawls<'_> {
         ledger: Ledger,
         row: Uuid,
     ) -> Result<bool, StoreError> {
-        let reopen = match ledger {
+        let statement = match ledger {
             Ledger::Pages => {
                 "update pages set state = 'queued', reason = null, detail = null, status = null, finished_at = null
                  where id = $2 and crawl_id = $1 and state in ('failed', 'skipped')"
@@ -138,7 +138,7 @@ impl Crawls<'_> {
                  where id = $2 and crawl_id = $1 and state in ('failed', 'skipped')"
             }
         };
-        Ok(sqlx::query(reopen).bind(crawl).bind(row).execute(conn).await?.rows_affected() == 1)
+        Ok(sqlx::query(statement).bind(crawl).bind(row).execute(conn).await?.rows_affected() == 1)
     }
 }
 
@@ -159,7 +159,7 @@ impl Crawls<'_> {
         crawl_row(conn, crawl).await
     }
 
-    /// Sets the time of the next run when a run has ended: `every` after the start of that run,
+    /// Sets the time of the next run when a run has ended: `interval` after the start of that run,
     /// but not in the past. Returns that time.
     ///
     /// # Errors
@@ -168,27 +168,27 @@ impl Crawls<'_> {
         self,
         conn: &mut PgConnection,
         crawl: Uuid,
-        every: Duration,
+        interval: Duration,
     ) -> Result<OffsetDateTime, StoreError> {
         sqlx::query_scalar(
             "update crawls set next_run_at = greatest(created_at + make_interval(secs => $2), clock_timestamp())
              where id = $1 and series_id is not null returning next_run_at",
         )
         .bind(crawl)
-        .bind(every.as_secs_f64())
+        .bind(interval.as_secs_f64())
         .fetch_optional(conn)
         .await?
         .ok_or_else(|| StoreError::not_found("crawl of a series", crawl))
     }
 
-    /// Clears the time of the next run; `false` if it was cleared. Locks the crawl's row.
+    /// Clears the time of the next run; `false` if it was cleared before. Locks the crawl's row.
     pub async fn claim_next_run(self, conn: &mut PgConnection, crawl: Uuid) -> Result<bool, StoreError> {
-        let taken =
+        let cleared =
             sqlx::query("update crawls set next_run_at = null where id = $1 and next_run_at is not null")
                 .bind(crawl)
                 .execute(conn)
                 .await?;
-        Ok(taken.rows_affected() == 1)
+        Ok(cleared.rows_affected() == 1)
     }
 
     /// Inserts the next run of a schedule: running, with the same collection, seeds and options.
@@ -231,7 +231,7 @@ impl Crawls<'_> {
     }
 
     /// Deletes a crawl with its pages and ledger rows. Returns the blob keys to delete after the
-    /// commit, and the jobs of its videos from which nothing is left. The crawl's images, their
+    /// commit, and the jobs of its videos of which nothing remains. The crawl's images, their
     /// sources and its videos are kept; live videos are cancelled. With `with_images`, images and
     /// videos that no other crawl found are deleted too.
     pub async fn delete(
@@ -241,18 +241,18 @@ impl Crawls<'_> {
         with_images: bool,
     ) -> Result<CarriedOut, StoreError> {
         self.get_in(conn, id).await?;
-        // An erasure finds the videos ended, or this transaction finds what was erased.
-        self.0.suppressions().lock_of_crawl(conn, id).await?;
+        // Either an erasure sees the ended videos, or this transaction sees what was erased.
+        self.0.suppressions().lock_for_crawl(conn, id).await?;
         lock_crawl(conn, id).await?;
         let mut keys = Vec::new();
         if with_images {
-            let images = images_of_crawl_alone(conn, id).await?;
+            let images = images_only_of_crawl(conn, id).await?;
             set_tombstones(conn, &images, &images).await?;
             keys = delete_images(conn, &images).await?.1;
-            let videos = videos_of_crawl_alone(conn, id).await?;
+            let videos = videos_only_of_crawl(conn, id).await?;
             keys.extend(delete_videos(conn, &videos).await?);
         }
-        // Without the crawl, a worker would fetch them without its rules.
+        // After the deletion, a worker would fetch these videos without the crawl's rules.
         let cancelled = cancel_videos_of_crawl(conn, id, &Reason::Cancelled, i64::MAX).await?;
         let jobs = self.0.erasures().erase_emptied_videos(conn, &cancelled).await?;
         // Sightings without an image are useless without their ledger row.
@@ -266,7 +266,7 @@ impl Crawls<'_> {
 }
 
 /// Returns the images that no other crawl found, in the order of their ids.
-pub(crate) async fn images_of_crawl_alone(
+pub(crate) async fn images_only_of_crawl(
     conn: &mut PgConnection,
     crawl: Uuid,
 ) -> Result<Vec<Uuid>, StoreError> {
@@ -286,7 +286,7 @@ pub(crate) async fn images_of_crawl_alone(
 
 /// Locks and returns the videos of a crawl or a scan, except videos whose file another crawl or
 /// scan found too.
-pub(crate) async fn videos_of_crawl_alone(
+pub(crate) async fn videos_only_of_crawl(
     conn: &mut PgConnection,
     crawl: Uuid,
 ) -> Result<Vec<Uuid>, StoreError> {

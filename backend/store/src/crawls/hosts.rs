@@ -36,8 +36,8 @@ pub enum PermitDecision {
 
 impl PermitDecision {
     /// Returns a permit, or the wait in seconds if there is one.
-    fn of(token: i64, wait: Option<f64>) -> Self {
-        wait.map_or(Self::Granted { token }, |wait| Self::Wait { wait: duration(wait) })
+    fn from_row(token: i64, wait: Option<f64>) -> Self {
+        wait.map_or(Self::Granted { token }, |wait| Self::Wait { wait: to_duration(wait) })
     }
 }
 
@@ -65,7 +65,7 @@ pub(crate) const PERMIT_EXPIRES_S: f64 = 60.0;
 /// Seconds over which waiting callers are spread.
 pub(crate) const HORIZON_S: f64 = 60.0;
 /// The token of permits without a delay, which exclude no others and need no release.
-const FREE_TOKEN: i64 = 0;
+const UNDELAYED_TOKEN: i64 = 0;
 
 /// Requests a permit. $1 host, $2 delay in seconds, $3 expiry in seconds, $4 horizon in seconds. A
 /// new host gets a permit immediately. The row is locked before the second half reads the row and
@@ -128,12 +128,12 @@ impl Hosts<'_> {
         }
         let (token, wait): (i64, Option<f64>) = sqlx::query_as(ACQUIRE_PERMIT)
             .bind(host_key)
-            .bind(seconds(delay_ms))
+            .bind(to_seconds(delay_ms))
             .bind(PERMIT_EXPIRES_S)
             .bind(HORIZON_S)
             .fetch_one(&self.0.pool)
             .await?;
-        Ok(PermitDecision::of(token, wait))
+        Ok(PermitDecision::from_row(token, wait))
     }
 
     /// Grants a permit without a delay. Such permits exclude no other permits, so no row is
@@ -146,16 +146,16 @@ impl Hosts<'_> {
         .bind(host_key)
         .fetch_optional(&self.0.pool)
         .await?;
-        Ok(PermitDecision::of(FREE_TOKEN, pause))
+        Ok(PermitDecision::from_row(UNDELAYED_TOKEN, pause))
     }
 
     /// Returns the host's pace. A host that was never requested has the default pace.
     pub async fn pace(self, host_key: &str) -> Result<HostPace, StoreError> {
-        let found = sqlx::query_as("select pace_ms, refusals from hosts where host_key = $1")
+        let row = sqlx::query_as("select pace_ms, refusals from hosts where host_key = $1")
             .bind(host_key)
             .fetch_optional(&self.0.pool)
             .await?;
-        Ok(found.unwrap_or_default())
+        Ok(row.unwrap_or_default())
     }
 
     /// Ends a permit. The next one is granted after `delay_ms`, or after `pause` if that is longer
@@ -168,13 +168,13 @@ impl Hosts<'_> {
         pause: Option<Duration>,
         pace: Option<HostPace>,
     ) -> Result<(), StoreError> {
-        if token == FREE_TOKEN && delay_ms <= 0 && pause.is_none() && pace.is_none() {
+        if token == UNDELAYED_TOKEN && delay_ms <= 0 && pause.is_none() && pace.is_none() {
             return Ok(());
         }
         sqlx::query(FINISH_REQUEST)
             .bind(host_key)
             .bind(token)
-            .bind(seconds(delay_ms))
+            .bind(to_seconds(delay_ms))
             .bind(pause.map(|pause| pause.as_secs_f64()))
             .bind(pace.map(|pace| pace.pace_ms))
             .bind(pace.map(|pace| pace.refusals))
@@ -185,14 +185,14 @@ impl Hosts<'_> {
 
     /// Returns the cached robots.txt, regardless of its age.
     pub async fn robots(self, host_key: &str) -> Result<Option<RobotsRecord>, StoreError> {
-        let found: Option<(i32, Option<Vec<u8>>, f64)> = sqlx::query_as(
+        let row: Option<(i32, Option<Vec<u8>>, f64)> = sqlx::query_as(
             "select robots_status, robots_body, extract(epoch from clock_timestamp() - robots_fetched_at)::float8
              from hosts where host_key = $1 and robots_fetched_at is not null",
         )
         .bind(host_key)
         .fetch_optional(&self.0.pool)
         .await?;
-        Ok(found.map(|(status, body, age)| RobotsRecord { status, body, age: duration(age) }))
+        Ok(row.map(|(status, body, age)| RobotsRecord { status, body, age: to_duration(age) }))
     }
 
     /// Claims the fetch of robots.txt, for `lease` or until [`Self::put_robots`] or
@@ -221,7 +221,7 @@ impl Hosts<'_> {
     }
 
     /// Stores robots.txt, unless a later fetch is stored already. The current time is recorded as
-    /// the end of a request, even if no host permit was taken for it.
+    /// the end of a request, even if it had no host permit.
     pub async fn put_robots(self, host_key: &str, record: &RobotsRecord) -> Result<(), StoreError> {
         sqlx::query(
             "insert into hosts as h (host_key, robots_status, robots_body, robots_fetched_at, finished_at)
@@ -242,18 +242,18 @@ impl Hosts<'_> {
     }
 
     /// Deletes hosts that received no request, and for which no permit was requested, during
-    /// `unasked`. Their robots.txt and pace are outdated.
+    /// `idle_time`. Their robots.txt and pace are outdated.
     ///
     /// Reads up to [`PRUNE_BATCH`] hosts after `after` in key order. Returns the last key read
     /// (`None` at the end) and the number of deleted hosts.
     pub async fn prune(
         self,
         after: Option<&str>,
-        unasked: Duration,
+        idle_time: Duration,
     ) -> Result<(Option<String>, u64), StoreError> {
         let (hosts_read, last, pruned): (i64, Option<String>, i64) = sqlx::query_as(PRUNE)
             .bind(after.unwrap_or_default())
-            .bind(unasked.as_secs_f64())
+            .bind(idle_time.as_secs_f64())
             .bind(PRUNE_BATCH)
             .fetch_one(&self.0.pool)
             .await?;
@@ -287,17 +287,17 @@ const MAX_DELAY_MS: i64 = 3_600_000;
 
 /// Converts seconds that the database computed. Returns zero for a negative number: the time passed
 /// while the statement ran.
-pub(crate) fn duration(seconds: f64) -> Duration {
+pub(crate) fn to_duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()
 }
 
-pub(crate) fn seconds(delay_ms: i64) -> f64 {
+pub(crate) fn to_seconds(delay_ms: i64) -> f64 {
     delay_ms.clamp(0, MAX_DELAY_MS) as f64 / 1000.0
 }
 
 /// The delay that a crawl sets for its collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnDelay {
+pub struct CrawlDelay {
     pub collection: Uuid,
     /// Milliseconds from the end of one request to the start of the next.
     pub delay_ms: i64,
@@ -306,7 +306,7 @@ pub struct OwnDelay {
 /// Requests the collection's permit. $1 collection, $2 host, $3 delay in seconds, $4 expiry in
 /// seconds, $5 horizon in seconds. Returns null if the permit was granted, and otherwise the
 /// seconds to wait. Waiting callers get different times, as in `hosts`.
-const ACQUIRE: &str = "
+const ACQUIRE_COLLECTION_PERMIT: &str = "
     insert into host_delays as d (collection_id, host_key, next_at, busy_until)
     values ($1, $2, clock_timestamp(), clock_timestamp() + make_interval(secs => $4))
     on conflict (collection_id, host_key) do update set (busy_until, told_until) = (
@@ -325,7 +325,7 @@ const ACQUIRE: &str = "
     returning extract(epoch from told_until - clock_timestamp())::float8";
 
 /// Ends the collection's permit. $1 collection, $2 host, $3 seconds until the next permit.
-const FINISH: &str = "
+const RELEASE: &str = "
     update host_delays
     set busy_until = null, next_at = greatest(next_at, clock_timestamp() + make_interval(secs => $3))
     where collection_id = $1 and host_key = $2";
@@ -340,23 +340,23 @@ impl Hosts<'_> {
     pub async fn acquire_collection_permit(
         self,
         host_key: &str,
-        own: OwnDelay,
+        delay: CrawlDelay,
         delay_ms: i64,
     ) -> Result<PermitDecision, StoreError> {
-        let wait: Option<f64> = sqlx::query_scalar(ACQUIRE)
-            .bind(own.collection)
+        let wait: Option<f64> = sqlx::query_scalar(ACQUIRE_COLLECTION_PERMIT)
+            .bind(delay.collection)
             .bind(host_key)
-            .bind(seconds(own.delay_ms))
+            .bind(to_seconds(delay.delay_ms))
             .bind(PERMIT_EXPIRES_S)
             .bind(HORIZON_S)
             .fetch_one(&self.0.pool)
             .await?;
         if let Some(wait) = wait {
-            return Ok(PermitDecision::Wait { wait: duration(wait) });
+            return Ok(PermitDecision::Wait { wait: to_duration(wait) });
         }
         let outcome = self.acquire_permit(host_key, delay_ms).await?;
         if let PermitDecision::Wait { wait } = outcome {
-            self.end_collection_permit(host_key, own, wait.as_secs_f64()).await?;
+            self.end_collection_permit(host_key, delay, wait.as_secs_f64()).await?;
         }
         Ok(outcome)
     }
@@ -366,17 +366,17 @@ impl Hosts<'_> {
     ///
     /// # Errors
     /// Fails with the errors of the database. The permit then expires within a minute.
-    pub async fn finish_own_request(self, host_key: &str, own: OwnDelay) -> Result<(), StoreError> {
-        self.end_collection_permit(host_key, own, seconds(own.delay_ms)).await
+    pub async fn finish_own_request(self, host_key: &str, delay: CrawlDelay) -> Result<(), StoreError> {
+        self.end_collection_permit(host_key, delay, to_seconds(delay.delay_ms)).await
     }
 
     async fn end_collection_permit(
         self,
         host_key: &str,
-        own: OwnDelay,
+        own: CrawlDelay,
         next_s: f64,
     ) -> Result<(), StoreError> {
-        sqlx::query(FINISH).bind(own.collection).bind(host_key).bind(next_s).execute(&self.0.pool).await?;
+        sqlx::query(RELEASE).bind(own.collection).bind(host_key).bind(next_s).execute(&self.0.pool).await?;
         Ok(())
     }
 

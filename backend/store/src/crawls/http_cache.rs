@@ -4,7 +4,7 @@
 //! Validators are deleted together with the content. The validators of a page are deleted with the
 //! last crawl that fetched it, and those of an image with the stored image.
 use crate::StoreError;
-use crate::db::values::{mention, url_hash, url_hashes, without_nul};
+use crate::db::values::{short_hash, url_hash, url_hashes, without_nul};
 use crate::store::Hosts;
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
@@ -49,9 +49,9 @@ impl Hosts<'_> {
         url: &str,
         reader: &str,
     ) -> Result<Option<CachedPage>, StoreError> {
-        let visit = "select final_url, etag, last_modified, bytes, content from page_visits
+        let query = "select final_url, etag, last_modified, bytes, content from page_visits
                      where collection_id = $1 and url_hash = $2 and reader = $3";
-        Ok(sqlx::query_as(visit)
+        Ok(sqlx::query_as(query)
             .bind(collection)
             .bind(url_hash(url))
             .bind(url_hash(reader))
@@ -59,20 +59,20 @@ impl Hosts<'_> {
             .await?)
     }
 
-    /// Replaces the cached content of a page, or removes it if `visited` is `None`.
+    /// Replaces the cached content of a page, or removes it if `page` is `None`.
     pub async fn cache_page(
         self,
         conn: &mut PgConnection,
         crawl: Uuid,
         url: &str,
         reader: &str,
-        visited: Option<&CachedPage>,
+        page: Option<&CachedPage>,
     ) -> Result<(), StoreError> {
         let hash = url_hash(url);
-        let Some(CachedPage { visit, content, mentions }) = visited else {
-            let delete = "delete from page_visits v using crawls c
+        let Some(CachedPage { visit, content, mentions }) = page else {
+            let statement = "delete from page_visits v using crawls c
                           where c.id = $1 and v.collection_id = c.collection_id and v.url_hash = $2";
-            sqlx::query(delete).bind(crawl).bind(hash).execute(conn).await?;
+            sqlx::query(statement).bind(crawl).bind(hash).execute(conn).await?;
             return Ok(());
         };
         sqlx::query(
@@ -90,7 +90,7 @@ impl Hosts<'_> {
         .bind(visit.bytes)
         .bind(url_hash(reader))
         .bind(content)
-        .bind(hashes_of(mentions))
+        .bind(short_hashes(mentions))
         .execute(conn)
         .await?;
         Ok(())
@@ -103,10 +103,10 @@ impl Hosts<'_> {
         crawl: Uuid,
         url: &str,
     ) -> Result<(), StoreError> {
-        let renew = "update page_visits v set crawl_id = c.id from crawls c
+        let statement = "update page_visits v set crawl_id = c.id from crawls c
                      where c.id = $1 and v.collection_id = c.collection_id and v.url_hash = $2";
         let hash = url_hash(url);
-        sqlx::query(renew).bind(crawl).bind(hash).execute(conn).await?;
+        sqlx::query(statement).bind(crawl).bind(hash).execute(conn).await?;
         Ok(())
     }
 
@@ -118,10 +118,10 @@ impl Hosts<'_> {
         url: &str,
         model: i32,
     ) -> Result<Option<CachedImage>, StoreError> {
-        let visit = "select image_id, final_url, etag, last_modified, bytes from image_visits v
+        let query = "select image_id, final_url, etag, last_modified, bytes from image_visits v
                      where collection_id = $1 and url_hash = $2
                        and not exists (select from faces f where f.image_id = v.image_id and f.model_id <> $3)";
-        Ok(sqlx::query_as(visit)
+        Ok(sqlx::query_as(query)
             .bind(collection)
             .bind(url_hash(url))
             .bind(model)
@@ -141,8 +141,8 @@ impl Hosts<'_> {
     ) -> Result<(), StoreError> {
         let hash = url_hash(url);
         let Some(visit) = visit else {
-            let delete = "delete from image_visits where collection_id = $1 and url_hash = $2";
-            sqlx::query(delete).bind(collection).bind(hash).execute(conn).await?;
+            let statement = "delete from image_visits where collection_id = $1 and url_hash = $2";
+            sqlx::query(statement).bind(collection).bind(hash).execute(conn).await?;
             return Ok(());
         };
         sqlx::query(
@@ -165,8 +165,8 @@ impl Hosts<'_> {
 }
 
 /// Returns the short hashes of the URLs, sorted and distinct.
-fn hashes_of(addresses: &[String]) -> Vec<i32> {
-    let mut hashes: Vec<i32> = url_hashes(addresses).iter().map(mention).collect();
+fn short_hashes(urls: &[String]) -> Vec<i32> {
+    let mut hashes: Vec<i32> = url_hashes(urls).iter().map(short_hash).collect();
     hashes.sort_unstable();
     hashes.dedup();
     hashes

@@ -124,7 +124,7 @@ impl Ledgers<'_> {
              order by count desc, fetched, reason",
         )
         .bind(crawl)
-        // The file was fetched, or the server said that it is the stored one.
+        // The file was fetched, or the server reported that it has not changed.
         .bind(Reason::ExactDuplicate)
         .bind(Reason::NotModified)
         .fetch_all(conn)
@@ -186,9 +186,9 @@ impl Ledgers<'_> {
         .bind(&hashes)
         .fetch_all(conn)
         .await?;
-        let known: HashMap<Uuid, DirectoryYield> =
+        let yields: HashMap<Uuid, DirectoryYield> =
             rows.into_iter().map(|(hash, pages, images)| (hash, DirectoryYield { pages, images })).collect();
-        Ok(hashes.iter().map(|hash| known.get(hash).copied().unwrap_or_default()).collect())
+        Ok(hashes.iter().map(|hash| yields.get(hash).copied().unwrap_or_default()).collect())
     }
 
     /// Filters pages by the budget of their directories. Returns the pages that are new to the
@@ -207,35 +207,35 @@ impl Ledgers<'_> {
         lock_crawl(conn, crawl).await?;
         let hashes = url_hashes(pages.iter().map(|(page, _)| &page.url));
         let directories = url_hashes(pages.iter().map(|(_, name)| name));
-        let known = "select url_hash from pages where crawl_id = $1 and url_hash = any($2)";
-        let mut seen: HashSet<Uuid> = sqlx::query_scalar(known)
+        let query = "select url_hash from pages where crawl_id = $1 and url_hash = any($2)";
+        let mut known_hashes: HashSet<Uuid> = sqlx::query_scalar(query)
             .bind(crawl)
             .bind(&hashes)
             .fetch_all(&mut *conn)
             .await?
             .into_iter()
             .collect();
-        let counted = "select directory_hash, pages from crawl_directories where crawl_id = $1 and directory_hash = any($2)";
+        let query = "select directory_hash, pages from crawl_directories where crawl_id = $1 and directory_hash = any($2)";
         let counted: Vec<(Uuid, i64)> =
-            sqlx::query_as(counted).bind(crawl).bind(&directories).fetch_all(&mut *conn).await?;
+            sqlx::query_as(query).bind(crawl).bind(&directories).fetch_all(&mut *conn).await?;
         let mut counts: HashMap<Uuid, i64> = counted.into_iter().collect();
 
         let mut added: HashMap<Uuid, i64> = HashMap::new();
-        let (mut let_through, mut left_out) = (Vec::new(), 0);
+        let (mut accepted, mut rejected) = (Vec::new(), 0);
         for (((page, _), hash), directory) in pages.into_iter().zip(hashes).zip(directories) {
-            if !seen.insert(hash) {
+            if !known_hashes.insert(hash) {
                 continue;
             }
             let count = counts.entry(directory).or_default();
             if *count >= budget {
-                left_out += 1;
+                rejected += 1;
                 continue;
             }
             *count += 1;
             *added.entry(directory).or_default() += 1;
-            let_through.push(page);
+            accepted.push(page);
         }
-        let (directories, numbers): (Vec<Uuid>, Vec<i64>) = added.into_iter().unzip();
+        let (directories, counts_added): (Vec<Uuid>, Vec<i64>) = added.into_iter().unzip();
         sqlx::query(
             "insert into crawl_directories (crawl_id, directory_hash, pages)
              select $1, d.hash, d.pages from unnest($2::uuid[], $3::bigint[]) as d (hash, pages)
@@ -243,9 +243,9 @@ impl Ledgers<'_> {
         )
         .bind(crawl)
         .bind(&directories)
-        .bind(&numbers)
+        .bind(&counts_added)
         .execute(conn)
         .await?;
-        Ok((let_through, left_out))
+        Ok((accepted, rejected))
     }
 }

@@ -7,7 +7,7 @@ pub mod ledger;
 pub mod pages;
 use crate::StoreError;
 use crate::crawls::pages::lock_crawl;
-use crate::db::values::clipped;
+use crate::db::values::to_storable;
 use crate::store::Crawls;
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, VideoState};
 use serde_json::Value;
@@ -219,7 +219,7 @@ impl Crawls<'_> {
         .bind(id)
         .bind(from)
         .bind(to)
-        .bind(clipped(error))
+        .bind(to_storable(error))
         .execute(&mut *conn)
         .await?
         .rows_affected();

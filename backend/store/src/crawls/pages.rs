@@ -4,7 +4,7 @@
 //! admitted once, and the limits are exact, even under concurrency. Lock order within a
 //! transaction: crawl, pages, image URLs, sources.
 use crate::StoreError;
-use crate::db::values::{NewRows, clipped, page_hash, url_hash, url_hashes, without_nul};
+use crate::db::values::{NewRows, page_hash, to_storable, url_hash, url_hashes, without_nul};
 use crate::store::Ledgers;
 use domain::{ImageState, PageState, Reason};
 use sqlx::PgConnection;
@@ -28,7 +28,7 @@ pub struct NewImageUrl {
     /// The page that contains the image: its URL after redirects.
     pub page_url: Option<String>,
     /// The requested URL of the page, if it differs from `page_url`.
-    pub asked_url: Option<Arc<str>>,
+    pub requested_url: Option<Arc<str>>,
     pub alt: Option<String>,
 }
 
@@ -100,12 +100,12 @@ impl Ledgers<'_> {
         if pages.is_empty() {
             return Ok(Vec::new());
         }
-        let room = (max_pages - lock_crawl(conn, crawl).await?.pages).max(0);
-        let mut seen = HashSet::new();
-        let mut new = NewRows::default();
+        let capacity = (max_pages - lock_crawl(conn, crawl).await?.pages).max(0);
+        let mut seen_hashes = HashSet::new();
+        let mut new_rows = NewRows::default();
         let mut depths = Vec::new();
         for page in pages {
-            if new.push(&mut seen, &page.url) {
+            if new_rows.push(&mut seen_hashes, &page.url) {
                 depths.push(page.depth.max(0));
             }
         }
@@ -120,11 +120,11 @@ impl Ledgers<'_> {
              select a.*, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
         )
         .bind(crawl)
-        .bind(&new.ids)
-        .bind(&new.urls)
-        .bind(&new.hashes)
+        .bind(&new_rows.ids)
+        .bind(&new_rows.urls)
+        .bind(&new_rows.hashes)
         .bind(&depths)
-        .bind(room)
+        .bind(capacity)
         .fetch_all(&mut *conn)
         .await?;
         count_admitted(conn, crawl, COUNT_PAGES, rows).await
@@ -143,11 +143,11 @@ impl Ledgers<'_> {
         if images.is_empty() {
             return Ok(Vec::new());
         }
-        let room = (max_images - lock_crawl(conn, crawl).await?.images).max(0);
-        let mut seen = HashSet::new();
-        let mut new = NewRows::default();
+        let capacity = (max_images - lock_crawl(conn, crawl).await?.images).max(0);
+        let mut seen_hashes = HashSet::new();
+        let mut new_rows = NewRows::default();
         for image in images {
-            new.push(&mut seen, &image.url);
+            new_rows.push(&mut seen_hashes, &image.url);
         }
         let rows: Vec<AdmittedRow> = sqlx::query_as(
             "with fresh as (
@@ -160,10 +160,10 @@ impl Ledgers<'_> {
              select a.*, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
         )
         .bind(crawl)
-        .bind(&new.ids)
-        .bind(&new.urls)
-        .bind(&new.hashes)
-        .bind(room)
+        .bind(&new_rows.ids)
+        .bind(&new_rows.urls)
+        .bind(&new_rows.hashes)
+        .bind(capacity)
         .fetch_all(&mut *conn)
         .await?;
         let admitted = count_admitted(conn, crawl, COUNT_IMAGE_URLS, rows).await?;
@@ -171,8 +171,8 @@ impl Ledgers<'_> {
         Ok(admitted)
     }
 
-    /// Returns the URL of a page after redirects, or its requested URL while it was not fetched.
-    /// Returns `None` if its row was deleted. The URL of an erased page is no http URL.
+    /// Returns the URL of a page after redirects, or its requested URL until it is fetched. Returns
+    /// `None` if its row was deleted. The URL of an erased page does not begin with `http`.
     pub async fn page_address(self, page: Uuid) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar("select coalesce(final_url, url) from pages where id = $1")
             .bind(page)
@@ -191,7 +191,7 @@ impl Ledgers<'_> {
         page: Uuid,
         result: &PageResult,
     ) -> Result<(), StoreError> {
-        settled(result.state != PageState::Queued)?;
+        check_settled(result.state != PageState::Queued)?;
         // The crawl's row is locked before the page's row, because this transaction then admits
         // links. Otherwise it could deadlock with a cancellation, which locks the crawl's row and
         // then all page rows.
@@ -205,12 +205,12 @@ impl Ledgers<'_> {
         .bind(page)
         .bind(result.state)
         .bind(&result.reason)
-        .bind(clipped(result.detail.as_deref()))
+        .bind(to_storable(result.detail.as_deref()))
         .bind(result.status)
         .bind(result.final_url.as_deref().map(without_nul))
-        .bind(clipped(result.title.as_deref()))
-        .bind(clipped(result.etag.as_deref()))
-        .bind(clipped(result.last_modified.as_deref()))
+        .bind(to_storable(result.title.as_deref()))
+        .bind(to_storable(result.etag.as_deref()))
+        .bind(to_storable(result.last_modified.as_deref()))
         .execute(conn)
         .await?;
         Ok(())
@@ -229,19 +229,19 @@ impl Ledgers<'_> {
         result: ImageUrlResult<'_>,
     ) -> Result<(), StoreError> {
         let ImageUrlResult { state, reason, detail, image } = result;
-        settled(state != ImageState::Queued)?;
-        let settled = sqlx::query(
+        check_settled(state != ImageState::Queued)?;
+        let update = sqlx::query(
             "update image_urls set state = $2, reason = $3, detail = $4, image_id = $5, finished_at = now()
              where id = $1 and state = 'queued'",
         )
         .bind(image_url)
         .bind(state)
         .bind(reason)
-        .bind(clipped(detail))
+        .bind(to_storable(detail))
         .bind(image)
         .execute(&mut *conn)
         .await?;
-        if let (1, Some(image)) = (settled.rows_affected(), image) {
+        if let (1, Some(image)) = (update.rows_affected(), image) {
             // A separate statement, so that it sees sightings of transactions for which the first
             // statement had to wait.
             sqlx::query(
@@ -273,7 +273,7 @@ impl Ledgers<'_> {
         )
         .bind(image_urls)
         .bind(reason)
-        .bind(clipped(Some(detail)))
+        .bind(to_storable(Some(detail)))
         .execute(conn)
         .await?;
         Ok(())
@@ -285,14 +285,14 @@ impl Ledgers<'_> {
         self,
         conn: &mut PgConnection,
         image_url: Uuid,
-        answered: &str,
+        final_url: &str,
     ) -> Result<(), StoreError> {
-        let hash = url_hash(answered);
-        for note in [
+        let hash = url_hash(final_url);
+        for statement in [
             "update image_urls set final_hash = $2 where id = $1",
             "update image_sources set final_hash = $2 where image_url_id = $1",
         ] {
-            sqlx::query(note).bind(image_url).bind(hash).execute(&mut *conn).await?;
+            sqlx::query(statement).bind(image_url).bind(hash).execute(&mut *conn).await?;
         }
         Ok(())
     }
@@ -310,8 +310,8 @@ impl Ledgers<'_> {
     }
 }
 
-fn settled(is_settled: bool) -> Result<(), StoreError> {
-    if is_settled { Ok(()) } else { Err(StoreError::Invalid("queued is not the state of a result".into())) }
+fn check_settled(is_final: bool) -> Result<(), StoreError> {
+    if is_final { Ok(()) } else { Err(StoreError::Invalid("queued is not the state of a result".into())) }
 }
 
 #[derive(sqlx::FromRow)]
@@ -336,8 +336,8 @@ pub(crate) async fn lock_crawl(conn: &mut PgConnection, crawl: Uuid) -> Result<L
     .ok_or_else(|| StoreError::not_found("crawl", crawl))
 }
 
-/// A row that was added, with the number of addresses that were new to the crawl. Without an added
-/// row there is one with only the number.
+/// A row that was added, with the number of addresses that were new to the crawl. If no row was
+/// added, one row contains only this number.
 #[derive(sqlx::FromRow)]
 struct AdmittedRow {
     id: Option<Uuid>,
@@ -360,8 +360,8 @@ async fn count_admitted(
     rows: Vec<AdmittedRow>,
 ) -> Result<Vec<Admitted>, StoreError> {
     let fresh = rows.first().map_or(0, |row| row.fresh);
-    let row = |row: AdmittedRow| Some(Admitted { id: row.id?, url: row.url?, depth: row.depth? });
-    let mut admitted: Vec<Admitted> = rows.into_iter().filter_map(row).collect();
+    let to_admitted = |row: AdmittedRow| Some(Admitted { id: row.id?, url: row.url?, depth: row.depth? });
+    let mut admitted: Vec<Admitted> = rows.into_iter().filter_map(to_admitted).collect();
     let (added, over_limit) = (admitted.len() as i64, fresh - admitted.len() as i64);
     if added > 0 || over_limit > 0 {
         sqlx::query(count).bind(crawl).bind(added).bind(over_limit).execute(conn).await?;
@@ -385,11 +385,11 @@ async fn record_sightings(
         images.iter().map(|image| image.page_url.as_deref().map(without_nul)).collect();
     let page_hashes: Vec<Uuid> = pages.iter().map(|page| page_hash(page.as_deref())).collect();
     // All images of a page have the same URL here. This URL can be long, so it is hashed once.
-    let mut known: HashMap<&str, Uuid> = HashMap::new();
-    let mut hash = |url| *known.entry(url).or_insert_with(|| url_hash(url));
-    let asked: Vec<Option<Uuid>> =
-        images.iter().map(|image| image.asked_url.as_deref().map(&mut hash)).collect();
-    let alts: Vec<Option<String>> = images.iter().map(|image| clipped(image.alt.as_deref())).collect();
+    let mut cache: HashMap<&str, Uuid> = HashMap::new();
+    let mut cached_hash = |url| *cache.entry(url).or_insert_with(|| url_hash(url));
+    let requested_hashes: Vec<Option<Uuid>> =
+        images.iter().map(|image| image.requested_url.as_deref().map(&mut cached_hash)).collect();
+    let alts: Vec<Option<String>> = images.iter().map(|image| to_storable(image.alt.as_deref())).collect();
     sqlx::query(
         "with ledger as materialized (
              select id, url_hash, image_id, final_hash from image_urls
@@ -409,7 +409,7 @@ async fn record_sightings(
     .bind(&pages)
     .bind(&page_hashes)
     .bind(&alts)
-    .bind(&asked)
+    .bind(&requested_hashes)
     .execute(conn)
     .await?;
     Ok(())

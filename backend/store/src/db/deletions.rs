@@ -15,10 +15,10 @@ pub struct LedgerJobs {
 }
 
 impl LedgerJobs {
-    pub(crate) fn extend(&mut self, more: Self) {
-        self.crawls.extend(more.crawls);
-        self.rows.extend(more.rows);
-        self.videos.extend(more.videos);
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.crawls.extend(other.crawls);
+        self.rows.extend(other.rows);
+        self.videos.extend(other.videos);
     }
 }
 

@@ -75,7 +75,7 @@ impl Tx {
     /// Fails with `CommitUnknown` if the connection broke before the server responded. Only then
     /// may the transaction have been committed despite the error.
     pub async fn commit(self) -> Result<(), StoreError> {
-        self.0.commit().await.map_err(|error| match Cause::of(&error) {
+        self.0.commit().await.map_err(|error| match Cause::from_error(&error) {
             Some(Cause::Connection) => StoreError::CommitUnknown(error),
             _ => error.into(),
         })
@@ -85,9 +85,9 @@ impl Tx {
 /// Opens a pool of connections; see [`crate::Store::connect`].
 pub(crate) async fn connect(config: &Config) -> Result<PgPool, StoreError> {
     let options = parse_url(&config.url)?.application_name("facecrawl");
-    let mut first = connect_with_retries(&options, CONNECT_TIME_LIMIT).await?;
-    check_versions(&mut first).await?;
-    first.close().await?;
+    let mut conn = connect_with_retries(&options, CONNECT_TIME_LIMIT).await?;
+    check_versions(&mut conn).await?;
+    conn.close().await?;
 
     let timeout = config.statement_timeout.as_millis();
     Ok(PgPoolOptions::new()
@@ -139,7 +139,7 @@ async fn connect_with_retries(
     options: &PgConnectOptions,
     time_limit: Duration,
 ) -> Result<PgConnection, StoreError> {
-    let begin = Instant::now();
+    let started = Instant::now();
     let mut pauses = transient::pauses();
     loop {
         let error = match connect_to_primary(options).await {
@@ -148,12 +148,12 @@ async fn connect_with_retries(
             Ok(None) => StoreError::Unsupported(
                 "the database server accepts no changes, because it is a standby or its settings make it read-only: set DATABASE_URL to the primary".into(),
             ),
-            Err(error) if Cause::of(&error).is_none() => return Err(error.into()),
+            Err(error) if Cause::from_error(&error).is_none() => return Err(error.into()),
             // These errors are retried: the connection is refused, the socket file does not exist
             // yet, or the server reports that it is starting.
             Err(error) => error.into(),
         };
-        let pause = pauses.next().filter(|pause| begin.elapsed() + *pause < time_limit);
+        let pause = pauses.next().filter(|pause| started.elapsed() + *pause < time_limit);
         let Some(pause) = pause else { return Err(error) };
         tracing::debug!(%error, "database not ready; retrying");
         tokio::time::sleep(pause).await;
@@ -192,20 +192,20 @@ async fn check_versions(conn: &mut PgConnection) -> Result<(), StoreError> {
 fn check_pgvector(installed: Option<&str>, available: Option<&str>) -> Result<(), String> {
     let (a, b, c) = MIN_PGVECTOR_VERSION;
     let needed = format!("version {a}.{b}.{c} or newer is needed");
-    let new_enough = |version: &str| version_triple(version) >= MIN_PGVECTOR_VERSION;
+    let is_supported = |version: &str| parse_version(version) >= MIN_PGVECTOR_VERSION;
     match (installed, available) {
-        (Some(version), _) if new_enough(version) => Ok(()),
-        (Some(version), Some(newer)) if new_enough(newer) => Err(format!(
-            "this database uses pgvector {version}; {needed}, and the server has {newer}: run `alter extension vector update`"
+        (Some(version), _) if is_supported(version) => Ok(()),
+        (Some(version), Some(server_version)) if is_supported(server_version) => Err(format!(
+            "this database uses pgvector {version}; {needed}, and the server has {server_version}: run `alter extension vector update`"
         )),
         (Some(version), _) => Err(format!("this database uses pgvector {version}; {needed}")),
-        (None, Some(version)) if new_enough(version) => Ok(()),
+        (None, Some(version)) if is_supported(version) => Ok(()),
         (None, Some(version)) => Err(format!("the database server has pgvector {version}; {needed}")),
         (None, None) => Err(format!("the database server does not have the pgvector extension; {needed}")),
     }
 }
 
-fn version_triple(version: &str) -> (u32, u32, u32) {
+fn parse_version(version: &str) -> (u32, u32, u32) {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
     let mut next = || parts.next().unwrap_or(0);
     (next(), next(), next())

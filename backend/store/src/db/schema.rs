@@ -7,7 +7,7 @@
 //! refuse to start.
 //!
 //! Every process holds a shared advisory lock from its start to its end ([`SchemaUse`]). A
-//! migration that stops older programs takes it exclusively, so it waits for their end.
+//! migration that stops older programs acquires it exclusively, so it waits until they end.
 use crate::StoreError;
 use crate::db::transient::Cause;
 use crate::db::{REJECT_READ_ONLY, transient};
@@ -40,7 +40,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The error code of a lock that was not acquired in time.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// What a migration that stops older programs does.
+/// What happens if a migration stops older programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OlderPrograms {
     /// It stops them and waits for them.
@@ -97,7 +97,7 @@ impl SchemaUse {
     }
 
     /// Checks the required version once. Acquires the lock again if the connection is new. A newer
-    /// program that migrates has it meanwhile.
+    /// program holds it while it migrates.
     async fn watch(&mut self, locked: &mut bool) -> Result<(), StoreError> {
         if !*locked {
             *locked = try_lock_shared(&mut self.conn, RUNNING).await?;
@@ -116,7 +116,7 @@ impl Schema<'_> {
     ///
     /// # Errors
     /// Fails with `Unsupported` if this program is too old for the schema, or if older programs do
-    /// not end or must be kept; with `Migrate` if a migration fails. Failed ones leave no trace.
+    /// not end or must be kept; with `Migrate` if a migration fails. A failed one leaves no trace.
     pub async fn migrate(self, older: OlderPrograms) -> Result<Migrated, StoreError> {
         self.migrate_to(&MIGRATIONS, older).await
     }
@@ -170,17 +170,17 @@ impl Schema<'_> {
     /// Checks that the schema matches this program, for commands that do not migrate.
     ///
     /// # Errors
-    /// Fails with `Unsupported` if the schema has a different version, or if a newer program
-    /// changes it now.
+    /// Fails with `Unsupported` if the schema has a different version, or if a newer program is
+    /// changing it.
     pub async fn check(self) -> Result<SchemaUse, StoreError> {
         let options = self.0.connect_options().as_ref().clone();
         let mut conn = connect(&options).await?;
-        let free = try_lock_shared(&mut conn, RUNNING).await?;
+        let acquired = try_lock_shared(&mut conn, RUNNING).await?;
         let exists = self.exists().await?;
         let applied =
             if exists { conn.list_applied_migrations(&MIGRATIONS.table_name).await? } else { Vec::new() };
         let known = version();
-        if !free || newest_applied(&applied) > known {
+        if !acquired || newest_applied(&applied) > known {
             return Err(StoreError::Unsupported(
                 "a newer version of facecrawl has migrated the database: use that version".into(),
             ));
@@ -245,7 +245,7 @@ fn check_required(required: i64, known: i64) -> Result<(), StoreError> {
 }
 
 /// Opens a connection for advisory locks and migrations, to a server that accepts changes. The
-/// server closes it within a minute if it cannot reach this process, so that no locks stay.
+/// server closes it within a minute if it cannot reach this process, so that no locks remain.
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
     let mut conn = PgConnection::connect_with(options).await?;
     sqlx::raw_sql(
@@ -258,7 +258,7 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError>
     Ok(conn)
 }
 
-/// Tries to acquire an advisory lock. Returns whether it is held now.
+/// Tries to acquire an advisory lock. Returns whether it was acquired.
 async fn try_lock(conn: &mut PgConnection, key: i64) -> Result<bool, StoreError> {
     Ok(sqlx::query_scalar("select pg_try_advisory_lock($1)").bind(key).fetch_one(conn).await?)
 }
@@ -272,7 +272,7 @@ async fn unlock(conn: &mut PgConnection, key: i64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Waits until no other process migrates. A program that the other process stops is told so.
+/// Waits until no other process migrates. Fails if the other process stops this program.
 async fn acquire_migration_lock(conn: &mut PgConnection, known: i64) -> Result<(), StoreError> {
     let mut log = LogLimit::default();
     while !try_lock(conn, MIGRATING).await? {
@@ -299,15 +299,15 @@ async fn upgrade(
     // Before older programs are stopped.
     check_applied(migrations, applied)?;
     let required = newest_version(migrations.iter().filter(|migration| stops_older_programs(migration)));
-    let stops = required > newest_applied(applied) && !applied.is_empty();
-    if stops && older == OlderPrograms::Keep {
+    let must_stop = required > newest_applied(applied) && !applied.is_empty();
+    if must_stop && older == OlderPrograms::Keep {
         return Err(StoreError::Unsupported(format!(
             "migration {required} stops processes of older versions of facecrawl: stop them, then run `facecrawl migrate` or start the service with this version"
         )));
     }
-    let migrated = async {
+    let migration = async {
         store_required(conn, required).await?;
-        if stops {
+        if must_stop {
             wait_for_older_programs(conn).await?;
             // A machine that lost its connection to the database may still run jobs. Its claims
             // become invalid, so that it cannot complete these jobs later.
@@ -315,17 +315,17 @@ async fn upgrade(
                 .execute(&mut *conn)
                 .await?;
         }
-        run(migrations, conn).await?;
+        run_pending(migrations, conn).await?;
         // The table exists only now if the database was empty.
         store_required(conn, required).await
     };
-    let migrated = migrated.await;
-    if migrated.is_err()
+    let migration = migration.await;
+    if migration.is_err()
         && let Err(error) = require_applied(conn, migrations).await
     {
         tracing::warn!(%error, "the required schema version is not reset; the next start does it");
     }
-    migrated.map(|()| stops)
+    migration.map(|()| must_stop)
 }
 
 /// Stores the required version of the applied migrations, after an upgrade that failed. Older
@@ -386,7 +386,7 @@ async fn wait_for_older_programs(conn: &mut PgConnection) -> Result<(), StoreErr
 /// Running programs use the same tables. A migration that waits for a table blocks all statements
 /// that come after it, so it waits for less than the `deadlock_timeout` of Postgres (1 s). It is
 /// then rolled back and repeated, as after a deadlock.
-async fn run(migrations: &Migrator, conn: &mut PgConnection) -> Result<(), StoreError> {
+async fn run_pending(migrations: &Migrator, conn: &mut PgConnection) -> Result<(), StoreError> {
     sqlx::raw_sql("set lock_timeout = '500ms'").execute(&mut *conn).await?;
     let started = Instant::now();
     let mut pauses = transient::pauses();
@@ -409,7 +409,7 @@ fn is_conflict(error: &MigrateError) -> bool {
         return false;
     };
     let code = error.as_database_error().and_then(|error| error.code());
-    Cause::of(error) == Some(Cause::Conflict) || code.as_deref() == Some(LOCK_NOT_AVAILABLE)
+    Cause::from_error(error) == Some(Cause::Conflict) || code.as_deref() == Some(LOCK_NOT_AVAILABLE)
 }
 
 #[derive(Default)]

@@ -39,7 +39,7 @@ pub enum Cause {
 
 impl Cause {
     /// Returns the cause of a transient error, and `None` for a permanent one.
-    pub fn of(error: &sqlx::Error) -> Option<Self> {
+    pub fn from_error(error: &sqlx::Error) -> Option<Self> {
         match error {
             sqlx::Error::Io(_) => Some(Self::Connection),
             sqlx::Error::PoolTimedOut => Some(Self::Capacity),
@@ -73,7 +73,7 @@ pub trait Transient {
 impl Transient for StoreError {
     fn cause(&self) -> Option<Cause> {
         match self {
-            Self::Database(error) => Cause::of(error),
+            Self::Database(error) => Cause::from_error(error),
             Self::IndexUnavailable(_) => Some(Cause::Connection),
             _ => None,
         }
@@ -97,12 +97,12 @@ where
     if INSIDE_RETRY.try_with(|()| ()).is_ok() {
         return work().await;
     }
-    let repeated = async {
+    let attempts = async {
         let started = Instant::now();
         for pause in pauses().take(MAX_RETRIES) {
             let error = match work().await {
                 Err(error) => error,
-                done => return done,
+                result => return result,
             };
             let Some(cause) = error.cause().filter(|_| started.elapsed() < RETRY_TIME_LIMIT) else {
                 return Err(error);
@@ -114,7 +114,7 @@ where
         }
         work().await
     };
-    INSIDE_RETRY.scope((), repeated).await
+    INSIDE_RETRY.scope((), attempts).await
 }
 
 /// Returns pauses, each twice as long as the one before and then multiplied by a random factor from

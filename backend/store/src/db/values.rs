@@ -11,14 +11,14 @@ use uuid::Uuid;
 
 /// Maximum length in characters of free text (titles, alternative texts, error messages). Longer
 /// text is truncated.
-const MAX_TEXT_CHARS: usize = 2_000;
+const MAX_CHARS: usize = 2_000;
 
 /// Returns the first 128 bits of the SHA-256 of a URL in its stored form, which the ledgers' unique
 /// keys use.
 pub(crate) fn url_hash(url: &str) -> Uuid {
-    let mut half = [0; 16];
-    half.copy_from_slice(&Sha256::digest(without_nul(url))[..16]);
-    Uuid::from_bytes(half)
+    let mut prefix = [0; 16];
+    prefix.copy_from_slice(&Sha256::digest(without_nul(url))[..16]);
+    Uuid::from_bytes(prefix)
 }
 
 pub(crate) fn url_hashes(urls: impl IntoIterator<Item: AsRef<str>>) -> Vec<Uuid> {
@@ -31,7 +31,7 @@ pub(crate) fn page_hash(url: Option<&str>) -> Uuid {
 }
 
 /// Returns the first 32 bits of a URL's hash, as `page_visits.mentions` stores them.
-pub(crate) fn mention(hash: &Uuid) -> i32 {
+pub(crate) fn short_hash(hash: &Uuid) -> i32 {
     let [a, b, c, d, ..] = *hash.as_bytes();
     i32::from_be_bytes([a, b, c, d])
 }
@@ -42,8 +42,8 @@ pub(crate) fn without_nul(text: &str) -> String {
 }
 
 /// Returns free text without U+0000 and with a limited length.
-pub(crate) fn clipped(text: Option<&str>) -> Option<String> {
-    text.map(|text| without_nul(&text.chars().take(MAX_TEXT_CHARS).collect::<String>()))
+pub(crate) fn to_storable(text: Option<&str>) -> Option<String> {
+    text.map(|text| without_nul(&text.chars().take(MAX_CHARS).collect::<String>()))
 }
 
 /// Distinct URLs as columns for `unnest`, with ids in input order.
@@ -59,17 +59,17 @@ impl NewRows {
     pub(crate) fn push(&mut self, seen: &mut HashSet<Uuid>, url: &str) -> bool {
         let url = without_nul(url);
         let hash = url_hash(&url);
-        let first = seen.insert(hash);
-        if first {
+        let is_new = seen.insert(hash);
+        if is_new {
             self.ids.push(Uuid::now_v7());
             self.hashes.push(hash);
             self.urls.push(url);
         }
-        first
+        is_new
     }
 }
 
-pub(crate) fn one_of(what: &str, value: &str, allowed: &[&str]) -> Result<(), StoreError> {
+pub(crate) fn check_one_of(what: &str, value: &str, allowed: &[&str]) -> Result<(), StoreError> {
     if allowed.contains(&value) {
         return Ok(());
     }
@@ -77,14 +77,14 @@ pub(crate) fn one_of(what: &str, value: &str, allowed: &[&str]) -> Result<(), St
 }
 
 /// Returns the numbers of a box: x, y, width, height.
-pub(crate) fn box_of(numbers: &[f32]) -> [f32; 4] {
+pub(crate) fn to_box(numbers: &[f32]) -> [f32; 4] {
     std::array::from_fn(|at| numbers.get(at).copied().unwrap_or_default())
 }
 
 /// Returns the column `bbox` of a face as fractions of the image, which the columns `width` and
 /// `height` describe.
 pub(crate) fn region(row: &PgRow) -> Result<[f32; 4], sqlx::Error> {
-    let [x, y, w, h] = box_of(&row.try_get::<Vec<f32>, _>("bbox")?);
+    let [x, y, w, h] = to_box(&row.try_get::<Vec<f32>, _>("bbox")?);
     let side = |column| Ok::<f32, sqlx::Error>(row.try_get::<i32, _>(column)?.max(1) as f32);
     let (width, height) = (side("width")?, side("height")?);
     Ok([x / width, y / height, w / width, h / height])
@@ -126,7 +126,7 @@ mod tests {
         assert_ne!(url_hash("http://a/"), url_hash("http://a/b"));
         // printf abc | sha256sum
         assert_eq!(url_hash("abc").simple().to_string(), "ba7816bf8f01cfea414140de5dae2223");
-        assert_eq!(clipped(Some("a\0b")).as_deref(), Some("a\u{FFFD}b"));
-        assert_eq!(clipped(Some(&"é".repeat(3_000))).map(|text| text.chars().count()), Some(MAX_TEXT_CHARS));
+        assert_eq!(to_storable(Some("a\0b")).as_deref(), Some("a\u{FFFD}b"));
+        assert_eq!(to_storable(Some(&"é".repeat(3_000))).map(|text| text.chars().count()), Some(MAX_CHARS));
     }
 }

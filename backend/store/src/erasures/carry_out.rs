@@ -7,12 +7,12 @@ use super::{Plan, PlannedFace};
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::db::deletions::{CarriedOut, LedgerJobs, set_tombstones};
-use crate::db::values::box_of;
+use crate::db::values::to_box;
 use crate::erasures::traces::Traces;
 use crate::faces::CROP_MARGIN;
 use crate::images::delete_images;
 use crate::store::Erasures;
-use crate::videos::{delete_video_rows, drop_files_of_ended, frames_of};
+use crate::videos::{delete_ended_files, delete_video_rows, frames_of};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use std::collections::{BTreeMap, HashSet};
 use uuid::Uuid;
@@ -26,22 +26,22 @@ impl Erasures<'_> {
     /// of where they were found.
     pub async fn carry_out(self, conn: &mut PgConnection, plan: &Plan) -> Result<CarriedOut, StoreError> {
         let faces = plan.faces.iter().map(|face| &face.id);
-        let gone: Vec<Uuid> =
+        let deleted_ids: Vec<Uuid> =
             faces.chain(&plan.images).chain(&plan.subjects).chain(&plan.videos).copied().collect();
-        let touched = plan.faces.iter().map(|face| &face.image_id);
-        let touched: Vec<Uuid> = touched.chain(&plan.images).copied().collect();
-        set_tombstones(conn, &gone, &touched).await?;
+        let affected = plan.faces.iter().map(|face| &face.image_id);
+        let affected: Vec<Uuid> = affected.chain(&plan.images).copied().collect();
+        set_tombstones(conn, &deleted_ids, &affected).await?;
         let mut keys = Vec::new();
         let mut traces = Traces::new(plan.collection);
         let mut videos = Vec::new();
         for images in plan.images.chunks(IMAGES) {
-            let of_frames = "select distinct video_id from video_frames where image_id = any($1)";
-            let shown: Vec<Uuid> = sqlx::query_scalar(of_frames).bind(images).fetch_all(&mut *conn).await?;
-            videos.extend(shown);
+            let query = "select distinct video_id from video_frames where image_id = any($1)";
+            let video_ids: Vec<Uuid> = sqlx::query_scalar(query).bind(images).fetch_all(&mut *conn).await?;
+            videos.extend(video_ids);
             traces.erase_image_traces(conn, images).await?;
             keys.extend(delete_images(conn, images).await?.1);
         }
-        let mut without_address = emptied(conn, &videos).await?;
+        let mut without_address = without_frames(conn, &videos).await?;
         without_address.extend(&plan.videos);
         traces.erase_video_traces(conn, &without_address).await?;
         keys.extend(delete_video_rows(conn, &plan.videos).await?);
@@ -49,16 +49,16 @@ impl Erasures<'_> {
             traces.erase_addresses(conn, &plan.addresses).await?;
         }
         traces.finish(conn).await?;
-        let whole: HashSet<Uuid> = plan.images.iter().copied().collect();
-        let mut single: BTreeMap<Uuid, Vec<&PlannedFace>> = BTreeMap::new();
-        for face in plan.faces.iter().filter(|face| !whole.contains(&face.image_id)) {
-            single.entry(face.image_id).or_default().push(face);
+        let erased_images: HashSet<Uuid> = plan.images.iter().copied().collect();
+        let mut by_image: BTreeMap<Uuid, Vec<&PlannedFace>> = BTreeMap::new();
+        for face in plan.faces.iter().filter(|face| !erased_images.contains(&face.image_id)) {
+            by_image.entry(face.image_id).or_default().push(face);
         }
-        for (image, faces) in single {
+        for (image, faces) in by_image {
             keys.extend(erase_faces(conn, image, &faces).await?);
         }
         // The file of a failed video shows the erased faces.
-        drop_files_of_ended(conn, &videos).await?;
+        delete_ended_files(conn, &videos).await?;
         sqlx::query("delete from subjects where id = any($1)")
             .bind(&plan.subjects)
             .execute(&mut *conn)
@@ -74,12 +74,12 @@ async fn erase_faces(
     faces: &[&PlannedFace],
 ) -> Result<Vec<String>, StoreError> {
     let ids: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
-    let gone: Vec<(Option<String>, Option<String>)> =
+    let blob_keys: Vec<(Option<String>, Option<String>)> =
         sqlx::query_as("delete from faces where id = any($1) returning chip_key, crop_key")
             .bind(&ids)
             .fetch_all(&mut *conn)
             .await?;
-    let mut keys: Vec<Option<String>> = gone.into_iter().flat_map(|(chip, crop)| [chip, crop]).collect();
+    let mut keys: Vec<Option<String>> = blob_keys.into_iter().flat_map(|(chip, crop)| [chip, crop]).collect();
     keys.extend(erase_in_neighbours(conn, image, faces).await?);
     let thumbnail: Option<String> = sqlx::query_scalar("select thumbnail_key from images where id = $1")
         .bind(image)
@@ -104,21 +104,21 @@ async fn erase_in_neighbours(
     image: Uuid,
     faces: &[&PlannedFace],
 ) -> Result<Vec<Option<String>>, StoreError> {
-    let others: Vec<Neighbour> =
+    let neighbours: Vec<Neighbour> =
         sqlx::query_as("select id, bbox, landmarks, crop_key, chip_key from faces where image_id = $1")
             .bind(image)
             .fetch_all(&mut *conn)
             .await?;
     let (mut without_crop, mut without_chip, mut keys) = (Vec::new(), Vec::new(), Vec::new());
-    for other in others {
-        let bbox = box_of(&other.bbox);
-        if faces.iter().any(|face| shows(bbox, face.bbox)) {
-            without_crop.push(other.id);
-            keys.push(other.crop_key);
+    for neighbour in neighbours {
+        let bbox = to_box(&neighbour.bbox);
+        if faces.iter().any(|face| crop_contains(bbox, face.bbox)) {
+            without_crop.push(neighbour.id);
+            keys.push(neighbour.crop_key);
         }
-        if faces.iter().any(|face| chip_shows(&other.landmarks, face.bbox)) {
-            without_chip.push(other.id);
-            keys.push(other.chip_key);
+        if faces.iter().any(|face| chip_contains(&neighbour.landmarks, face.bbox)) {
+            without_chip.push(neighbour.id);
+            keys.push(neighbour.chip_key);
         }
     }
     for (statement, ids) in [
@@ -139,14 +139,14 @@ struct Neighbour {
     chip_key: Option<String>,
 }
 
-/// Returns `true` if the crop of the face in box `of` contains a part of the box `other`.
-fn shows(of: [f32; 4], other: [f32; 4]) -> bool {
-    let border = CROP_MARGIN * of[2].max(of[3]) + 1.0;
-    let apart = |at: usize| {
-        let (low, high) = (of[at] - border, of[at] + of[at + 2] + border);
-        other[at] >= high || other[at] + other[at + 2] <= low
+/// Returns `true` if the crop of the box `face` contains a part of the box `erased`.
+fn crop_contains(face: [f32; 4], erased: [f32; 4]) -> bool {
+    let border = CROP_MARGIN * face[2].max(face[3]) + 1.0;
+    let is_apart = |at: usize| {
+        let (low, high) = (face[at] - border, face[at] + face[at + 2] + border);
+        erased[at] >= high || erased[at] + erased[at + 2] <= low
     };
-    !apart(0) && !apart(1)
+    !is_apart(0) && !is_apart(1)
 }
 
 /// Landmark positions in a chip.
@@ -157,12 +157,12 @@ const SIDE: f64 = 112.0;
 /// even if the image was upscaled first.
 const BORDER: f64 = 4.0;
 
-/// Returns `true` if the chip of a face with these landmarks may contain a part of the box `other`.
-/// `landmarks` are x, y pairs; `other` is x, y, width, height. Also `true` for landmarks from which
-/// no chip can be cut.
-fn chip_shows(landmarks: &[f32], other: [f32; 4]) -> bool {
+/// Returns `true` if the chip of a face with these landmarks may contain a part of `erased`.
+/// `landmarks` are x, y pairs; `erased` is a box: x, y, width, height. Also returns `true` if no
+/// chip can be cut from the landmarks.
+fn chip_contains(landmarks: &[f32], erased: [f32; 4]) -> bool {
     let Some([left, top, right, bottom]) = footprint(landmarks) else { return true };
-    let [x, y, width, height] = other.map(f64::from);
+    let [x, y, width, height] = erased.map(f64::from);
     x < right + BORDER && x + width > left - BORDER && y < bottom + BORDER && y + height > top - BORDER
 }
 
@@ -189,14 +189,14 @@ fn footprint(landmarks: &[f32]) -> Option<[f64; 4]> {
         let (du, dv) = (u - tx, v - ty);
         [fx + (a * du + b * dv) / square, fy + (a * dv - b * du) / square]
     });
-    let least = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::INFINITY, f64::min);
-    let most = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::NEG_INFINITY, f64::max);
-    Some([least(0), least(1), most(0), most(1)])
+    let min = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::INFINITY, f64::min);
+    let max = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::NEG_INFINITY, f64::max);
+    Some([min(0), min(1), max(0), max(1)])
 }
 
 /// Returns those of the videos that have ended and have no frames any more, and the videos of the
 /// same files, which have the same addresses.
-async fn emptied(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+async fn without_frames(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
     Ok(sqlx::query_scalar(
         "with empty as (
              select id from videos v where id = any($1) and finished_at is not null
@@ -210,11 +210,11 @@ async fn emptied(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, 
 }
 
 /// Maximum number of faces, images, subjects and videos (each) per call of
-/// `store.erasures().erase_again`.
+/// `store.erasures().reapply`.
 const BATCH: i64 = 500;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ErasedAgain {
+pub struct RepeatedErasure {
     /// Number of faces, including those of whole images.
     pub faces: u64,
     /// Number of whole images.
@@ -229,7 +229,7 @@ pub struct ErasedAgain {
     pub jobs: LedgerJobs,
 }
 
-impl ErasedAgain {
+impl RepeatedErasure {
     pub fn is_empty(&self) -> bool {
         self.faces + self.images + self.subjects + self.videos + self.addresses == 0
     }
@@ -238,41 +238,41 @@ impl ErasedAgain {
 impl Erasures<'_> {
     /// Deletes rows of the collection that have tombstones, as an erasure would. Call it until the
     /// result is empty. Reads every row of the collection, without a statement timeout.
-    pub async fn erase_again(
+    pub async fn reapply(
         self,
         conn: &mut PgConnection,
         collection: Uuid,
-    ) -> Result<ErasedAgain, StoreError> {
+    ) -> Result<RepeatedErasure, StoreError> {
         sqlx::query("set local statement_timeout = 0").execute(&mut *conn).await?;
         self.0.suppressions().lock(conn, collection, true).await?;
-        let mut images = with_tombstones(conn, "images", collection).await?;
-        let faces = with_tombstones(conn, "faces", collection).await?;
-        let subjects = with_tombstones(conn, "subjects", collection).await?;
+        let mut images = rows_with_tombstones(conn, "images", collection).await?;
+        let faces = rows_with_tombstones(conn, "faces", collection).await?;
+        let subjects = rows_with_tombstones(conn, "subjects", collection).await?;
         let mut videos = Vec::new();
         // A video has many frames, so it is deleted after them.
         if (images.len() as i64) < BATCH {
-            videos = with_tombstones(conn, "videos", collection).await?;
+            videos = rows_with_tombstones(conn, "videos", collection).await?;
             images.extend(frames_of(conn, &videos).await?);
         }
-        // The erasure of an image also erases the address of its row, so the rest is found later.
+        // The erasure of an image also erases the address of its row, so later calls find the rest.
         let mut addresses = Vec::new();
         if images.is_empty() {
             for table in ["pages", "image_urls"] {
                 addresses.extend(addresses_with_tombstones(conn, table, collection).await?);
             }
         }
-        let mut plan = Plan { videos, ..Plan::of(conn, collection, &images, &faces, subjects).await? };
+        let mut plan = Plan { videos, ..Plan::from_rows(conn, collection, &images, &faces, subjects).await? };
         plan.addresses.clone_from(&addresses);
         let (faces, images) = (plan.faces.len() as u64, plan.images.len() as u64);
         let (subjects, videos) = (plan.subjects.len() as u64, plan.videos.len() as u64);
         let CarriedOut { blobs, jobs } = self.carry_out(conn, &plan).await?;
         let addresses = addresses.len() as u64;
-        Ok(ErasedAgain { faces, images, subjects, videos, addresses, blobs, jobs })
+        Ok(RepeatedErasure { faces, images, subjects, videos, addresses, blobs, jobs })
     }
 }
 
 /// Returns the rows of the collection in a table that have tombstones.
-async fn with_tombstones(
+async fn rows_with_tombstones(
     conn: &mut PgConnection,
     table: &'static str,
     collection: Uuid,
@@ -292,12 +292,12 @@ async fn addresses_with_tombstones(
     collection: Uuid,
 ) -> Result<Vec<String>, StoreError> {
     // Only the rows that led to no image can still be erased by their address.
-    let stored_nothing = if table == "image_urls" { "and r.image_id is null" } else { "" };
+    let without_image = if table == "image_urls" { "and r.image_id is null" } else { "" };
     // Built at run time from the name of the table, which is one of two constants.
     let sql = format!(
         "select distinct r.url from crawls c join {table} r on r.crawl_id = c.id
          join tombstones t on t.digest = sha256(uuid_send(r.id))
-         where c.collection_id = $1 and r.state <> 'queued' and r.url <> 'erased:' || r.id {stored_nothing}
+         where c.collection_id = $1 and r.state <> 'queued' and r.url <> 'erased:' || r.id {without_image}
          order by r.url limit $2"
     );
     Ok(sqlx::query_scalar(AssertSqlSafe(sql)).bind(collection).bind(BATCH).fetch_all(conn).await?)
@@ -313,10 +313,10 @@ mod tests {
         let landmarks: Vec<f32> =
             TEMPLATE.iter().flat_map(|[x, y]| [(100.0 + 2.0 * x) as f32, (50.0 + 2.0 * y) as f32]).collect();
         for (x, shown) in [(330.0, false), (327.0, true), (200.0, true), (40.0, false), (50.0, true)] {
-            assert_eq!(chip_shows(&landmarks, [x, 100.0, 50.0, 50.0]), shown, "{x}");
+            assert_eq!(chip_contains(&landmarks, [x, 100.0, 50.0, 50.0]), shown, "{x}");
         }
-        assert!(!chip_shows(&landmarks, [200.0, 280.0, 50.0, 50.0]));
-        assert!(chip_shows(&[1.0; 10], [900.0, 900.0, 5.0, 5.0]), "degenerate landmarks count as shown");
-        assert!(chip_shows(&[], [900.0, 900.0, 5.0, 5.0]));
+        assert!(!chip_contains(&landmarks, [200.0, 280.0, 50.0, 50.0]));
+        assert!(chip_contains(&[1.0; 10], [900.0, 900.0, 5.0, 5.0]), "degenerate landmarks count as shown");
+        assert!(chip_contains(&[], [900.0, 900.0, 5.0, 5.0]));
     }
 }

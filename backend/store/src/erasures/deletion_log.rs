@@ -64,27 +64,27 @@ const REVOKED_KEYS: &str = "
     where k.id = r.id and k.revoked_at is null";
 
 impl Erasures<'_> {
-    /// Passes each line of the deletion log, from one snapshot, to `take`.
+    /// Passes each line of the deletion log, from one snapshot, to `write_line`.
     ///
     /// # Errors
-    /// Fails with the errors of the database and with the first error of `take`.
+    /// Fails with the errors of the database and with the first error of `write_line`.
     pub async fn deletion_log<E: From<StoreError>>(
         self,
-        mut take: impl FnMut(&str) -> Result<(), E>,
+        mut write_line: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut tx = self.0.begin().await?;
-        let database = |error: sqlx::Error| StoreError::from(error);
-        sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await.map_err(database)?;
+        let to_store_error = |error: sqlx::Error| StoreError::from(error);
+        sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await.map_err(to_store_error)?;
         let mut lines = sqlx::query_scalar(DELETIONS).fetch(tx.conn());
-        while let Some(line) = lines.try_next().await.map_err(database)? {
+        while let Some(line) = lines.try_next().await.map_err(to_store_error)? {
             let line: String = line;
-            take(&line)?;
+            write_line(&line)?;
         }
         Ok(())
     }
 
     /// Imports the entries that are missing from this database, in one transaction.
-    /// `store.erasures().erase_again` then deletes everything that the log records as deleted.
+    /// `store.erasures().reapply` then deletes everything that the log records as deleted.
     ///
     /// # Errors
     /// Fails with `Database` if the tables reject a row, and with `Conflict` if an embedding model

@@ -18,7 +18,7 @@ pub use crate::db::deletions::CarriedOut;
 use crate::db::values::{floats, halfvec, region};
 use crate::index::{AllSimilar, FaceIndex, ROUNDING};
 use crate::store::Erasures;
-pub use carry_out::ErasedAgain;
+pub use carry_out::RepeatedErasure;
 pub use plan::{Plan, PlannedFace};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
@@ -211,8 +211,8 @@ async fn similar_faces(
     conn: &mut PgConnection,
     query: &AllSimilar<'_>,
 ) -> Result<Vec<PlannedFace>, StoreError> {
-    let similar = index.all_similar(&mut *conn, query).await?;
-    let ids: Vec<Uuid> = similar.into_iter().map(|face| face.id).collect();
+    let candidates = index.all_similar(&mut *conn, query).await?;
+    let ids: Vec<Uuid> = candidates.into_iter().map(|face| face.id).collect();
     let sql = format!(
         "select id, image_id, bbox, similarity from (
              select f.id, f.image_id, f.bbox, 1 - (f.embedding <=> $3::halfvec({})) as similarity from faces f
@@ -221,7 +221,7 @@ async fn similar_faces(
         query.model.dimensions
     );
     let probe = halfvec(query.probe);
-    let mut found = Vec::new();
+    let mut faces = Vec::new();
     for ids in ids.chunks(BATCH) {
         // Built at run time, because the probe's type contains the number of dimensions.
         let rows: Vec<PlannedFace> = sqlx::query_as(AssertSqlSafe(sql.as_str()))
@@ -232,7 +232,7 @@ async fn similar_faces(
             .bind(ids)
             .fetch_all(&mut *conn)
             .await?;
-        found.extend(rows);
+        faces.extend(rows);
     }
-    Ok(found)
+    Ok(faces)
 }

@@ -1,7 +1,7 @@
 //! Plans an erasure: what it deletes and which suppressions it needs.
 use super::Target;
 use crate::StoreError;
-use crate::db::values::{box_of, check_embedding, url_hashes, without_nul};
+use crate::db::values::{check_embedding, to_box, url_hashes, without_nul};
 use crate::erasures::similar_faces;
 use crate::erasures::suppressions::Suppression;
 use crate::index::AllSimilar;
@@ -56,7 +56,7 @@ impl FromRow<'_, PgRow> for PlannedFace {
             image_id: row.try_get("image_id")?,
             similarity: row.try_get::<Option<f64>, _>("similarity")?.map(|cosine| cosine as f32),
             named: false,
-            bbox: box_of(&row.try_get::<Vec<f32>, _>("bbox")?),
+            bbox: to_box(&row.try_get::<Vec<f32>, _>("bbox")?),
         })
     }
 }
@@ -128,11 +128,11 @@ impl Erasures<'_> {
         let named = match target {
             Target::Image(image) => vec![*image],
             Target::Url(_) => {
-                let hashes = AddressHashes::of(conn, collection, &plan.addresses).await?;
+                let hashes = AddressHashes::read(conn, collection, &plan.addresses).await?;
                 let AddressHashes { requested, all } = &hashes;
                 let found = videos_at(conn, collection, &plan.addresses, all, requested).await?;
                 plan.videos = same_files(conn, collection, &found).await?;
-                let mut images = found_at(conn, collection, &plan.addresses, &hashes).await?;
+                let mut images = images_at(conn, collection, &plan.addresses, &hashes).await?;
                 images.extend(frames_of(conn, &plan.videos).await?);
                 images
             }
@@ -147,9 +147,9 @@ impl Erasures<'_> {
         };
         let faces = match target {
             Target::Likeness { embedding, model_id, threshold } => {
-                let others = "select count(*) from faces where collection_id = $1 and model_id <> $2";
-                let others = sqlx::query_scalar(others).bind(collection).bind(model_id);
-                plan.not_compared = others.fetch_one(&mut *conn).await?;
+                let query = "select count(*) from faces where collection_id = $1 and model_id <> $2";
+                let query = sqlx::query_scalar(query).bind(collection).bind(model_id);
+                plan.not_compared = query.fetch_one(&mut *conn).await?;
                 match &model {
                     Some(model) => {
                         let (probe, threshold) = (embedding.as_slice(), *threshold);
@@ -162,13 +162,13 @@ impl Erasures<'_> {
             Target::Face(face) => faces_where(conn, collection, "f.id = any($2)", &[*face]).await?,
             Target::Subject(subject) => {
                 plan.subjects.push(*subject);
-                let held = "select 1 from subjects where collection_id = $1 and id = $2 for update";
-                let held = sqlx::query(held).bind(collection).bind(subject).execute(&mut *conn).await?;
-                if held.rows_affected() == 0 {
+                let locked = "select 1 from subjects where collection_id = $1 and id = $2 for update";
+                let locked = sqlx::query(locked).bind(collection).bind(subject).execute(&mut *conn).await?;
+                if locked.rows_affected() == 0 {
                     return Err(StoreError::not_found("subject", subject));
                 }
-                let theirs = "f.id in (select face_id from subject_faces where collection_id = $1 and subject_id = any($2))";
-                faces_where(conn, collection, theirs, &[*subject]).await?
+                let assigned = "f.id in (select face_id from subject_faces where collection_id = $1 and subject_id = any($2))";
+                faces_where(conn, collection, assigned, &[*subject]).await?
             }
             Target::Image(_) | Target::Video(_) | Target::Url(_) => Vec::new(),
         };
@@ -178,7 +178,7 @@ impl Erasures<'_> {
         let faces = with_tracks(conn, collection, &named, faces).await?;
         let shown = lock_subjects_of(conn, collection, &named, &faces).await?;
         plan.complete(conn, collection, &named, faces).await?;
-        plan.add_emptied(conn, &shown).await?;
+        plan.add_subjects_without_faces(conn, &shown).await?;
         plan.suppress_files(conn, matches!(target, Target::Video(_))).await?;
         if let (Target::Image(image), true) = (target, plan.images.is_empty()) {
             return Err(StoreError::not_found("image", image));
@@ -190,7 +190,7 @@ impl Erasures<'_> {
 impl Plan {
     /// Plans the deletion of these images, faces and people of a collection. Its suppression lock
     /// must be held.
-    pub(crate) async fn of(
+    pub(crate) async fn from_rows(
         conn: &mut PgConnection,
         collection: Uuid,
         images: &[Uuid],
@@ -211,16 +211,16 @@ impl Plan {
         named: &[Uuid],
         faces: Vec<PlannedFace>,
     ) -> Result<(), StoreError> {
-        let mut touched: Vec<Uuid> =
+        let mut affected: Vec<Uuid> =
             named.iter().copied().chain(faces.iter().map(|face| face.image_id)).collect();
         // All transactions lock images in this order, which prevents deadlocks.
-        touched.sort_unstable();
-        touched.dedup();
+        affected.sort_unstable();
+        affected.dedup();
         let requested = Requested {
             images: named.iter().copied().collect(),
             faces: faces.into_iter().map(|face| (face.id, face.similarity)).collect(),
         };
-        for ids in touched.chunks(IMAGES) {
+        for ids in affected.chunks(IMAGES) {
             let images: Vec<ImageRow> = sqlx::query_as(
                 "select i.id, i.sha256, i.phash, i.dhash, i.ahash, i.width, i.height, v.sha256 as video_sha256, f.at_us
                  from images i left join video_frames f on f.image_id = i.id left join videos v on v.id = f.video_id
@@ -231,35 +231,35 @@ impl Plan {
             .fetch_all(&mut *conn)
             .await?;
             let ids: Vec<Uuid> = images.iter().map(|image| image.id).collect();
-            let all = faces_where(conn, collection, "f.image_id = any($2)", &ids).await?;
-            self.gather(&requested, images, all);
+            let faces_of_images = faces_where(conn, collection, "f.image_id = any($2)", &ids).await?;
+            self.gather(&requested, images, faces_of_images);
         }
         Ok(())
     }
 
     /// Adds the images to be erased completely, the faces to be erased, and the suppressions of
-    /// images. `all` are the faces of these images.
-    fn gather(&mut self, requested: &Requested, images: Vec<ImageRow>, all: Vec<PlannedFace>) {
-        let mut of_image: HashMap<Uuid, Vec<PlannedFace>> = HashMap::new();
-        for face in all {
-            of_image.entry(face.image_id).or_default().push(face);
+    /// images. `faces` are the faces of these images.
+    fn gather(&mut self, requested: &Requested, images: Vec<ImageRow>, faces: Vec<PlannedFace>) {
+        let mut by_image: HashMap<Uuid, Vec<PlannedFace>> = HashMap::new();
+        for face in faces {
+            by_image.entry(face.image_id).or_default().push(face);
         }
         for image in images {
-            let here = of_image.remove(&image.id).unwrap_or_default();
-            let is_named = requested.images.contains(&image.id);
-            let whole = is_named || here.iter().all(|face| requested.faces.contains_key(&face.id));
-            if whole {
+            let faces = by_image.remove(&image.id).unwrap_or_default();
+            let is_requested = requested.images.contains(&image.id);
+            let is_whole = is_requested || faces.iter().all(|face| requested.faces.contains_key(&face.id));
+            if is_whole {
                 self.images.push(image.id);
                 self.suppressions.extend(image.suppression(None));
             }
-            for face in here {
+            for face in faces {
                 let similarity = requested.faces.get(&face.id).copied();
-                let is_single = !whole && similarity.is_some();
-                if is_single || (whole && image.at_us.is_some()) {
+                let is_single = !is_whole && similarity.is_some();
+                if is_single || (is_whole && image.at_us.is_some()) {
                     self.suppressions.extend(image.suppression(Some(face.bbox)));
                 }
-                if whole || similarity.is_some() {
-                    let named = is_named || similarity.is_some();
+                if is_whole || similarity.is_some() {
+                    let named = is_requested || similarity.is_some();
                     self.faces.push(PlannedFace { similarity: similarity.flatten(), named, ..face });
                 }
             }
@@ -276,7 +276,7 @@ async fn with_tracks(
     mut faces: Vec<PlannedFace>,
 ) -> Result<Vec<PlannedFace>, StoreError> {
     let ids: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
-    let shown: Vec<Uuid> = sqlx::query_scalar(
+    let on_tracks: Vec<Uuid> = sqlx::query_scalar(
         "select distinct other.face_id from (
              select track_id from track_faces where face_id = any($1)
              union select s.track_id from faces f join track_faces s on s.face_id = f.id where f.image_id = any($2)) t
@@ -288,7 +288,7 @@ async fn with_tracks(
     .fetch_all(&mut *conn)
     .await?;
     let known: HashSet<Uuid> = ids.into_iter().collect();
-    let new: Vec<Uuid> = shown.into_iter().filter(|id| !known.contains(id)).collect();
+    let new: Vec<Uuid> = on_tracks.into_iter().filter(|id| !known.contains(id)).collect();
     if !new.is_empty() {
         faces.extend(faces_where(conn, collection, "f.id = any($2)", &new).await?);
         faces.sort_unstable_by_key(|face| face.id);
@@ -318,15 +318,15 @@ async fn faces_where(
 }
 
 struct AddressHashes {
-    /// Of the addresses as requested.
+    /// Hashes of the requested addresses.
     requested: Vec<Uuid>,
-    /// These, and those of the pages to which they were redirected.
+    /// These hashes, and the hashes of the URLs after redirects.
     all: Vec<Uuid>,
 }
 
 impl AddressHashes {
-    async fn of(conn: &mut PgConnection, collection: Uuid, addresses: &[String]) -> Result<Self, StoreError> {
-        let requested = url_hashes(addresses);
+    async fn read(conn: &mut PgConnection, collection: Uuid, urls: &[String]) -> Result<Self, StoreError> {
+        let requested = url_hashes(urls);
         // Several URLs can redirect to one page, and a sighting records only the first of them. So
         // sightings are also matched by the page's URL after redirects.
         let pages: Vec<String> = sqlx::query_scalar(
@@ -343,7 +343,7 @@ impl AddressHashes {
 
 /// Returns the images of the collection that were found at one of the URLs or on the page with that
 /// URL. Matches requested URLs and URLs after redirects.
-async fn found_at(
+async fn images_at(
     conn: &mut PgConnection,
     collection: Uuid,
     addresses: &[String],
@@ -471,25 +471,25 @@ async fn lock_subjects_of(
 
 impl Plan {
     /// Adds those of the locked subjects whose faces are all to be erased.
-    pub(super) async fn add_emptied(
+    pub(super) async fn add_subjects_without_faces(
         &mut self,
         conn: &mut PgConnection,
-        held: &[Uuid],
+        locked: &[Uuid],
     ) -> Result<(), StoreError> {
         let faces: Vec<Uuid> = self.faces.iter().map(|face| face.id).collect();
-        let emptied: Vec<Uuid> = sqlx::query_scalar(
+        let without_faces: Vec<Uuid> = sqlx::query_scalar(
             "select sf.subject_id from subject_faces sf
                  left join unnest($3::uuid[]) as gone (face_id) on gone.face_id = sf.face_id
              where sf.collection_id = $1 and sf.subject_id = any($2)
              group by sf.subject_id having count(*) = count(gone.face_id) order by sf.subject_id",
         )
         .bind(self.collection)
-        .bind(held)
+        .bind(locked)
         .bind(faces)
         .fetch_all(conn)
         .await?;
         // The plan already contains the requested subject.
-        let new: Vec<Uuid> = emptied.into_iter().filter(|id| !self.subjects.contains(id)).collect();
+        let new: Vec<Uuid> = without_faces.into_iter().filter(|id| !self.subjects.contains(id)).collect();
         self.subjects.extend(new);
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! process at a time runs the task.
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::crawls::closing::{images_of_crawl_alone, videos_of_crawl_alone};
+use crate::crawls::closing::{images_only_of_crawl, videos_only_of_crawl};
 use crate::images::delete_images;
 use crate::store::{Extents, Retention};
 use crate::videos::{delete_video_rows, frames_of};
@@ -62,17 +62,17 @@ impl Expired {
 
 impl Retention<'_> {
     /// Claims a run of a periodic task for this process. Returns `true` for the first process that
-    /// calls it once the task is due. It is due again after `every`, even if that process dies.
-    pub async fn claim_maintenance(self, task: &str, every: Duration) -> Result<bool, StoreError> {
-        let taken = sqlx::query(
+    /// calls it once the task is due. It is due again after `interval`, even if that process dies.
+    pub async fn claim_maintenance(self, task: &str, interval: Duration) -> Result<bool, StoreError> {
+        let claimed = sqlx::query(
             "insert into upkeep (task, due_at) values ($1, now() + make_interval(secs => $2))
              on conflict (task) do update set due_at = excluded.due_at where upkeep.due_at <= now()",
         )
         .bind(task)
-        .bind(every.as_secs_f64())
+        .bind(interval.as_secs_f64())
         .execute(&self.0.pool)
         .await?;
-        Ok(taken.rows_affected() == 1)
+        Ok(claimed.rows_affected() == 1)
     }
 
     pub async fn collections(self) -> Result<Vec<Uuid>, StoreError> {
@@ -92,8 +92,8 @@ impl Retention<'_> {
     /// run are kept.
     pub async fn expire_some(self, conn: &mut PgConnection, collection: Uuid) -> Result<Expired, StoreError> {
         let mut expired = Expired::default();
-        // An erasure locks images before videos, and this transaction locks them the other way
-        // round. The lock keeps them from running at the same time.
+        // An erasure locks images before videos, and this transaction locks videos before images.
+        // The lock prevents that both run at the same time.
         self.0.suppressions().lock(conn, collection, false).await?;
         let candidates: Vec<(Uuid, Option<Uuid>)> = sqlx::query_as(concat!(
             "select i.id, v.id from collections c join images i on i.collection_id = c.id
@@ -170,12 +170,12 @@ impl Retention<'_> {
         .fetch_optional(&mut *conn)
         .await?;
         let Some(crawl) = crawl else { return Ok(expired) };
-        for part in [
+        for statement in [
             "delete from image_urls where id in (select id from image_urls where crawl_id = $1 limit $2)",
             "delete from pages where id in (select id from pages where crawl_id = $1 limit $2)",
         ] {
             expired.rows +=
-                sqlx::query(part).bind(crawl).bind(ROWS).execute(&mut *conn).await?.rows_affected();
+                sqlx::query(statement).bind(crawl).bind(ROWS).execute(&mut *conn).await?.rows_affected();
         }
         if expired.rows == 0 {
             // The crawl has no live video, so no records of jobs have to be cleared.
@@ -247,8 +247,8 @@ impl Extents<'_> {
     pub async fn of_crawl(self, id: Uuid) -> Result<Extent, StoreError> {
         self.0.crawls().get(id).await?;
         let mut conn = self.0.pool.acquire().await?;
-        let mut images = images_of_crawl_alone(&mut conn, id).await?;
-        let videos = videos_of_crawl_alone(&mut conn, id).await?;
+        let mut images = images_only_of_crawl(&mut conn, id).await?;
+        let videos = videos_only_of_crawl(&mut conn, id).await?;
         images.extend(frames_of(&mut conn, &videos).await?);
         let faces = "select count(*) from (select 1 from faces where image_id = any($1) limit $2) f";
         let faces = sqlx::query_scalar(faces).bind(&images).bind(MAX_COUNT).fetch_one(&mut *conn).await?;
@@ -288,7 +288,7 @@ impl Extents<'_> {
     /// Counts what is deleted with the faces of a subject, or with one of them: the images that
     /// were sent only for enrolment, with their faces.
     pub async fn of_enrolled(self, subject: Option<Uuid>, face: Option<Uuid>) -> Result<Extent, StoreError> {
-        // The same condition as in `drop_enrolled`, without the assignments that are deleted.
+        // The condition of `delete_enrolled_images`, without the assignments that are deleted.
         let (images, faces) = sqlx::query_as(
             "with gone as (
                  select f.id, f.image_id from subject_faces s join faces f on f.id = s.face_id
@@ -334,7 +334,7 @@ impl Extents<'_> {
 
     /// Returns the secret that signs confirmations, the same in every process on this database.
     pub async fn confirmation_secret(self) -> Result<Vec<u8>, StoreError> {
-        let secret = "select secret from service_secrets where name = 'confirmations'";
-        Ok(sqlx::query_scalar(secret).fetch_one(&self.0.pool).await?)
+        let query = "select secret from service_secrets where name = 'confirmations'";
+        Ok(sqlx::query_scalar(query).fetch_one(&self.0.pool).await?)
     }
 }

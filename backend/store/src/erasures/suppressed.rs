@@ -25,8 +25,8 @@ impl Erasures<'_> {
         erase_videos(conn, collection, &[id]).await
     }
 
-    /// Removes the traces of an ended video, and of its duplicates, if nothing is left of the file:
-    /// all tracks in it were erased or suppressed. Does nothing otherwise. If `id` is a duplicate,
+    /// Removes the traces of an ended video, and of its duplicates, if nothing of the file remains:
+    /// all its tracks were erased or suppressed. Does nothing otherwise. If `id` is a duplicate,
     /// the file is that of its original.
     ///
     /// An erasure cannot remove them while the video is live, because it is still read from its
@@ -36,7 +36,7 @@ impl Erasures<'_> {
         conn: &mut PgConnection,
         id: Uuid,
     ) -> Result<LedgerJobs, StoreError> {
-        let emptied: Vec<(Uuid, Uuid)> = sqlx::query_as(
+        let videos_to_erase: Vec<(Uuid, Uuid)> = sqlx::query_as(
             "with file as (
                  select o.id, o.collection_id from videos v join videos o on o.id = coalesce(v.original_id, v.id)
                  where v.id = $1 and v.finished_at is not null and o.finished_at is not null
@@ -50,8 +50,8 @@ impl Erasures<'_> {
         .bind(id)
         .fetch_all(&mut *conn)
         .await?;
-        let Some((_, collection)) = emptied.first() else { return Ok(LedgerJobs::default()) };
-        let videos: Vec<Uuid> = emptied.iter().map(|(id, _)| *id).collect();
+        let Some((_, collection)) = videos_to_erase.first() else { return Ok(LedgerJobs::default()) };
+        let videos: Vec<Uuid> = videos_to_erase.iter().map(|(id, _)| *id).collect();
         erase_videos(conn, *collection, &videos).await
     }
 
@@ -77,13 +77,13 @@ impl Erasures<'_> {
         conn: &mut PgConnection,
         row: Uuid,
     ) -> Result<LedgerJobs, StoreError> {
-        let known: Option<(Uuid, Uuid, Uuid)> = sqlx::query_as(
+        let found_row: Option<(Uuid, Uuid, Uuid)> = sqlx::query_as(
             "select c.collection_id, c.id, u.url_hash from image_urls u join crawls c on c.id = u.crawl_id where u.id = $1",
         )
         .bind(row)
         .fetch_optional(&mut *conn)
         .await?;
-        let Some((collection, crawl, hash)) = known else { return Ok(LedgerJobs::default()) };
+        let Some((collection, crawl, hash)) = found_row else { return Ok(LedgerJobs::default()) };
         let mut traces = Traces::new(collection);
         let image_pages = pages_that_are_images(conn, "u.id = any($1)", &[row]).await?;
         traces.hashes.extend(image_pages.iter().map(|row| row.url_hash));
@@ -160,7 +160,7 @@ impl Erasures<'_> {
         page: Uuid,
         image: &str,
     ) -> Result<LedgerJobs, StoreError> {
-        let known: Option<FoundPage> = sqlx::query_as(
+        let row: Option<PageWithCollection> = sqlx::query_as(
             "select p.id, p.crawl_id, p.url, p.url_hash, c.collection_id
              from pages p join crawls c on c.id = p.crawl_id
              join image_urls u on u.crawl_id = c.id and u.url_hash = $2
@@ -170,7 +170,7 @@ impl Erasures<'_> {
         .bind(url_hash(image))
         .fetch_optional(&mut *conn)
         .await?;
-        let Some(FoundPage { page, collection_id }) = known else { return Ok(LedgerJobs::default()) };
+        let Some(PageWithCollection { page, collection_id }) = row else { return Ok(LedgerJobs::default()) };
         erase_page(conn, collection_id, page).await
     }
 
@@ -182,7 +182,7 @@ impl Erasures<'_> {
         page: Uuid,
         video: &str,
     ) -> Result<LedgerJobs, StoreError> {
-        let known: Option<FoundPage> = sqlx::query_as(
+        let row: Option<PageWithCollection> = sqlx::query_as(
             "select p.id, p.crawl_id, p.url, p.url_hash, c.collection_id
              from pages p join crawls c on c.id = p.crawl_id
              where p.id = $1 and (
@@ -193,7 +193,7 @@ impl Erasures<'_> {
         .bind(url_hash(video))
         .fetch_optional(&mut *conn)
         .await?;
-        let Some(FoundPage { page, collection_id }) = known else { return Ok(LedgerJobs::default()) };
+        let Some(PageWithCollection { page, collection_id }) = row else { return Ok(LedgerJobs::default()) };
         erase_page(conn, collection_id, page).await
     }
 
@@ -210,7 +210,7 @@ impl Erasures<'_> {
         mentions: &[String],
         videos: &[String],
     ) -> Result<(), StoreError> {
-        let found: Option<(Uuid, Uuid, bool, bool)> = sqlx::query_as(
+        let row: Option<(Uuid, Uuid, bool, bool)> = sqlx::query_as(
             "select c.collection_id, p.url_hash,
                  exists (select 1 from image_urls u where u.crawl_id = c.id and u.url_hash = any($2)
                          and (u.state = 'suppressed' or u.url = 'erased:' || u.id))
@@ -225,8 +225,8 @@ impl Erasures<'_> {
         .bind(url_hashes(videos))
         .fetch_optional(&mut *conn)
         .await?;
-        let Some((collection, hash, shows, mentions)) = found else { return Ok(()) };
-        if !shows && !mentions {
+        let Some((collection, hash, contains_suppressed, mentions)) = row else { return Ok(()) };
+        if !contains_suppressed && !mentions {
             return Ok(());
         }
         sqlx::query("delete from page_visits where collection_id = $1 and url_hash = $2")
@@ -234,7 +234,7 @@ impl Erasures<'_> {
             .bind(hash)
             .execute(&mut *conn)
             .await?;
-        if shows {
+        if contains_suppressed {
             sqlx::query("update pages set title = null where id = $1").bind(page).execute(conn).await?;
         }
         Ok(())
@@ -243,7 +243,7 @@ impl Erasures<'_> {
 
 /// A row of a page ledger, with the collection of its crawl.
 #[derive(FromRow)]
-struct FoundPage {
+struct PageWithCollection {
     #[sqlx(flatten)]
     page: LedgerRow,
     collection_id: Uuid,

@@ -1,6 +1,6 @@
 //! Suppressions, which prevent erased content from being stored again. They contain hashes and
 //! sketches, but no images, addresses or embeddings.
-use crate::db::values::{box_of, url_hash};
+use crate::db::values::{to_box, url_hash};
 use crate::store::Suppressions;
 use crate::{StoreError, images};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgExecutor};
@@ -11,7 +11,7 @@ use uuid::Uuid;
 pub const SKETCH_BITS: usize = 256;
 
 /// First half of the advisory lock keys. The second half is a hash of the collection's id.
-const LOCKS: i32 = 0x7375_7070;
+const LOCK_CLASS: i32 = 0x7375_7070;
 
 /// A one-way sketch of a face, with the name of the secret used to compute it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -117,16 +117,16 @@ impl Suppressions<'_> {
         } else {
             "select pg_advisory_xact_lock_shared($1, hashtext($2::text))"
         };
-        sqlx::query(lock).bind(LOCKS).bind(collection).execute(conn).await?;
+        sqlx::query(lock).bind(LOCK_CLASS).bind(collection).execute(conn).await?;
         Ok(())
     }
 
-    /// Takes the shared lock of [`Self::lock`] for the collection of a crawl and
-    /// returns the collection. Call it before the crawl's row is locked.
+    /// Acquires the shared lock of [`Self::lock`] for the collection of a crawl and returns the
+    /// collection. Call it before the crawl's row is locked.
     ///
     /// # Errors
     /// Fails with `NotFound` if the crawl does not exist.
-    pub async fn lock_of_crawl(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Uuid, StoreError> {
+    pub async fn lock_for_crawl(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Uuid, StoreError> {
         let collection: Option<Uuid> = sqlx::query_scalar("select collection_id from crawls where id = $1")
             .bind(crawl)
             .fetch_optional(&mut *conn)
@@ -150,13 +150,13 @@ impl Suppressions<'_> {
     }
 
     /// Returns `true` if a URL of an image is suppressed. The checked URLs are that of the ledger
-    /// row, those of pages that contain the image, and `answered`, the URL after redirects.
+    /// row, those of pages that contain the image, and `final_url`, the URL after redirects.
     pub async fn suppresses_url(
         self,
         executor: impl PgExecutor<'_>,
         collection: Uuid,
         image_url: Uuid,
-        answered: Option<&str>,
+        final_url: Option<&str>,
     ) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(
             "select exists(
@@ -168,7 +168,7 @@ impl Suppressions<'_> {
         )
         .bind(collection)
         .bind(image_url)
-        .bind(answered.map(url_hash))
+        .bind(final_url.map(url_hash))
         .fetch_one(executor)
         .await?)
     }
@@ -257,7 +257,7 @@ impl Suppressions<'_> {
         .bind(sha256.as_slice())
         .fetch_all(conn)
         .await?;
-        Ok(rows.into_iter().map(|(at_us, region)| (at_us, box_of(&region))).collect())
+        Ok(rows.into_iter().map(|(at_us, region)| (at_us, to_box(&region))).collect())
     }
 
     pub async fn suppresses_video(
@@ -277,13 +277,13 @@ impl Suppressions<'_> {
     }
 
     /// Returns, for each sketch, whether the sketch of a suppressed person differs from it in at
-    /// most `most` bits. All sketches must have been computed with the same secret and model.
+    /// most `max_bits` bits. All sketches must have been computed with the same secret and model.
     pub async fn suppressed_sketches(
         self,
         conn: &mut PgConnection,
         collection: Uuid,
         sketches: &[Sketch],
-        most: u32,
+        max_bits: u32,
     ) -> Result<Vec<bool>, StoreError> {
         let Some(first) = sketches.first() else { return Ok(Vec::new()) };
         let bits: Vec<&str> = sketches.iter().map(|sketch| sketch.bits.as_str()).collect();
@@ -297,7 +297,7 @@ impl Suppressions<'_> {
         .bind(&first.key)
         .bind(first.model_id)
         .bind(bits)
-        .bind(i64::from(most))
+        .bind(i64::from(max_bits))
         .fetch_all(conn)
         .await?)
     }
@@ -330,10 +330,10 @@ impl Suppressions<'_> {
     ) -> Result<u64, StoreError> {
         let mut seen = HashSet::new();
         let distinct: Vec<&Suppression> =
-            suppressions.iter().filter(|new| seen.insert(Row::of(new).identity())).collect();
+            suppressions.iter().filter(|new| seen.insert(Row::new(new).identity())).collect();
         drop(seen);
         for batch in distinct.chunks(BATCH) {
-            let rows: Vec<Row<'_>> = batch.iter().map(|suppression| Row::of(suppression)).collect();
+            let rows: Vec<Row<'_>> = batch.iter().map(|suppression| Row::new(suppression)).collect();
             insert(conn, collection, erasure, &rows).await?;
         }
         Ok(distinct.len() as u64)
@@ -354,7 +354,7 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    fn of(suppression: &'a Suppression) -> Self {
+    fn new(suppression: &'a Suppression) -> Self {
         let row = Self::default();
         match suppression {
             Suppression::Image { sha256, phash, dhash, ahash, region } => {

@@ -3,8 +3,8 @@
 //! here; [`Traces::jobs`] lists them.
 use crate::StoreError;
 use crate::db::deletions::{LedgerJobs, set_tombstones};
-use crate::db::values::{mention, url_hash, url_hashes};
-use crate::videos::drop_files_of_ended;
+use crate::db::values::{short_hash, url_hash, url_hashes};
+use crate::videos::delete_ended_files;
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use std::collections::BTreeSet;
 use uuid::Uuid;
@@ -88,9 +88,9 @@ impl Traces {
         .bind(&rows)
         .fetch_all(&mut *conn)
         .await?;
-        for (page, page_url, asked) in sightings {
+        for (page, page_url, requested_hash) in sightings {
             self.pages.add(page, page_url);
-            self.pages.add(asked.unwrap_or_default(), None);
+            self.pages.add(requested_hash.unwrap_or_default(), None);
         }
         Ok(())
     }
@@ -107,16 +107,16 @@ impl Traces {
         .bind(Uuid::nil())
         .fetch_all(&mut *conn)
         .await?;
-        let moved: Vec<(Option<Uuid>, Option<Uuid>)> = sqlx::query_as(
+        let redirects: Vec<(Option<Uuid>, Option<Uuid>)> = sqlx::query_as(
             "select distinct final_hash, page_asked_hash from image_sources
              where image_id = any($1) and (final_hash is not null or page_asked_hash is not null)",
         )
         .bind(images)
         .fetch_all(&mut *conn)
         .await?;
-        for (answered, asked) in moved {
-            self.hashes.extend(answered);
-            self.pages.add(asked.unwrap_or_default(), None);
+        for (final_hash, requested_hash) in redirects {
+            self.hashes.extend(final_hash);
+            self.pages.add(requested_hash.unwrap_or_default(), None);
         }
         for (address, page, page_url) in sources {
             self.hashes.insert(url_hash(&address));
@@ -209,7 +209,7 @@ impl Traces {
                 .fetch_all(&mut *conn)
                 .await?;
         let texts: Vec<String> = addresses.iter().filter_map(|(address, _)| address.clone()).collect();
-        self.hashes.extend(addresses.into_iter().filter_map(|(_, answered)| answered));
+        self.hashes.extend(addresses.into_iter().filter_map(|(_, final_hash)| final_hash));
         let hashes = url_hashes(&texts);
         self.hashes.extend(&hashes);
         // Pages that turned out to be one of the videos.
@@ -223,15 +223,15 @@ impl Traces {
         .bind(videos)
         .fetch_all(&mut *conn)
         .await?;
-        for (page, hash, asked) in sources {
+        for (page, hash, requested_hash) in sources {
             self.pages.add(hash, Some(page));
-            self.pages.add(asked.unwrap_or_default(), None);
+            self.pages.add(requested_hash.unwrap_or_default(), None);
         }
         sqlx::query("update videos set source_url = null, host = null, detail = null, etag = null, last_modified = null where id = any($1)")
             .bind(videos)
             .execute(&mut *conn)
             .await?;
-        drop_files_of_ended(conn, videos).await
+        delete_ended_files(conn, videos).await
     }
 
     /// Removes the remaining traces, after the images' rows. These are seeds of ended crawls,
@@ -241,8 +241,8 @@ impl Traces {
             return Ok(());
         }
         let (hashes, texts) = (self.hashes(), self.texts.iter().cloned().collect::<Vec<String>>());
-        let erased: Vec<Uuid> = self.erased_pages.iter().copied().collect();
-        erase_cached_pages(conn, self.collection, &erased, &mut Pages::default()).await?;
+        let erased_hashes: Vec<Uuid> = self.erased_pages.iter().copied().collect();
+        erase_cached_pages(conn, self.collection, &erased_hashes, &mut Pages::default()).await?;
         erase_cached_pages(conn, self.collection, &hashes, &mut self.pages).await?;
         erase_titles(conn, self.collection, None, &self.pages).await?;
         sqlx::query(
@@ -314,8 +314,8 @@ pub(super) async fn erase_cached_pages(
     hashes: &[Uuid],
     pages: &mut Pages,
 ) -> Result<(), StoreError> {
-    let mentions: Vec<i32> = hashes.iter().map(mention).collect();
-    let gone: Vec<(Uuid, String)> = sqlx::query_as(
+    let mentions: Vec<i32> = hashes.iter().map(short_hash).collect();
+    let deleted: Vec<(Uuid, String)> = sqlx::query_as(
         "delete from page_visits where collection_id = $1 and (mentions && $2 or url_hash = any($3))
          returning url_hash, final_url",
     )
@@ -324,7 +324,7 @@ pub(super) async fn erase_cached_pages(
     .bind(hashes)
     .fetch_all(conn)
     .await?;
-    gone.into_iter().for_each(|(page, text)| pages.add(page, Some(text)));
+    deleted.into_iter().for_each(|(page, text)| pages.add(page, Some(text)));
     Ok(())
 }
 

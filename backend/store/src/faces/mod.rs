@@ -5,7 +5,7 @@ use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::db::deletions::set_tombstones;
 use crate::db::values::{check_embedding, floats, halfvec};
-use crate::index::scope::{Access, FaceFilter, few_images_of_site};
+use crate::index::scope::{Access, FaceFilter, images_of_small_site};
 use crate::store::Faces;
 use pgvector::HalfVector;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use time::{Duration, OffsetDateTime};
 use uuid::{Builder, Uuid};
 
 /// Margin of a stored crop around its face, as a fraction of the larger side of the box. An erasure
-/// covers what lies in this margin.
+/// includes this margin.
 pub const CROP_MARGIN: f32 = 0.25;
 
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ impl Faces<'_> {
             return Ok(());
         }
         check_embeddings(conn, faces).await?;
-        let counted = sqlx::query(
+        let updated = sqlx::query(
             "update images set face_count = face_count + $3 where id = $1 and collection_id = $2",
         )
         .bind(image)
@@ -115,7 +115,7 @@ impl Faces<'_> {
         .bind(faces.len() as i32)
         .execute(&mut *conn)
         .await?;
-        if counted.rows_affected() == 0 {
+        if updated.rows_affected() == 0 {
             return Err(StoreError::not_found("image", image));
         }
         // One statement inserts all faces. Each column is one array; the boxes and landmarks of all
@@ -178,11 +178,11 @@ impl Faces<'_> {
             Some(false) => query.push(" and f.quality_passed = false"),
             None => &mut query,
         };
-        let images = few_images_of_site(&self.0.pool, collection, &list.filter, self.0.exact_limit).await?;
+        let images = images_of_small_site(&self.0.pool, collection, &list.filter, self.0.exact_limit).await?;
         // The statement reads faces from the newest and tests each one. If the site has many
         // images, it soon finds `limit` faces.
         list.filter.push(&mut query, Access::EachFace, images.as_deref());
-        push_ids_of_period(&mut query, &list.filter);
+        push_id_bounds(&mut query, &list.filter);
         if let Some(before) = before {
             query.push(" and f.id < ").push_bind(before);
         }
@@ -236,17 +236,17 @@ async fn check_embeddings(conn: &mut PgConnection, faces: &[NewFace]) -> Result<
 /// Adds bounds on the ids, so that the statement does not read all faces newer than the period. The
 /// ids are UUIDs of version 7, which begin with the time in milliseconds. A worker creates an id on
 /// its own clock, before the transaction that stores the face. So each bound is one day wider.
-fn push_ids_of_period(query: &mut QueryBuilder<Postgres>, filter: &FaceFilter) {
+fn push_id_bounds(query: &mut QueryBuilder<Postgres>, filter: &FaceFilter) {
     if let Some(since) = filter.since {
-        query.push(" and f.id >= ").push_bind(first_id_of(since.saturating_sub(Duration::DAY)));
+        query.push(" and f.id >= ").push_bind(min_id_at(since.saturating_sub(Duration::DAY)));
     }
     if let Some(until) = filter.until {
-        query.push(" and f.id < ").push_bind(first_id_of(until.saturating_add(Duration::DAY)));
+        query.push(" and f.id < ").push_bind(min_id_at(until.saturating_add(Duration::DAY)));
     }
 }
 
 /// Returns the lowest UUID of version 7 of a time (RFC 9562, section 5.7).
-fn first_id_of(time: OffsetDateTime) -> Uuid {
+fn min_id_at(time: OffsetDateTime) -> Uuid {
     let milliseconds = (time.unix_timestamp_nanos() / 1_000_000).clamp(0, (1 << 48) - 1);
     Builder::from_unix_timestamp_millis(milliseconds as u64, &[0; 10]).into_uuid()
 }
@@ -283,7 +283,7 @@ impl Faces<'_> {
         let mut keys = [chip, crop].into_iter().flatten().collect();
         keys = enqueue_blob_deletions(conn, keys).await?;
         if is_assigned {
-            keys.extend(self.0.people().drop_enrolled(conn, &[image]).await?);
+            keys.extend(self.0.people().delete_enrolled_images(conn, &[image]).await?);
         }
         Ok(keys)
     }

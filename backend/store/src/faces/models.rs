@@ -1,5 +1,5 @@
-//! The registered embedding models, and faces whose embedding is of another model. A search never
-//! compares faces of different models.
+//! The registered embedding models, and faces that have an embedding of another model. A search
+//! never compares faces of different models.
 use crate::StoreError;
 use crate::db::values::{check_embedding, halfvec};
 pub use crate::index::EmbeddingModel;
@@ -30,17 +30,17 @@ impl Models<'_> {
                 "an embedding with {dimensions} components cannot be stored; 1 to {MAX_DIMENSIONS} are allowed"
             )));
         }
-        if let Some(known) = model_of(&self.0.pool, identity).await? {
-            if self.0.index.is_prepared(&known).await? {
-                return same_dimensions(known, dimensions);
+        if let Some(registered) = find_model(&self.0.pool, identity).await? {
+            if self.0.index.is_prepared(&registered).await? {
+                return check_dimensions(registered, dimensions);
             }
-            if self.waits_for_build(known.id).await? {
+            if self.waits_for_build(registered.id).await? {
                 tracing::warn!(
-                    model = known.name,
+                    model = registered.name,
                     "there is no search index; searches compare with every face in scope until \
                      `facecrawl index rebuild` has built it"
                 );
-                return same_dimensions(known, dimensions);
+                return check_dimensions(registered, dimensions);
             }
         }
         let mut tx = self.0.begin().await?;
@@ -55,9 +55,9 @@ impl Models<'_> {
         .bind(dimensions)
         .execute(tx.conn())
         .await?;
-        let model = model_of(tx.conn(), identity).await?;
+        let model = find_model(tx.conn(), identity).await?;
         let model = model.ok_or_else(|| StoreError::not_found("embedding model", identity))?;
-        let model = same_dimensions(model, dimensions)?;
+        let model = check_dimensions(model, dimensions)?;
         sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await?;
         self.0.index.prepare(tx.conn(), &model).await?;
         tx.commit().await?;
@@ -113,18 +113,18 @@ impl Models<'_> {
     }
 }
 
-async fn model_of(
+async fn find_model(
     executor: impl PgExecutor<'_>,
     identity: &str,
 ) -> Result<Option<EmbeddingModel>, StoreError> {
-    let model = "select id, identity, name, dimensions from embedding_models where identity = $1";
-    Ok(sqlx::query_as(model).bind(identity).fetch_optional(executor).await?)
+    let query = "select id, identity, name, dimensions from embedding_models where identity = $1";
+    Ok(sqlx::query_as(query).bind(identity).fetch_optional(executor).await?)
 }
 
 /// Maximum number of components of an embedding. It ensures that a row fits into one database page.
 const MAX_DIMENSIONS: i32 = 2000;
 
-fn same_dimensions(model: EmbeddingModel, dimensions: i32) -> Result<EmbeddingModel, StoreError> {
+fn check_dimensions(model: EmbeddingModel, dimensions: i32) -> Result<EmbeddingModel, StoreError> {
     if model.dimensions == dimensions {
         return Ok(model);
     }

@@ -2,7 +2,7 @@
 //! collection and one embedding model. The statements that compare embeddings are in `index`.
 use crate::db::values::{check_embedding, floats};
 use crate::faces::{Face, FaceSubject};
-use crate::index::scope::{Access, FaceFilter, FaceScope, Scope, few_images_of_site};
+use crate::index::scope::{Access, FaceFilter, FaceScope, Scope, images_of_small_site};
 use crate::index::{EmbeddingModel, Nearest, NearestFaces, Similar};
 use crate::store::Faces;
 use crate::{StoreError, index};
@@ -77,7 +77,7 @@ impl Faces<'_> {
         let limit = query.limit.max(0);
         let scope = FaceScope {
             filter: query.filter.clone(),
-            site_images: few_images_of_site(
+            site_images: images_of_small_site(
                 &self.0.pool,
                 query.collection_id,
                 &query.filter,
@@ -97,11 +97,11 @@ impl Faces<'_> {
             limit,
             exact,
         };
-        let mut found = self.nearest(&nearest).await?;
-        if !found.exact && (found.faces.len() as i64) < limit {
-            found = self.nearest(&Nearest { exact: true, ..nearest }).await?;
+        let mut result = self.nearest(&nearest).await?;
+        if !result.exact && (result.faces.len() as i64) < limit {
+            result = self.nearest(&Nearest { exact: true, ..nearest }).await?;
         }
-        let NearestFaces { faces: mut similar, exact } = found;
+        let NearestFaces { faces: mut similar, exact } = result;
         similar.retain(|face| face.similarity >= query.threshold);
         // The index returns rows in relaxed order. Ties are ordered by id, so that results are
         // reproducible.
@@ -138,16 +138,16 @@ impl Faces<'_> {
         loop {
             let step = SearchQuery { limit: faces, with_subject: true, ..query.clone() };
             let (hits, exact) = self.search(&step).await?;
-            let all = (hits.len() as i64) < faces;
+            let has_all = (hits.len() as i64) < faces;
             let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();
             let mut subjects = self.0.people().of_faces(&ids).await?;
-            let mut seen = HashSet::new();
+            let mut subject_ids = HashSet::new();
             let mut best: Vec<(Hit, FaceSubject)> = hits
                 .into_iter()
                 .filter_map(|hit| subjects.remove(&hit.face.id).map(|subject| (hit, subject)))
-                .filter(|(_, subject)| seen.insert(subject.subject_id))
+                .filter(|(_, subject)| subject_ids.insert(subject.subject_id))
                 .collect();
-            let is_complete = all || best.len() >= limit;
+            let is_complete = has_all || best.len() >= limit;
             if is_complete || faces >= MAX_FACES {
                 best.truncate(limit);
                 return Ok((best, exact && is_complete));
@@ -180,7 +180,7 @@ impl Faces<'_> {
         Ok(count > bound)
     }
 
-    /// Asks the index. If it is not available, compares with every face in scope.
+    /// Queries the index. If it is not available, compares with every face in scope.
     async fn nearest(self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
         match self.0.index.nearest(query).await {
             Err(StoreError::IndexUnavailable(reason)) => {
@@ -188,7 +188,7 @@ impl Faces<'_> {
                 tracing::warn!(index, reason, "vector index not available; comparing all faces in scope");
                 Ok(NearestFaces { faces: index::nearest(&self.0.pool, query).await?, exact: true })
             }
-            answered => answered,
+            result => result,
         }
     }
 }
@@ -219,7 +219,7 @@ impl Faces<'_> {
             .fetch_one(&self.0.pool)
             .await?;
         // More faces than probes, so that each probe has enough other faces for its noise.
-        let wanted = count + NOISE_TERMS;
+        let sample_size = count + NOISE_TERMS;
         // Without statistics, the number of rows is -1.
         let mut percent = match rows {
             1.0.. => (100.0 * ROWS_PER_PROBE * count as f64 / f64::from(rows)).min(100.0),
@@ -232,10 +232,10 @@ impl Faces<'_> {
             )
             .bind(percent)
             .bind(model.id)
-            .bind(i64::try_from(wanted).unwrap_or(i64::MAX))
+            .bind(i64::try_from(sample_size).unwrap_or(i64::MAX))
             .fetch_all(&self.0.pool)
             .await?;
-            if sample.len() >= wanted || percent >= 100.0 {
+            if sample.len() >= sample_size || percent >= 100.0 {
                 let mut probes = with_noise(&sample);
                 probes.truncate(count);
                 return Ok(probes);
@@ -253,16 +253,16 @@ fn with_noise(sample: &[(Uuid, HalfVector)]) -> Vec<Probe> {
         let mut noise = vec![0.0; face.len()];
         for offset in 1..=NOISE_TERMS.min(faces.len() - 1) {
             let sign = if rand::random() { 1.0 } else { -1.0 };
-            let other = &faces[(index + offset) % faces.len()];
-            noise.iter_mut().zip(other).for_each(|(sum, component)| *sum += sign * component);
+            let other_face = &faces[(index + offset) % faces.len()];
+            noise.iter_mut().zip(other_face).for_each(|(sum, component)| *sum += sign * component);
         }
         // The part of the noise that is orthogonal to the face does not change their similarity.
         let along = dot(&noise, face);
         noise.iter_mut().zip(face).for_each(|(sum, component)| *sum -= along * component);
         let noise = normalised(&noise);
-        let (near, far) = (SIMILARITY, (1.0 - SIMILARITY * SIMILARITY).sqrt());
-        let mixed: Vec<f32> = face.iter().zip(&noise).map(|(a, b)| near * a + far * b).collect();
-        Probe { collection_id: *collection_id, embedding: normalised(&mixed) }
+        let (scale, rest) = (SIMILARITY, (1.0 - SIMILARITY * SIMILARITY).sqrt());
+        let probe: Vec<f32> = face.iter().zip(&noise).map(|(a, b)| scale * a + rest * b).collect();
+        Probe { collection_id: *collection_id, embedding: normalised(&probe) }
     };
     sample.iter().enumerate().map(probe).collect()
 }

@@ -128,9 +128,9 @@ impl Images<'_> {
         Ok(bind(query, phash, dhash).bind(MAX_CANDIDATES).fetch_all(executor).await?)
     }
 
-    /// Takes advisory locks with these keys and holds them until the transaction ends. Transactions
-    /// that must see each other's changes use the same keys. The keys are locked in order, which
-    /// prevents deadlocks.
+    /// Acquires advisory locks with these keys and holds them until the transaction ends.
+    /// Transactions that must see each other's changes use the same keys. The keys are locked in
+    /// order, which prevents deadlocks.
     pub async fn lock_near_keys(self, conn: &mut PgConnection, keys: &[i64]) -> Result<(), StoreError> {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
@@ -244,23 +244,23 @@ pub const MARKED_BITS: u32 = 24;
 /// Builds a query for the ids of candidates in `table`, in the collection `$1`. Its parameters 2 to
 /// 14 come from [`bind`].
 pub(crate) fn candidates(table: &str) -> String {
-    let near = "bit_count((phash # $2)::bit(64)) <= $12";
-    let marked = "bit_count((dhash # $3)::bit(64)) <= $13 and bit_count((phash # $2)::bit(64)) <= $14";
+    let is_near = "bit_count((phash # $2)::bit(64)) <= $12";
+    let is_marked = "bit_count((dhash # $3)::bit(64)) <= $13 and bit_count((phash # $2)::bit(64)) <= $14";
     // Each array is a subquery, so that the planner does not know its values. Otherwise it
     // estimates the rows for each of the 616 values, which takes longer than the execution.
     //
     // Each branch checks the distances itself with an index-only scan, because hundreds of rows per
     // million share a band without being near.
-    let branch = |hash: &str, band: usize, probes: usize, judged: &str| {
+    let branch = |hash: &str, band: usize, parameter: usize, condition: &str| {
         let shift = 48 - 16 * band;
         let value = if shift == 0 { hash.to_owned() } else { format!("({hash} >> {shift})") };
         format!(
             "select id from {table} where collection_id = $1 and phash is not null
-                 and ({value} & 65535) = any((select ${probes}::bigint[])::bigint[]) and {judged}"
+                 and ({value} & 65535) = any((select ${parameter}::bigint[])::bigint[]) and {condition}"
         )
     };
-    let by_phash = (0..4).map(|band| branch("phash", band, 4 + band, near));
-    let by_dhash = (0..4).map(|band| branch("dhash", band, 8 + band, marked));
+    let by_phash = (0..4).map(|band| branch("phash", band, 4 + band, is_near));
+    let by_dhash = (0..4).map(|band| branch("dhash", band, 8 + band, is_marked));
     by_phash.chain(by_dhash).collect::<Vec<String>>().join(" union ")
 }
 
@@ -272,41 +272,41 @@ pub(crate) fn bind<T>(
 ) -> QueryAs<'_, Postgres, T, PgArguments> {
     query = query.bind(phash).bind(dhash);
     for shift in [48, 32, 16, 0] {
-        query = query.bind(probes(phash >> shift, 2));
+        query = query.bind(near_bands(phash >> shift, 2));
     }
     for shift in [48, 32, 16, 0] {
-        query = query.bind(probes(dhash >> shift, 1));
+        query = query.bind(near_bands(dhash >> shift, 1));
     }
     query.bind(i64::from(NEAR_BITS)).bind(i64::from(MARKED_GRADIENT_BITS)).bind(i64::from(MARKED_BITS))
 }
 
-/// Returns the lowest 16 bits of `hash`, and all values that differ from them in at most `most`
-/// bits. `most` is one or two.
-fn probes(hash: i64, most: u32) -> Vec<i64> {
+/// Returns the lowest 16 bits of `hash`, and all values that differ from them in at most `max_bits`
+/// bits. `max_bits` is one or two.
+fn near_bands(hash: i64, max_bits: u32) -> Vec<i64> {
     let band = hash & 0xFFFF;
-    let mut probes = vec![band];
+    let mut near_bands = vec![band];
     for first in 0..16 {
-        probes.push(band ^ (1 << first));
-        if most > 1 {
-            probes.extend((0..first).map(|second| band ^ (1 << first) ^ (1 << second)));
+        near_bands.push(band ^ (1 << first));
+        if max_bits > 1 {
+            near_bands.extend((0..first).map(|second| band ^ (1 << first) ^ (1 << second)));
         }
     }
-    probes
+    near_bands
 }
 
 impl Images<'_> {
     /// Deletes an image with its faces and sources. Ledger rows that led to the image are kept, but
     /// no longer refer to it. Returns the blob keys to delete after the commit.
     pub async fn delete(self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
-        let found: Vec<Uuid> = sqlx::query_scalar(
+        let ids: Vec<Uuid> = sqlx::query_scalar(
             "select id from images where id = $1 and ($2::uuid is null or collection_id = $2) for update",
         )
         .bind(id)
         .bind(self.0.collection_scope)
         .fetch_all(&mut *conn)
         .await?;
-        set_tombstones(conn, &found, &found).await?;
-        let (deleted, keys) = delete_images(conn, &found).await?;
+        set_tombstones(conn, &ids, &ids).await?;
+        let (deleted, keys) = delete_images(conn, &ids).await?;
         if deleted == 0 {
             return Err(StoreError::not_found("image", id));
         }
@@ -352,9 +352,9 @@ mod tests {
 
     #[test]
     fn probes_each_value_within_distance_once() {
-        for (most, count) in [(1, 17), (2, 137)] {
-            let mut probes = probes(-1, most);
-            assert!(probes.iter().all(|value| (value ^ 0xFFFF).count_ones() <= most));
+        for (max_bits, count) in [(1, 17), (2, 137)] {
+            let mut probes = near_bands(-1, max_bits);
+            assert!(probes.iter().all(|value| (value ^ 0xFFFF).count_ones() <= max_bits));
             probes.sort_unstable();
             probes.dedup();
             assert_eq!(probes.len(), count);

@@ -45,7 +45,7 @@ pub struct SourceList {
 }
 
 #[derive(sqlx::FromRow)]
-struct Row {
+struct SourceRow {
     id: i64,
     image_id: Uuid,
     total: i64,
@@ -87,7 +87,7 @@ impl Images<'_> {
         after: Option<i64>,
         limit: i64,
     ) -> Result<Vec<(i64, Source)>, StoreError> {
-        let rows: Vec<Row> = sqlx::query_as(
+        let rows: Vec<SourceRow> = sqlx::query_as(
             "select id, image_id, 0::bigint as total, page_url, image_url, crawl_id, alt, kind, found_at
              from image_sources where image_id = $1 and id > $2 order by id limit $3",
         )
@@ -99,7 +99,7 @@ impl Images<'_> {
         Ok(rows.into_iter().map(|row| (row.id, row.source)).collect())
     }
 
-    async fn sources_where(self, images: &[Uuid], crawl: Option<Uuid>) -> Result<Vec<Row>, StoreError> {
+    async fn sources_where(self, images: &[Uuid], crawl: Option<Uuid>) -> Result<Vec<SourceRow>, StoreError> {
         if images.is_empty() {
             return Ok(Vec::new());
         }
@@ -168,7 +168,7 @@ impl Images<'_> {
     ) -> Result<ExportedPage, StoreError> {
         // The sum counts the faces of all preceding images, so that the page can end before it has
         // too many faces.
-        let found: Vec<(Uuid, i64)> = sqlx::query_as(
+        let rows: Vec<(Uuid, i64)> = sqlx::query_as(
             "select u.image_id, sum(coalesce(i.face_count, 0)) over (order by u.image_id) - coalesce(i.face_count, 0)
              from (select distinct image_id from image_urls
                    where crawl_id = $1 and image_id is not null and image_id > $2
@@ -184,8 +184,8 @@ impl Images<'_> {
         .fetch_all(&self.0.pool)
         .await?;
         let ids: Vec<Uuid> =
-            found.iter().take_while(|(_, faces)| *faces < MAX_FACES).map(|(id, _)| *id).collect();
-        let is_last = ids.len() == found.len() && (ids.len() as i64) < limit;
+            rows.iter().take_while(|(_, faces)| *faces < MAX_FACES).map(|(id, _)| *id).collect();
+        let is_last = ids.len() == rows.len() && (ids.len() as i64) < limit;
         let next = ids.last().copied().filter(|_| !is_last);
         let mut sources = self.source_lists(&ids, Some(crawl)).await?;
         let mut vectors = if embeddings { self.embeddings_of_images(&ids).await? } else { HashMap::new() };
@@ -208,11 +208,11 @@ impl Images<'_> {
     }
 
     async fn embeddings_of_images(self, images: &[Uuid]) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
-        let rows = "select id, embedding from faces where image_id = any($1)";
-        Ok(components(sqlx::query_as(rows).bind(images).fetch_all(&self.0.pool).await?))
+        let query = "select id, embedding from faces where image_id = any($1)";
+        Ok(embeddings_by_face(sqlx::query_as(query).bind(images).fetch_all(&self.0.pool).await?))
     }
 }
 
-pub(crate) fn components(rows: Vec<(Uuid, HalfVector)>) -> HashMap<Uuid, Vec<f32>> {
+pub(crate) fn embeddings_by_face(rows: Vec<(Uuid, HalfVector)>) -> HashMap<Uuid, Vec<f32>> {
     rows.into_iter().map(|(face, vector)| (face, floats(&vector))).collect()
 }

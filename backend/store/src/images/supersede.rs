@@ -41,11 +41,11 @@ impl Images<'_> {
     /// Locks an image against replacement until the transaction ends, so that rows can be linked to
     /// it. Returns `false` if the image is gone. Waits for a transaction that is replacing it.
     pub async fn lock(self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
-        let held: Option<i32> = sqlx::query_scalar("select 1 from images where id = $1 for share")
+        let locked: Option<i32> = sqlx::query_scalar("select 1 from images where id = $1 for share")
             .bind(id)
             .fetch_optional(conn)
             .await?;
-        Ok(held.is_some())
+        Ok(locked.is_some())
     }
 
     /// Returns those of the images that have a face assigned to a subject. They are never replaced.
@@ -68,7 +68,7 @@ impl Images<'_> {
     /// Locks images for replacement. Returns `false` if one of them is gone or now has a face
     /// assigned to a subject; then search again. Waits for transactions that are linking to them.
     pub async fn lock_to_replace(self, conn: &mut PgConnection, images: &[Uuid]) -> Result<bool, StoreError> {
-        let held: Vec<i32> =
+        let locked: Vec<i32> =
             sqlx::query_scalar("select 1 from images where id = any($1) order by id for no key update")
                 .bind(images)
                 .fetch_all(&mut *conn)
@@ -78,7 +78,7 @@ impl Images<'_> {
             .bind(images)
             .execute(&mut *conn)
             .await?;
-        Ok(held.len() == images.len() && self.enrolled(conn, images).await?.is_empty())
+        Ok(locked.len() == images.len() && self.enrolled(conn, images).await?.is_empty())
     }
 
     /// Returns the faces of images. An embedding takes about a kilobyte of memory, so pass images
@@ -97,8 +97,8 @@ impl Images<'_> {
         .await?)
     }
 
-    /// Replaces the locked `images` with the image `by`. Moves their ledger rows and sources to
-    /// `by`, then deletes them with their faces. Returns the blob keys to delete after the commit.
+    /// Replaces the locked `images` with `replacement`. Moves their ledger rows and sources to it,
+    /// then deletes them with their faces. Returns the blob keys to delete after the commit.
     ///
     /// Rows in state `processed` become `duplicate` with the reason `superseded`. `row` is the
     /// ledger row that the caller settles in the same transaction. It is locked together with the
@@ -107,7 +107,7 @@ impl Images<'_> {
         self,
         conn: &mut PgConnection,
         images: &[Uuid],
-        by: Uuid,
+        replacement: Uuid,
         row: Uuid,
     ) -> Result<Vec<String>, StoreError> {
         sqlx::query("select 1 from image_urls where id = $2 or image_id = any($1) order by id for update")
@@ -115,7 +115,7 @@ impl Images<'_> {
             .bind(row)
             .execute(&mut *conn)
             .await?;
-        for taken_over in [
+        for statement in [
             "update image_urls set image_id = $2, reason = case state when 'processed' then 'superseded' else reason end,
                     state = case state when 'processed' then 'duplicate' else state end
              where image_id = any($1)",
@@ -125,7 +125,7 @@ impl Images<'_> {
             "update superseded_images set image_id = $2 where image_id = any($1)",
             "insert into superseded_images (image_id, digest) select $2, sha256(uuid_send(id)) from unnest($1::uuid[]) as older (id)",
         ] {
-            sqlx::query(taken_over).bind(images).bind(by).execute(&mut *conn).await?;
+            sqlx::query(statement).bind(images).bind(replacement).execute(&mut *conn).await?;
         }
         let (_, keys) = delete_images(conn, images).await?;
         enqueue_blob_deletions(conn, keys).await

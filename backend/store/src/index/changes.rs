@@ -1,4 +1,4 @@
-//! Changes of faces that a vector index outside the database has yet to follow.
+//! Changes of faces that a vector index outside the database has not yet applied.
 //!
 //! Triggers record each change in the transaction that changes the faces
 //! (`migrations/0038_index_changes.sql`). The triggers exist only while recording is on. A change
@@ -52,10 +52,10 @@ impl IndexLog<'_> {
         self.switch_index_changes("select stop_index_changes()").await
     }
 
-    async fn switch_index_changes(self, switch: &'static str) -> Result<(), StoreError> {
+    async fn switch_index_changes(self, statement: &'static str) -> Result<(), StoreError> {
         let mut tx = Tx::begin(self.0).await?;
         sqlx::raw_sql(LOCK_TIMEOUT).execute(tx.conn()).await?;
-        sqlx::raw_sql(AssertSqlSafe(switch)).execute(tx.conn()).await?;
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(tx.conn()).await?;
         tx.commit().await
     }
 
@@ -85,16 +85,16 @@ impl IndexLog<'_> {
         .await?)
     }
 
-    /// Deletes changes that the index has stored durably. Returns how many of them there were.
+    /// Deletes changes that the index has stored durably. Returns the number of deleted changes.
     pub async fn settle_changes(self, conn: &mut PgConnection, changes: &[i64]) -> Result<u64, StoreError> {
-        let settled = sqlx::query("delete from index_changes where change = any($1)")
+        let deleted = sqlx::query("delete from index_changes where change = any($1)")
             .bind(changes)
             .execute(conn)
             .await?;
-        Ok(settled.rows_affected())
+        Ok(deleted.rows_affected())
     }
 
-    /// Returns the number of changes that the index has yet to follow.
+    /// Returns the number of changes that the index has not yet applied.
     pub async fn count_changes(self) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar("select count(*) from index_changes").fetch_one(self.0).await?)
     }
@@ -269,11 +269,11 @@ pub(crate) async fn record_size(
     set: Uuid,
     info: &SetInfo,
 ) -> Result<(), StoreError> {
-    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let to_i64 = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     sqlx::query("update index_sets set measured_at = now(), faces = $2, in_graph = $3 where id = $1")
         .bind(set)
-        .bind(whole(info.faces))
-        .bind(whole(info.in_graph))
+        .bind(to_i64(info.faces))
+        .bind(to_i64(info.in_graph))
         .execute(conn)
         .await?;
     Ok(())
@@ -315,8 +315,8 @@ pub(crate) async fn take_over(conn: &mut PgConnection, index: &str, claimed: Uui
     if recorded.is_some_and(|recorded| recorded.id == claimed) {
         return Ok(());
     }
-    if let Some(other) = recorded {
-        tracing::warn!(index, earlier = %other.id, "the search index is in another server now; delete the earlier one, which contains embeddings of faces");
+    if let Some(previous) = recorded {
+        tracing::warn!(index, earlier = %previous.id, "the search index is in another server now; delete the earlier one, which contains embeddings of faces");
     }
     sqlx::query("delete from index_sets where index_name = $1").bind(index).execute(&mut *conn).await?;
     sqlx::query(

@@ -1,6 +1,6 @@
 //! The interface of a vector engine outside the database. It does not depend on Postgres. An engine
 //! contains sets of faces, each with the embeddings of one model. An engine may be outdated, and
-//! its answers may be wrong: [`crate::index::external`] compares them with the rows.
+//! its results may be wrong: [`crate::index::external`] compares them with the rows.
 use std::ops::RangeInclusive;
 use uuid::Uuid;
 
@@ -13,9 +13,9 @@ const CANDIDATES_PER_MILLION: usize = 256;
 /// Returns the number of candidates of a search in a graph: `configured`, or else a number that
 /// depends on the number of faces in the set. It is at most `max`, and at least twice `limit`.
 pub fn search_candidates(configured: Option<usize>, limit: usize, faces: usize, max: usize) -> usize {
-    let for_size = faces.saturating_mul(CANDIDATES_PER_MILLION) / 1_000_000;
-    let for_size = for_size.clamp(*CANDIDATES.start(), *CANDIDATES.end());
-    configured.unwrap_or(for_size).min(max).max(limit.saturating_mul(2))
+    let default = faces.saturating_mul(CANDIDATES_PER_MILLION) / 1_000_000;
+    let default = default.clamp(*CANDIDATES.start(), *CANDIDATES.end());
+    configured.unwrap_or(default).min(max).max(limit.saturating_mul(2))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,12 +104,12 @@ pub struct SetInfo {
     pub faces: u64,
     /// Number of faces in a graph. Searches compare with the other faces one by one.
     pub in_graph: u64,
-    /// Whether the graphs are as complete as the engine wants them to be. If not, the engine is
-    /// building them.
+    /// Whether the graphs are as complete as the engine requires. If not, the engine is building
+    /// them.
     pub settled: bool,
 }
 
-/// Why an engine could not do its work. The text is for the log.
+/// Why an engine call failed. The text is for the log.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct EngineError(pub String);
@@ -139,7 +139,7 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     /// Deletes a set. Does nothing if it does not exist.
     async fn remove(&self, set: Uuid) -> Result<(), EngineError>;
 
-    /// Returns the answers to the queries, in their order. The faces of an answer have any order.
+    /// Returns the result of each query, in their order. The faces of a result have any order.
     async fn search(
         &self,
         set: &FaceSet,

@@ -35,13 +35,13 @@ use uuid::Uuid;
 
 /// Number of candidates that are requested beyond the limit of a query: a percentage of the limit,
 /// and the minimum. The engine may still contain deleted faces.
-const ROOM_PERCENT: i64 = 10;
-const MIN_ROOM: i64 = 10;
+const EXTRA_PERCENT: i64 = 10;
+const MIN_EXTRA: i64 = 10;
 /// Number of candidates per requested face of a search in a crawl or on a site. The engine does not
 /// store the crawls and sites of a face, so the rows of the candidates decide. This is enough if
 /// about a tenth of the collection's faces are in the crawl or on the site.
 const CANDIDATES_TO_CHECK: i64 = 20;
-/// Maximum limit with which a search in a crawl or on a site asks the engine. With a higher limit,
+/// Maximum limit with which a search in a crawl or on a site uses the engine. With a higher limit,
 /// it costs too much to check the candidates.
 const MAX_LIMIT_TO_CHECK: i64 = 100;
 /// Maximum number of candidates of a look-up of neighbours, unless its limit needs more. One
@@ -53,7 +53,7 @@ const LATEST_CHANGES: i64 = 4_000;
 /// Maximum time that a look-up of neighbours waits until the engine contains the queried faces.
 const NEIGHBOURS_WAIT: Duration = Duration::from_secs(30);
 /// Time between two reads of the recorded changes by a caller that waits for them.
-const POLL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
 pub struct ExternalIndex {
@@ -82,9 +82,9 @@ impl Default for Config {
     }
 }
 
-/// What a search of the engine needs from the database.
+/// The state in the database that a search of the engine needs.
 #[derive(sqlx::FromRow)]
-struct Start {
+struct SearchState {
     /// The set that searches use.
     set: Option<Uuid>,
     /// The number of its faces when it was last measured.
@@ -112,7 +112,7 @@ impl ExternalIndex {
 
     /// Returns the set that searches use, and the faces of the latest changes. The caller searches
     /// the engine afterwards, so it misses no change that is applied in between.
-    async fn start(&self, scope: &FaceScope) -> Result<Start, StoreError> {
+    async fn search_state(&self, scope: &FaceScope) -> Result<SearchState, StoreError> {
         Ok(sqlx::query_as(
             "select s.id as set, coalesce(s.faces, 0) as faces,
                     array(select face_id from index_changes
@@ -133,7 +133,7 @@ impl ExternalIndex {
     }
 
     /// Returns the engine's faces that are most similar to each of the probes, and the faces of the
-    /// latest changes. If the set was replaced meanwhile, asks the new set.
+    /// latest changes. If the set was replaced meanwhile, searches the new set.
     async fn candidates(
         &self,
         scope: &FaceScope,
@@ -142,11 +142,11 @@ impl ExternalIndex {
         limit: usize,
         max_candidates: usize,
     ) -> Result<(Vec<Vec<EngineHit>>, Vec<Uuid>), StoreError> {
-        let mut start = self.start(scope).await?;
+        let mut state = self.search_state(scope).await?;
         loop {
-            let id = start.set.ok_or_else(|| self.unavailable("the index is being built"))?;
+            let id = state.set.ok_or_else(|| self.unavailable("the index is being built"))?;
             let set = FaceSet { id, dimensions: usize::try_from(model.dimensions).unwrap_or_default() };
-            let faces = usize::try_from(start.faces).unwrap_or_default();
+            let faces = usize::try_from(state.faces).unwrap_or_default();
             let candidates = search_candidates(self.config.candidates, limit, faces, max_candidates);
             let query = |probe: &Vec<f32>| EngineQuery {
                 filter: filter(scope),
@@ -155,10 +155,10 @@ impl ExternalIndex {
                 candidates,
             };
             match self.engine.search(&set, probes.iter().map(query).collect()).await {
-                Ok(found) => return Ok((found, start.latest)),
+                Ok(hits) => return Ok((hits, state.latest)),
                 Err(EngineError(reason)) => {
-                    start = self.start(scope).await?;
-                    if start.set == Some(id) {
+                    state = self.search_state(scope).await?;
+                    if state.set == Some(id) {
                         return Err(self.unavailable(reason));
                     }
                 }
@@ -168,17 +168,17 @@ impl ExternalIndex {
 
     /// Returns fewer faces than requested if too few of the engine's candidates are in scope.
     async fn nearest_by_engine(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
-        let candidates = match is_known_by_rows_only(&query.scope.filter) {
+        let candidates = match needs_rows(&query.scope.filter) {
             true => query.limit.saturating_mul(CANDIDATES_TO_CHECK),
-            false => query.limit.saturating_add((query.limit / (100 / ROOM_PERCENT)).max(MIN_ROOM)),
+            false => query.limit.saturating_add((query.limit / (100 / EXTRA_PERCENT)).max(MIN_EXTRA)),
         };
         let limit = usize::try_from(candidates).unwrap_or_default();
         let probes = vec![query.probe.to_vec()];
         let (found, latest) = self.candidates(query.scope, query.model, probes, limit, usize::MAX).await?;
         let found: HashSet<Uuid> = found.into_iter().flatten().map(|face| face.id).collect();
         let ids: Vec<Uuid> = latest.into_iter().chain(found.iter().copied()).collect();
-        let mut faces = index::among(&self.pool, query, &ids).await?;
-        // If too few of the engine's candidates remain, the latest faces could hide that the answer
+        let mut faces = index::check_candidates(&self.pool, query, &ids).await?;
+        // If too few of the engine's candidates remain, the latest faces could hide that the result
         // is incomplete. Without them it is too short, and the caller searches in another way.
         if (faces.iter().filter(|face| found.contains(&face.id)).count() as i64) < query.limit {
             faces.retain(|face| found.contains(&face.id));
@@ -186,9 +186,9 @@ impl ExternalIndex {
         Ok(NearestFaces { faces, exact: false })
     }
 
-    /// Asks the engine for faces of the collection, and keeps those of the crawl and the site. If
-    /// they are too few, asks the index of pgvector, which continues until it has enough faces or
-    /// reaches its limit of entries. Without that index, compares with all faces in scope.
+    /// Searches the engine for faces of the collection, and keeps those of the crawl and the site.
+    /// If they are too few, searches the index of pgvector, which continues until it has enough
+    /// faces or reaches its limit of entries. Without that index, compares with all faces in scope.
     async fn nearest_by_rows(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
         if query.limit <= MAX_LIMIT_TO_CHECK {
             match self.nearest_by_engine(query).await {
@@ -214,14 +214,14 @@ impl ExternalIndex {
             self.embeddings(query.scope, query.faces).await?.into_iter().unzip();
         // The engine returns the queried face too.
         let limit = usize::try_from(query.limit.saturating_add(1)).unwrap_or_default();
-        let (found, _) =
+        let (hits, _) =
             self.candidates(query.scope, query.model, probes, limit, NEIGHBOURS_CANDIDATES).await?;
         let pairs: Vec<(Uuid, Uuid)> = faces
             .iter()
-            .zip(found)
-            .flat_map(|(face, found)| found.into_iter().map(|neighbour| (*face, neighbour.id)))
+            .zip(hits)
+            .flat_map(|(face, hits)| hits.into_iter().map(|neighbour| (*face, neighbour.id)))
             .collect();
-        index::among_pairs(&self.pool, query, &pairs).await
+        index::check_pairs(&self.pool, query, &pairs).await
     }
 
     /// Returns the embeddings of the faces that the collection and the model still have.
@@ -241,15 +241,15 @@ impl ExternalIndex {
         Ok(rows.into_iter().map(|(id, embedding)| (id, floats(&embedding))).collect())
     }
 
-    /// Waits until no change of the faces is left to follow.
+    /// Waits until the engine has applied every change of the faces.
     async fn wait_for(&self, faces: &[Uuid]) -> Result<(), StoreError> {
-        let pending = "select exists (select from index_changes where face_id = any($1))";
+        let query = "select exists (select from index_changes where face_id = any($1))";
         let started = Instant::now();
-        while sqlx::query_scalar(pending).bind(faces).fetch_one(&self.pool).await? {
+        while sqlx::query_scalar(query).bind(faces).fetch_one(&self.pool).await? {
             if started.elapsed() > NEIGHBOURS_WAIT {
                 return Err(self.unavailable("the index lacks the faces whose neighbours were requested"));
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -257,11 +257,11 @@ impl ExternalIndex {
     /// Returns whether a query that the engine could not answer can use the index of pgvector.
     async fn can_fall_back(&self, error: &StoreError, model: &EmbeddingModel) -> Result<bool, StoreError> {
         let StoreError::IndexUnavailable(reason) = error else { return Ok(false) };
-        let can = self.config.fall_back && self.pgvector.is_prepared(model).await?;
-        if can {
+        let is_possible = self.config.fall_back && self.pgvector.is_prepared(model).await?;
+        if is_possible {
             tracing::warn!(reason, "search index not available; using the index of pgvector");
         }
-        Ok(can)
+        Ok(is_possible)
     }
 }
 
@@ -285,14 +285,14 @@ impl FaceIndex for ExternalIndex {
             let faces = index::nearest(&self.pool, query).await?;
             return Ok(NearestFaces { faces, exact: true });
         }
-        if is_known_by_rows_only(&query.scope.filter) {
+        if needs_rows(&query.scope.filter) {
             return self.nearest_by_rows(query).await;
         }
         match self.nearest_by_engine(query).await {
             Err(error) if self.can_fall_back(&error, query.model).await? => {
                 self.pgvector.nearest(query).await
             }
-            answered => answered,
+            result => result,
         }
     }
 
@@ -304,12 +304,12 @@ impl FaceIndex for ExternalIndex {
             Err(error) if self.can_fall_back(&error, query.model).await? => {
                 self.pgvector.neighbours(query).await
             }
-            answered => answered,
+            result => result,
         }
     }
 
-    /// Compares in Postgres. The engine can lack faces even if no recorded change is left, for
-    /// example while older faces are copied.
+    /// Compares in Postgres. The engine can lack faces even if all recorded changes are applied,
+    /// for example while older faces are copied.
     async fn all_similar(
         &self,
         conn: &mut PgConnection,
@@ -330,18 +330,18 @@ impl FaceIndex for ExternalIndex {
             sqlx::query_scalar("select max(change) from index_changes").fetch_one(&self.pool).await?;
         let started = Instant::now();
         while let Some(last) = last {
-            let left: bool =
+            let is_pending: bool =
                 sqlx::query_scalar("select exists (select from index_changes where change <= $1)")
                     .bind(last)
                     .fetch_one(&self.pool)
                     .await?;
-            if !left {
+            if !is_pending {
                 break;
             }
             if started.elapsed() > within {
                 return Err(self.unavailable("the index is behind the changes of faces"));
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -365,7 +365,7 @@ fn microseconds(time: OffsetDateTime) -> i64 {
 }
 
 /// Returns whether only the rows can tell which candidates are in the scope.
-fn is_known_by_rows_only(filter: &FaceFilter) -> bool {
+fn needs_rows(filter: &FaceFilter) -> bool {
     filter.crawl_id.is_some() || filter.site.is_some()
 }
 
@@ -397,13 +397,13 @@ impl Checked {
 
 impl ExternalIndex {
     /// Compares the next faces of a set with their rows, and records the result after the last
-    /// ones. Faces with a change that the engine has yet to follow are not differences. Returns the
-    /// number of rows that were compared.
+    /// ones. Faces with a change that the engine has not yet applied are not differences. Returns
+    /// the number of rows that were compared.
     async fn check_page(&self, set: &IndexSet, progress: &mut Progress) -> Result<Followed, StoreError> {
         let Some(requested) = set.check_requested_at else { return Ok(Followed::Applied(0)) };
-        let begun = progress.checks.get(&set.id).filter(|(at, _, _)| *at == requested);
+        let previous = progress.checks.get(&set.id).filter(|(at, _, _)| *at == requested);
         let (mut after, mut checked) =
-            begun.map(|(_, after, checked)| (*after, checked.clone())).unwrap_or_default();
+            previous.map(|(_, after, checked)| (*after, checked.clone())).unwrap_or_default();
         // No change is applied to the engine during this transaction.
         let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
         let mut page = self.call(self.engine.page(&set.face_set(), after, PAGE)).await?;
@@ -415,15 +415,15 @@ impl ExternalIndex {
                 .fetch_all(tx.conn())
                 .await?;
         // Cuts both pages at the smaller last id, so that they cover the same range of ids.
-        let of_page = page.last().filter(|_| page.len() == PAGE).map(|face| face.id);
-        let of_rows = ids.last().filter(|_| ids.len() == PAGE).copied();
-        let end = of_page.into_iter().chain(of_rows).min();
+        let page_end = page.last().filter(|_| page.len() == PAGE).map(|face| face.id);
+        let rows_end = ids.last().filter(|_| ids.len() == PAGE).copied();
+        let end = page_end.into_iter().chain(rows_end).min();
         page.retain(|face| end.is_none_or(|end| face.id <= end));
         let ids: Vec<Uuid> = ids.into_iter().filter(|id| end.is_none_or(|end| *id <= end)).collect();
         let rows = rows(tx.conn(), &ids).await?;
         let stored: Vec<EngineFace> =
             rows.into_iter().filter(|row| row.model_id == set.model_id).map(Row::face).collect();
-        // Read last: a face that changes meanwhile has its change here.
+        // This statement runs last, so it includes the changes made meanwhile.
         let pending: HashSet<Uuid> = sqlx::query_scalar(
             "select face_id from index_changes where model_id = $1 and face_id > $2 and ($3::uuid is null or face_id <= $3)",
         )
@@ -460,7 +460,7 @@ fn compare(checked: &mut Checked, page: Vec<EngineFace>, stored: Vec<EngineFace>
         }
         match face {
             None => checked.missing += 1,
-            Some(face) if !same(&face, &row) => checked.different += 1,
+            Some(face) if !equals(&face, &row) => checked.different += 1,
             Some(_) => {}
         }
     }
@@ -468,7 +468,7 @@ fn compare(checked: &mut Checked, page: Vec<EngineFace>, stored: Vec<EngineFace>
 }
 
 /// Returns whether the engine's face equals the row. The length of the embedding is ignored.
-fn same(face: &EngineFace, row: &EngineFace) -> bool {
+fn equals(face: &EngineFace, row: &EngineFace) -> bool {
     let length = row.embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
     face.collection_id == row.collection_id
         && (face.has_subject, face.failed) == (row.has_subject, row.failed)

@@ -1,8 +1,8 @@
 //! The interface of a vector index: it finds the ids of similar faces. Rows are read and written by
 //! other modules.
 //!
-//! Postgres is the source of truth. Answers contain only faces whose rows are in the scope of the
-//! request, with the rows' similarities; only [`FaceIndex::all_similar`] may return others too.
+//! Postgres is the source of truth. Results contain only faces whose rows are in the scope of the
+//! request, with the rows' similarities. Only [`FaceIndex::all_similar`] may return other faces.
 //! [`crate::index::external`] does this for an engine that keeps its own copy of the embeddings.
 
 pub mod changes;
@@ -26,8 +26,8 @@ pub struct Nearest<'a> {
     pub model: &'a EmbeddingModel,
     /// The probe embedding. It fits the model.
     pub probe: &'a [f32],
-    /// Minimum similarity of an exact comparison. Other comparisons ignore it, so that the caller
-    /// can tell from the number of faces that an answer is incomplete.
+    /// Minimum similarity of an exact comparison. Other comparisons ignore it, so that the number
+    /// of faces tells the caller that a result is incomplete.
     pub threshold: f32,
     pub limit: i64,
     /// Requires a comparison with every face in scope.
@@ -81,8 +81,8 @@ pub struct NearestFaces {
 }
 
 /// A vector index over the embeddings of the stored faces. Every method that looks faces up fails
-/// with [`StoreError::IndexUnavailable`] if the index cannot answer now. The caller then compares
-/// in Postgres, or tries again later.
+/// with [`StoreError::IndexUnavailable`] if the index is not available. The caller then compares in
+/// Postgres, or tries again later.
 #[async_trait::async_trait]
 pub trait FaceIndex: fmt::Debug + Send + Sync {
     /// Returns the name of the implementation, for logs and metrics.
@@ -95,7 +95,7 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
     /// Does nothing if it exists. `conn` is in the transaction that registers the model.
     async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError>;
 
-    /// Returns the most similar faces. An approximate answer may omit some of them.
+    /// Returns the most similar faces. An approximate result may omit some of them.
     async fn nearest(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError>;
 
     /// Returns the most similar faces of each of the stored faces, without the face itself, in the
@@ -103,8 +103,8 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
     async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError>;
 
     /// Returns all faces that `conn` can see and that are at least as similar as the threshold. The
-    /// answer may contain other faces too, but it must not omit any of these, because an erasure
-    /// uses it. The order is by id.
+    /// result may contain other faces too, but it must not omit any of these, because an erasure
+    /// uses it. It is ordered by id.
     ///
     /// # Errors
     /// Fails with `IndexUnavailable` if the index cannot be complete, or with the database's error.
@@ -147,7 +147,7 @@ pub(crate) async fn nearest(pool: &PgPool, query: &Nearest<'_>) -> Result<Vec<Si
 }
 
 /// Returns the candidates that are in the scope of the query, with their similarities.
-pub(crate) async fn among(
+pub(crate) async fn check_candidates(
     pool: &PgPool,
     query: &Nearest<'_>,
     candidates: &[Uuid],
@@ -164,23 +164,23 @@ pub(crate) async fn among(
 pub(crate) async fn neighbours(pool: &PgPool, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
     let mut tx = pool.begin().await?;
     sqlx::raw_sql("set local statement_timeout = 0").execute(&mut *tx).await?;
-    let distance = distance_of_pair(query);
+    let distance = distance_sql(query);
     // No index contains this expression, so the comparison is exact.
-    let mut sql = neighbours_by(query, &format!("({distance}) + 0, f.id"));
+    let mut sql = neighbours_statement(query, &format!("({distance}) + 0, f.id"));
     let pairs = sql.build_query_as().fetch_all(&mut *tx).await?;
     tx.commit().await?;
-    Ok(sorted(pairs))
+    Ok(sort_pairs(pairs))
 }
 
 /// Returns the distance between the queried face `q` and the face `f` in SQL.
-fn distance_of_pair(query: &Neighbours<'_>) -> String {
+fn distance_sql(query: &Neighbours<'_>) -> String {
     let dimensions = query.model.dimensions;
     format!("f.embedding::halfvec({dimensions}) <=> q.embedding::halfvec({dimensions})")
 }
 
 /// Returns the statement that looks up neighbours, sorted by the expression `order`.
-fn neighbours_by(query: &Neighbours<'_>, order: &str) -> QueryBuilder<Postgres> {
-    let distance = distance_of_pair(query);
+fn neighbours_statement(query: &Neighbours<'_>, order: &str) -> QueryBuilder<Postgres> {
+    let distance = distance_sql(query);
     let mut sql = QueryBuilder::<Postgres>::new(format!(
         "select q.id as face, n.id as neighbour, n.similarity::real as similarity from faces q cross join lateral (
              select f.id, 1 - ({distance}) as similarity from faces f where f.id <> q.id and "
@@ -192,7 +192,7 @@ fn neighbours_by(query: &Neighbours<'_>, order: &str) -> QueryBuilder<Postgres> 
     sql
 }
 
-fn sorted(mut pairs: Vec<Pair>) -> Vec<Pair> {
+fn sort_pairs(mut pairs: Vec<Pair>) -> Vec<Pair> {
     pairs.sort_by_key(|pair| (pair.face, pair.neighbour));
     pairs
 }
@@ -200,7 +200,7 @@ fn sorted(mut pairs: Vec<Pair>) -> Vec<Pair> {
 /// Returns the pairs whose faces belong to the collection and the model, whose neighbour is in
 /// scope, and whose similarity reaches the threshold, with their similarities. Each face keeps its
 /// most similar neighbours, up to the limit.
-pub(crate) async fn among_pairs(
+pub(crate) async fn check_pairs(
     pool: &PgPool,
     query: &Neighbours<'_>,
     candidates: &[(Uuid, Uuid)],
@@ -232,7 +232,7 @@ pub(crate) async fn all_similar(
 ) -> Result<Vec<Similar>, StoreError> {
     // The range matches the index on (collection_id, id), so the end of a batch is found without
     // reading rows.
-    let last = "select id from faces where collection_id = $1 and id > $2 order by id offset $3 limit 1";
+    let end_sql = "select id from faces where collection_id = $1 and id > $2 order by id offset $3 limit 1";
     let sql = format!(
         "select id, similarity::real from (
              select f.id, 1 - (f.embedding <=> $3::halfvec({})) as similarity from faces f
@@ -241,9 +241,9 @@ pub(crate) async fn all_similar(
         query.model.dimensions
     );
     let probe = halfvec(query.probe);
-    let (mut found, mut after) = (Vec::new(), Uuid::nil());
+    let (mut faces, mut after) = (Vec::new(), Uuid::nil());
     loop {
-        let batch_end: Option<Uuid> = sqlx::query_scalar(last)
+        let batch_end: Option<Uuid> = sqlx::query_scalar(end_sql)
             .bind(query.collection_id)
             .bind(after)
             .bind(BATCH - 1)
@@ -259,10 +259,10 @@ pub(crate) async fn all_similar(
             .bind(batch_end.unwrap_or(Uuid::max()))
             .fetch_all(&mut *conn)
             .await?;
-        found.extend(similar);
+        faces.extend(similar);
         match batch_end {
             Some(last) => after = last,
-            None => return Ok(found),
+            None => return Ok(faces),
         }
     }
 }

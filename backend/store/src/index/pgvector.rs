@@ -62,9 +62,9 @@ impl Pgvector {
         query.scope.push(&mut sql, Access::EachFace);
         sql.push(" order by ").push(&distance).push_bind(halfvec(query.probe));
         sql.push(" limit ").push_bind(query.limit);
-        let found = sql.build_query_as().fetch_all(&mut *tx).await?;
+        let faces = sql.build_query_as().fetch_all(&mut *tx).await?;
         tx.commit().await?;
-        Ok(found)
+        Ok(faces)
     }
 }
 
@@ -114,10 +114,10 @@ impl FaceIndex for Pgvector {
         use_index(&mut tx, query.model, NEIGHBOURS_EF_SEARCH, NEIGHBOURS_MAX_SCAN_TUPLES).await?;
         sqlx::raw_sql("set local statement_timeout = 0").execute(&mut *tx).await?;
         // Postgres can use the index only if the sort expression is the distance alone.
-        let mut sql = index::neighbours_by(query, &index::distance_of_pair(query));
+        let mut sql = index::neighbours_statement(query, &index::distance_sql(query));
         let pairs = sql.build_query_as().fetch_all(&mut *tx).await?;
         tx.commit().await?;
-        Ok(index::sorted(pairs))
+        Ok(index::sort_pairs(pairs))
     }
 
     /// Compares with every face, because the HNSW index is approximate.
@@ -175,12 +175,12 @@ fn index_name(model: i32) -> String {
 }
 
 /// Number of attempts to exchange an index, and the time between two of them.
-const EXCHANGES: u32 = 60;
+const MAX_EXCHANGES: u32 = 60;
 const EXCHANGE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Lets a build use three quarters of the memory that Postgres has for its pages. A build that
-/// needs more continues on disk, much slower. The default of Postgres, 64 MB, is enough for 100,000
-/// faces with 128 dimensions.
+/// needs more memory continues on disk and is much slower. The default of Postgres, 64 MB, is
+/// enough for 100,000 faces with 128 dimensions.
 const BUILD_MEMORY: &str = "select set_config('maintenance_work_mem', greatest(
     pg_size_bytes(current_setting('maintenance_work_mem')), pg_size_bytes(current_setting('shared_buffers')) * 3 / 4) / 1024 || 'kB',
     false)";
@@ -216,42 +216,42 @@ impl Pgvector {
     /// meanwhile. May take hours.
     ///
     /// # Errors
-    /// Fails with the database's error. The earlier index, if there is one, stays.
+    /// Fails with the database's error. The earlier index, if it exists, remains.
     pub async fn rebuild(&self, model: &EmbeddingModel) -> Result<(), StoreError> {
-        let (name, new) = (index_name(model.id), format!("{}_new", index_name(model.id)));
+        let (name, new_name) = (index_name(model.id), format!("{}_new", index_name(model.id)));
         // `concurrently` is not possible in a transaction, and the limit must not apply to it.
         let mut conn = self.pool.acquire().await?.detach();
         sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;
         sqlx::raw_sql(BUILD_MEMORY).execute(&mut conn).await?;
         // The statements contain only numbers, so nothing in them comes from a caller.
-        let drop = format!("drop index concurrently if exists {new}");
-        let create = format!(
-            "create index concurrently {new} on faces using hnsw ((embedding::halfvec({})) halfvec_cosine_ops)
+        let drop_new = format!("drop index concurrently if exists {new_name}");
+        let create_new = format!(
+            "create index concurrently {new_name} on faces using hnsw ((embedding::halfvec({})) halfvec_cosine_ops)
                  with (m = {NEIGHBOURS}, ef_construction = {CANDIDATES}) where model_id = {}",
             model.dimensions, model.id
         );
-        sqlx::raw_sql(AssertSqlSafe(drop.clone())).execute(&mut conn).await?;
-        if let Err(error) = sqlx::raw_sql(AssertSqlSafe(create.clone())).execute(&mut conn).await {
+        sqlx::raw_sql(AssertSqlSafe(drop_new.clone())).execute(&mut conn).await?;
+        if let Err(error) = sqlx::raw_sql(AssertSqlSafe(create_new.clone())).execute(&mut conn).await {
             // Several processes build the index in shared memory, of which a container has little.
             if error.as_database_error().and_then(|error| error.code()).as_deref() != Some(DISK_FULL) {
                 return Err(error.into());
             }
             tracing::warn!(%error, "building the index with one process");
             sqlx::raw_sql("set max_parallel_maintenance_workers = 0").execute(&mut conn).await?;
-            sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut conn).await?;
-            sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut conn).await?;
+            sqlx::raw_sql(AssertSqlSafe(drop_new)).execute(&mut conn).await?;
+            sqlx::raw_sql(AssertSqlSafe(create_new)).execute(&mut conn).await?;
         }
-        let statistics = format!("alter index {new} alter column 1 set statistics 0");
+        let statistics = format!("alter index {new_name} alter column 1 set statistics 0");
         sqlx::raw_sql(AssertSqlSafe(statistics)).execute(&mut conn).await?;
         // The exchange waits for a lock, and every other statement on the table waits behind it.
         let exchange = format!(
-            "begin; set local lock_timeout = '1s'; drop index if exists {name}; alter index {new} rename to {name}; commit"
+            "begin; set local lock_timeout = '1s'; drop index if exists {name}; alter index {new_name} rename to {name}; commit"
         );
         for attempt in 1.. {
-            let exchanged = sqlx::raw_sql(AssertSqlSafe(exchange.clone())).execute(&mut conn).await;
-            match exchanged {
+            let result = sqlx::raw_sql(AssertSqlSafe(exchange.clone())).execute(&mut conn).await;
+            match result {
                 Ok(_) => return self.set_bulk_load(model.id, false).await,
-                Err(_) if attempt < EXCHANGES => {
+                Err(_) if attempt < MAX_EXCHANGES => {
                     sqlx::raw_sql("rollback").execute(&mut conn).await?;
                     tokio::time::sleep(EXCHANGE_PAUSE).await;
                 }
@@ -279,14 +279,14 @@ impl Pgvector {
 
     /// Drops the index of a model. Does nothing if it does not exist.
     pub async fn drop_index(&self, model: i32) -> Result<(), StoreError> {
-        // `new` is the index of an interrupted build.
-        let (name, new) = (index_name(model), format!("{}_new", index_name(model)));
+        // `new_name` is the index of an interrupted build.
+        let (name, new_name) = (index_name(model), format!("{}_new", index_name(model)));
         // `concurrently` waits for older transactions, such as a backup.
         let mut conn = self.pool.acquire().await?.detach();
         for statement in [
             "set statement_timeout = 0".to_owned(),
             format!("drop index concurrently if exists {name}"),
-            format!("drop index concurrently if exists {new}"),
+            format!("drop index concurrently if exists {new_name}"),
         ] {
             sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut conn).await?;
         }

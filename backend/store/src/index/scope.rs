@@ -46,8 +46,8 @@ impl Site {
     /// Fails if the text is neither a host name nor an IP address.
     pub fn parse(text: &str) -> Result<Self, InvalidSite> {
         let text = text.trim();
-        let bare_v6 = text.contains(':') && !text.starts_with('[');
-        let host = if bare_v6 { url::Host::parse(&format!("[{text}]")) } else { url::Host::parse(text) };
+        let is_bare_v6 = text.contains(':') && !text.starts_with('[');
+        let host = if is_bare_v6 { url::Host::parse(&format!("[{text}]")) } else { url::Host::parse(text) };
         let host = host.map_err(|_| InvalidSite)?.to_string();
         let name = host.strip_suffix('.').unwrap_or(&host);
         let is_name =
@@ -170,7 +170,7 @@ pub(crate) fn push_images_of_crawl(query: &mut QueryBuilder<Postgres>, crawl: Uu
 }
 
 /// A way to find the site of an image: tables, and two expressions on them.
-struct Place {
+struct SiteRelation {
     /// The column with the image.
     image: &'static str,
     tables: &'static str,
@@ -181,26 +181,26 @@ struct Place {
 /// The ways in which an image has a site: directly, or as a frame of a video. The address of a
 /// video counts only if no page of the video is known. Videos with the same file share the frames
 /// of the first one, which `original_id` names.
-const PLACES: [Place; 5] = [
-    Place { image: "s.image_id", tables: "image_sources s", key: "site_key(s.page_url, s.image_url)" },
-    Place {
+const SITE_RELATIONS: [SiteRelation; 5] = [
+    SiteRelation { image: "s.image_id", tables: "image_sources s", key: "site_key(s.page_url, s.image_url)" },
+    SiteRelation {
         image: "fr.image_id",
         tables: "video_frames fr join video_sources vs on vs.video_id = fr.video_id",
         key: "site_key(vs.page_url, null)",
     },
-    Place {
+    SiteRelation {
         image: "fr.image_id",
         tables: "video_frames fr join videos v on v.id = fr.video_id
                      and not exists (select from video_sources vs where vs.video_id = v.id)",
         key: "site_key(null, v.source_url)",
     },
-    Place {
+    SiteRelation {
         image: "fr.image_id",
         tables: "video_frames fr join videos v on v.original_id = fr.video_id
                      join video_sources vs on vs.video_id = v.id",
         key: "site_key(vs.page_url, null)",
     },
-    Place {
+    SiteRelation {
         image: "fr.image_id",
         tables: "video_frames fr join videos v on v.original_id = fr.video_id
                      and not exists (select from video_sources vs where vs.video_id = v.id)",
@@ -211,7 +211,7 @@ const PLACES: [Place; 5] = [
 /// Returns the images of the filter's site that have faces in the collection. Returns `None` if the
 /// filter has no site, or if the number of images exceeds `limit` or [`MAX_SITE_IMAGES`], whichever
 /// is lower. The work is limited for every site.
-pub(crate) async fn few_images_of_site(
+pub(crate) async fn images_of_small_site(
     pool: &PgPool,
     collection: Uuid,
     filter: &FaceFilter,
@@ -234,7 +234,7 @@ pub(crate) async fn few_images_of_site(
 
 /// Adds a query for all images of the site. An image can be in it several times.
 fn push_images_of_site(sql: &mut QueryBuilder<Postgres>, site: &Site) {
-    for (number, Place { image, tables, key }) in PLACES.iter().enumerate() {
+    for (number, SiteRelation { image, tables, key }) in SITE_RELATIONS.iter().enumerate() {
         if number > 0 {
             sql.push(" union all ");
         }
@@ -247,7 +247,7 @@ fn push_images_of_site(sql: &mut QueryBuilder<Postgres>, site: &Site) {
 /// because the planner could turn `exists` or `in` into a set of all images of the site.
 fn push_is_of_site(sql: &mut QueryBuilder<Postgres>, site: &Site) {
     sql.push(" and coalesce(");
-    for Place { image, tables, key } in &PLACES {
+    for SiteRelation { image, tables, key } in &SITE_RELATIONS {
         sql.push(format!("(select true from {tables} where {image} = f.image_id and "));
         push_site(sql, key, site);
         sql.push(" limit 1), ");
@@ -259,10 +259,10 @@ fn push_is_of_site(sql: &mut QueryBuilder<Postgres>, site: &Site) {
 /// of a subdomain begins with the site's key and a dot. In the collation "C", a slash follows the
 /// dot, so these keys form one range.
 fn push_site(sql: &mut QueryBuilder<Postgres>, key: &str, site: &Site) {
-    let (key, own) = (format!("({key} collate \"C\")"), site.key());
-    sql.push(format!("({key} = ")).push_bind(own.clone());
-    sql.push(format!(" or ({key} >= ")).push_bind(format!("{own}."));
-    sql.push(format!(" and {key} < ")).push_bind(format!("{own}/")).push("))");
+    let (key, expected) = (format!("({key} collate \"C\")"), site.key());
+    sql.push(format!("({key} = ")).push_bind(expected.clone());
+    sql.push(format!(" or ({key} >= ")).push_bind(format!("{expected}."));
+    sql.push(format!(" and {key} < ")).push_bind(format!("{expected}/")).push("))");
 }
 
 /// Scopes known to have more faces than a bound, with the time of the count.
@@ -274,14 +274,14 @@ impl LargeScopes {
 
     /// Returns whether the scope is known to have more than `bound` faces.
     pub(crate) fn contains(&self, scope: &Scope, bound: i64) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(scope).is_some_and(|(above, since)| bound <= *above && since.elapsed() < Self::MAX_AGE)
+        let scopes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        scopes.get(scope).is_some_and(|(above, at)| bound <= *above && at.elapsed() < Self::MAX_AGE)
     }
 
     pub(crate) fn insert(&self, scope: Scope, bound: i64) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, (_, since)| since.elapsed() < Self::MAX_AGE);
-        known.insert(scope, (bound, Instant::now()));
+        let mut scopes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        scopes.retain(|_, (_, at)| at.elapsed() < Self::MAX_AGE);
+        scopes.insert(scope, (bound, Instant::now()));
     }
 }
 

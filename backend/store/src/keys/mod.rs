@@ -111,15 +111,15 @@ impl NewKey {
     /// if a key for one collection has a service-wide scope. Also fails if the rate is below 1 or
     /// the expiry is in the past.
     pub fn check(&self) -> Result<(), InvalidKey> {
-        let refuse = |field: &'static str, sentence: String| Err(InvalidKey { field, sentence });
+        let invalid = |field: &'static str, sentence: String| Err(InvalidKey { field, sentence });
         if self.scopes.is_empty() {
-            let all: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
-            return refuse("scopes", format!("a key needs at least one scope: {}", all.join(", ")));
+            let names: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
+            return invalid("scopes", format!("a key needs at least one scope: {}", names.join(", ")));
         }
         if let Some(scope) =
             self.scopes.iter().find(|scope| scope.is_service_wide() && self.collection_id.is_some())
         {
-            return refuse(
+            return invalid(
                 "scopes",
                 format!(
                     "the scope {scope} concerns the whole service; only a key for all collections can have it"
@@ -127,7 +127,7 @@ impl NewKey {
             );
         }
         if !(1..=200).contains(&self.name.chars().count()) || self.name.chars().any(char::is_control) {
-            return refuse(
+            return invalid(
                 "name",
                 format!(
                     "{:?} is not a valid name for a key: 1 to 200 characters without control characters are allowed",
@@ -136,13 +136,13 @@ impl NewKey {
             );
         }
         if let Some(rate) = self.requests_per_minute.filter(|rate| *rate < 1) {
-            return refuse(
+            return invalid(
                 "requests_per_minute",
                 format!("{rate} requests per minute is invalid: 1 or more are allowed"),
             );
         }
         if let Some(end) = self.expires_at.filter(|end| *end <= OffsetDateTime::now_utc()) {
-            return refuse(
+            return invalid(
                 "expires_at",
                 format!("the expiry {end} is in the past; a future time is required"),
             );
@@ -219,7 +219,7 @@ pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
     /// Hashes a string in the form of a key; `None` for any other, which needs no lookup.
-    pub fn of(text: &str) -> Option<Self> {
+    pub fn from_key(text: &str) -> Option<Self> {
         let bits = URL_SAFE_NO_PAD.decode(text.strip_prefix(KEY_PREFIX)?).ok()?;
         (bits.len() == KEY_BYTES).then(|| Self(Sha256::digest(text).into()))
     }
@@ -251,13 +251,13 @@ mod tests {
     #[test]
     fn hashes_only_text_in_key_format() {
         let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode([7; KEY_BYTES]));
-        assert!(KeyHash::of(&key).is_some());
-        for other in
+        assert!(KeyHash::from_key(&key).is_some());
+        for invalid in
             ["", "fc_", "fc_short", &key[3..], &format!("{key}A"), &format!(" {key}"), &key[..key.len() - 1]]
         {
-            assert!(KeyHash::of(other).is_none(), "{other}");
+            assert!(KeyHash::from_key(invalid).is_none(), "{invalid}");
         }
-        assert_eq!(format!("{:?}", KeyHash::of(&key).unwrap()), "KeyHash(***)");
+        assert_eq!(format!("{:?}", KeyHash::from_key(&key).unwrap()), "KeyHash(***)");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
 /// Number of characters of a key that are stored and shown: `fc_` and 36 of the 256 bits.
-const SHOWN_PREFIX_LENGTH: usize = 9;
+const DISPLAYED_PREFIX_LENGTH: usize = 9;
 
 macro_rules! select_keys {
     ($tail:literal) => {
@@ -35,16 +35,16 @@ impl Keys<'_> {
         new.check().map_err(|invalid| StoreError::Invalid(invalid.sentence))?;
         let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<KEY_BYTES>()?));
         let id = Uuid::now_v7();
-        if let Some(maker) = new.made_by {
-            lock_descent(conn, false).await?;
+        if let Some(creator) = new.made_by {
+            lock_key_creation(conn, false).await?;
             // A service accepts a key for some seconds after its revocation, which is long enough
             // to create another key.
-            let works: Option<bool> =
+            let is_valid: Option<bool> =
                 sqlx::query_scalar("select revoked_at is null from api_keys where id = $1")
-                    .bind(maker)
+                    .bind(creator)
                     .fetch_optional(&mut *conn)
                     .await?;
-            if works != Some(true) {
+            if is_valid != Some(true) {
                 return Err(StoreError::Conflict("the calling key has been revoked".into()));
             }
         }
@@ -56,7 +56,7 @@ impl Keys<'_> {
         .bind(id)
         .bind(new.collection_id)
         .bind(&new.name)
-        .bind(&key[..SHOWN_PREFIX_LENGTH])
+        .bind(&key[..DISPLAYED_PREFIX_LENGTH])
         .bind(Sha256::digest(&key).as_slice())
         .bind(new.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>())
         .bind(new.requests_per_minute)
@@ -142,7 +142,7 @@ impl Keys<'_> {
         id: Uuid,
         with_descendants: bool,
     ) -> Result<Revocation, StoreError> {
-        lock_descent(conn, true).await?;
+        lock_key_creation(conn, true).await?;
         let revoked = sqlx::query(
             "update api_keys set revoked_at = coalesce(revoked_at, now())
              where id = $1 and ($2::uuid is null or collection_id = $2)",
@@ -167,13 +167,13 @@ impl Keys<'_> {
         .bind(self.0.collection_scope)
         .fetch_all(&mut *conn)
         .await?;
-        let doomed: &[Uuid] = if with_descendants { &working } else { &[] };
+        let revoked_ids: &[Uuid] = if with_descendants { &working } else { &[] };
         sqlx::query("update api_keys set revoked_at = now() where id = any($1)")
-            .bind(doomed)
+            .bind(revoked_ids)
             .execute(&mut *conn)
             .await?;
         let descendants = sqlx::query_as(select_keys!("where k.id = any($1) order by k.id"))
-            .bind(doomed)
+            .bind(revoked_ids)
             .fetch_all(&mut *conn);
         let descendants: Vec<ApiKey> = descendants.await?;
         let key = sqlx::query_as(select_keys!("where k.id = $1")).bind(id).fetch_one(conn).await?;
@@ -183,7 +183,7 @@ impl Keys<'_> {
 
 /// Acquires the lock that separates the creation of keys by keys (shared mode) from revocation
 /// (exclusive mode). So a revocation finds every descendant, and no new ones appear afterwards.
-pub(super) async fn lock_descent(conn: &mut PgConnection, exclusive: bool) -> Result<(), StoreError> {
+pub(super) async fn lock_key_creation(conn: &mut PgConnection, exclusive: bool) -> Result<(), StoreError> {
     let lock = if exclusive {
         "select pg_advisory_xact_lock(hashtextextended('facecrawl.keys', 0))"
     } else {

@@ -69,7 +69,7 @@ pub struct Changes {
 const MAX_MEMBERS_FOR_MEAN: i64 = 256;
 /// Up to this number of faces in scope, neighbours are found by comparing all faces. The comparison
 /// is exact, and faster than an index that all collections share.
-const COMPARE_ALL: i64 = 5_000;
+const MAX_EXACT_FACES: i64 = 5_000;
 impl ClusterScope {
     fn faces(&self) -> FaceScope {
         let omit_failed = !self.any_quality;
@@ -100,28 +100,28 @@ impl Clusters<'_> {
         Ok(sql.build_query_scalar().fetch_all(&self.0.pool).await?)
     }
 
-    /// Returns, for each of `faces`, at most `most` of the most similar faces in scope whose
+    /// Returns, for each of `faces`, at most `limit` of the most similar faces in scope whose
     /// similarity is at least `threshold`. The result is exact for up to 5,000 faces in scope. For
     /// more faces, the search uses the model's index.
     ///
     /// # Errors
     /// Fails with `NotFound` if the model is unknown, and with `IndexUnavailable` if the index
-    /// cannot answer now.
+    /// is not available.
     pub async fn neighbours(
         self,
         scope: &ClusterScope,
         faces: &[Uuid],
-        most: i64,
+        limit: i64,
         threshold: f32,
     ) -> Result<Vec<Pair>, StoreError> {
         let model = self.0.models().get(scope.model_id).await?;
         let scope = scope.faces();
         let mut count = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
         scope.push(&mut count, Access::All);
-        count.push(" limit ").push_bind(COMPARE_ALL + 1).push(") scope");
+        count.push(" limit ").push_bind(MAX_EXACT_FACES + 1).push(") scope");
         let in_scope: i64 = count.build_query_scalar().fetch_one(&self.0.pool).await?;
-        let exact = in_scope <= COMPARE_ALL;
-        let query = Neighbours { faces, scope: &scope, model: &model, limit: most, threshold, exact };
+        let exact = in_scope <= MAX_EXACT_FACES;
+        let query = Neighbours { faces, scope: &scope, model: &model, limit, threshold, exact };
         self.0.index.neighbours(&query).await
     }
 
@@ -164,7 +164,7 @@ impl Clusters<'_> {
         .bind(MAX_MEMBERS_FOR_MEAN)
         .fetch_all(&mut *conn)
         .await?;
-        let alone: Vec<(Uuid, Uuid, HalfVector)> = sqlx::query_as(
+        let single_faces: Vec<(Uuid, Uuid, HalfVector)> = sqlx::query_as(
             "select f.id, f.image_id, f.embedding from faces f
              where f.id = any($1) and f.collection_id = $2 and f.model_id = $3
                and not exists (select 1 from subject_faces s where s.face_id = f.id)
@@ -175,7 +175,7 @@ impl Clusters<'_> {
         .bind(scope.model_id)
         .fetch_all(conn)
         .await?;
-        units.extend(alone.into_iter().map(|(face, image, embedding)| ClusterUnit {
+        units.extend(single_faces.into_iter().map(|(face, image, embedding)| ClusterUnit {
             subject: None,
             enrolled: false,
             faces: vec![face],
@@ -204,7 +204,7 @@ impl Clusters<'_> {
                     insert_cluster(conn, collection).await?
                 }
             };
-            let given = sqlx::query(
+            let inserted = sqlx::query(
                 "insert into subject_faces (collection_id, subject_id, face_id, assigned_by)
                  select $1, $2, face, 'clustering' from unnest($3::uuid[]) as faces (face) on conflict (face_id) do nothing",
             )
@@ -213,14 +213,14 @@ impl Clusters<'_> {
             .bind(&group.faces)
             .execute(&mut *conn)
             .await?;
-            changes.assigned += given.rows_affected() as i64;
+            changes.assigned += inserted.rows_affected() as i64;
             if !group.joined.is_empty() {
                 move_faces(conn, subject, &group.joined).await?;
-                let gone = sqlx::query("delete from subjects where id = any($1)")
+                let deleted = sqlx::query("delete from subjects where id = any($1)")
                     .bind(&group.joined)
                     .execute(&mut *conn)
                     .await?;
-                changes.joined += gone.rows_affected() as i64;
+                changes.joined += deleted.rows_affected() as i64;
             }
         }
         Ok(changes)
@@ -304,7 +304,7 @@ impl Clusters<'_> {
     ) -> Result<Result<Uuid, Uuid>, StoreError> {
         let id = Uuid::now_v7();
         for _ in 0..3 {
-            let entered = sqlx::query(
+            let inserted = sqlx::query(
                 "insert into clusterings (id, collection_id, threshold, any_quality, model_id) values ($1, $2, $3, $4, $5)
                  on conflict (collection_id) where finished_at is null do nothing",
             )
@@ -315,7 +315,7 @@ impl Clusters<'_> {
             .bind(scope.model_id)
             .execute(&mut *conn)
             .await?;
-            if entered.rows_affected() == 1 {
+            if inserted.rows_affected() == 1 {
                 return Ok(Ok(id));
             }
             // The live run may end before it can be read. The insert is then retried.
@@ -347,14 +347,14 @@ impl Clusters<'_> {
             .await?)
     }
 
-    /// Marks a live run as running, with `left` faces to process. Returns `false` and changes
+    /// Marks a live run as running, with `remaining` faces to process. Returns `false` and changes
     /// nothing if the run has ended.
-    pub async fn resume(self, id: Uuid, left: i64) -> Result<bool, StoreError> {
+    pub async fn resume(self, id: Uuid, remaining: i64) -> Result<bool, StoreError> {
         let resumed = sqlx::query(
             "update clusterings set state = 'running', faces = looked + $2 where id = $1 and finished_at is null",
         )
         .bind(id)
-        .bind(left)
+        .bind(remaining)
         .execute(&self.0.pool)
         .await?;
         Ok(resumed.rows_affected() == 1)
@@ -363,12 +363,12 @@ impl Clusters<'_> {
     /// Locks a live run until the transaction ends, so that only one worker executes a step at a
     /// time. Returns `false` if the run has ended.
     pub async fn lock(self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
-        let held: Option<i32> =
+        let locked: Option<i32> =
             sqlx::query_scalar("select 1 from clusterings where id = $1 and finished_at is null for update")
                 .bind(id)
                 .fetch_optional(conn)
                 .await?;
-        Ok(held.is_some())
+        Ok(locked.is_some())
     }
 
     /// Adds the counts of one step to a locked run.

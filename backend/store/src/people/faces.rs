@@ -38,32 +38,32 @@ impl People<'_> {
         .await?;
         // Locks the faces against a replacement of their image, in the same order as the
         // replacement does.
-        let known: Vec<Uuid> = sqlx::query_scalar(
+        let existing: Vec<Uuid> = sqlx::query_scalar(
             "select id from faces where collection_id = $1 and id = any($2) order by id for key share",
         )
         .bind(collection)
         .bind(faces)
         .fetch_all(&mut *conn)
         .await?;
-        if let Some(missing) = faces.iter().find(|face| !known.contains(face)) {
+        if let Some(missing) = faces.iter().find(|face| !existing.contains(face)) {
             return Err(StoreError::not_found("face", missing));
         }
         if !moved {
-            let elsewhere: Option<(Uuid, Uuid)> = sqlx::query_as(
+            let assigned: Option<(Uuid, Uuid)> = sqlx::query_as(
                 "select face_id, subject_id from subject_faces where face_id = any($1) and subject_id <> $2 order by 1 limit 1",
             )
             .bind(faces)
             .bind(subject)
             .fetch_optional(&mut *conn)
             .await?;
-            if let Some((face, other)) = elsewhere {
+            if let Some((face, current)) = assigned {
                 return Err(StoreError::Conflict(format!(
-                    "the face {face} is already assigned to the subject {other}; set move=true to move it"
+                    "the face {face} is already assigned to the subject {current}; set move=true to move it"
                 )));
             }
         }
         // A face that another transaction has just assigned is moved only if `moved` is set.
-        let given: Vec<Uuid> = sqlx::query_scalar(
+        let assigned_faces: Vec<Uuid> = sqlx::query_scalar(
             "insert into subject_faces as s (collection_id, subject_id, face_id)
              select $1, $2, face from unnest($3::uuid[]) as faces (face) order by face
              on conflict (face_id) do update set subject_id = excluded.subject_id, assigned_by = 'user', created_at = now()
@@ -72,30 +72,30 @@ impl People<'_> {
         )
         .bind(collection)
         .bind(subject)
-        .bind(&known)
+        .bind(&existing)
         .bind(moved)
         .fetch_all(&mut *conn)
         .await?;
-        if let Some(lost) = known.iter().find(|face| !given.contains(face)) {
+        if let Some(conflicting) = existing.iter().find(|face| !assigned_faces.contains(face)) {
             return Err(StoreError::Conflict(format!(
-                "the face {lost} was assigned to a different subject in the meantime"
+                "the face {conflicting} was assigned to a different subject in the meantime"
             )));
         }
         sqlx::query("delete from subject_refusals where subject_id = $1 and face_id = any($2)")
             .bind(subject)
-            .bind(&known)
+            .bind(&existing)
             .execute(&mut *conn)
             .await?;
         sqlx::query("update subjects set origin = 'enrolled' where id = $1 and origin <> 'enrolled'")
             .bind(subject)
             .execute(conn)
             .await?;
-        Ok(given.len() as u64)
+        Ok(assigned_faces.len() as u64)
     }
 
     /// Removes a face from a locked subject. Clustering does not assign it again. With
-    /// `drop_enrolled`, an image that was only sent for enrolment is deleted if none of its faces
-    /// belongs to a subject any more. Returns the blob keys to delete after the commit.
+    /// `deletes_image`, also deletes an image that was only sent for enrolment if none of its faces
+    /// belongs to a subject. Returns the blob keys to delete after the commit.
     ///
     /// # Errors
     /// Fails with `NotFound` if the face does not belong to the subject.
@@ -104,7 +104,7 @@ impl People<'_> {
         conn: &mut PgConnection,
         subject: Uuid,
         face: Uuid,
-        drop_enrolled: bool,
+        deletes_image: bool,
     ) -> Result<Vec<String>, StoreError> {
         let missing = || StoreError::not_found("face of this subject", face);
         let image: Option<Uuid> = sqlx::query_scalar("select image_id from faces where id = $1")
@@ -128,7 +128,7 @@ impl People<'_> {
         if unlinked == 0 {
             return Err(missing());
         }
-        if drop_enrolled { self.drop_enrolled(conn, &[image]).await } else { Ok(Vec::new()) }
+        if deletes_image { self.delete_enrolled_images(conn, &[image]).await } else { Ok(Vec::new()) }
     }
 
     /// Returns the images with faces of a locked subject, and locks them. Call it before the faces
@@ -146,7 +146,7 @@ impl People<'_> {
 
     /// Deletes those of the images that were sent only for enrolment and have no face assigned to a
     /// subject. Returns the blob keys to delete after the commit.
-    pub async fn drop_enrolled(
+    pub async fn delete_enrolled_images(
         self,
         conn: &mut PgConnection,
         images: &[Uuid],
@@ -171,14 +171,14 @@ impl People<'_> {
     }
 
     /// Records that an image was sent to enrol a subject. `url` is its source, if it was
-    /// downloaded, and `answered` is the URL after redirects. Equal sources are recorded once.
+    /// downloaded, and `final_url` is the URL after redirects. Equal sources are recorded once.
     pub async fn add_enrolment_source(
         self,
         conn: &mut PgConnection,
         image: Uuid,
         subject: Uuid,
         url: Option<&str>,
-        answered: Option<&str>,
+        final_url: Option<&str>,
     ) -> Result<(), StoreError> {
         let origin = match url {
             Some(url) => without_nul(url),
@@ -192,7 +192,7 @@ impl People<'_> {
         .bind(image)
         .bind(Uuid::nil())
         .bind(origin)
-        .bind(answered.map(url_hash))
+        .bind(final_url.map(url_hash))
         .execute(conn)
         .await?;
         Ok(())

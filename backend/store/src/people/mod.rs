@@ -102,7 +102,7 @@ impl People<'_> {
         .bind(&subject.metadata)
         .execute(conn)
         .await
-        .map_err(|error| taken(error, subject.external_id.as_deref()))?;
+        .map_err(|error| external_id_conflict(error, subject.external_id.as_deref()))?;
         Ok(id)
     }
 
@@ -150,14 +150,14 @@ impl People<'_> {
         collection: Uuid,
         ids: &[Uuid],
     ) -> Result<(), StoreError> {
-        let held: Vec<Uuid> = sqlx::query_scalar(
+        let locked: Vec<Uuid> = sqlx::query_scalar(
             "select id from subjects where collection_id = $1 and id = any($2) order by id for update",
         )
         .bind(collection)
         .bind(ids)
         .fetch_all(conn)
         .await?;
-        match ids.iter().find(|id| !held.contains(id)) {
+        match ids.iter().find(|id| !locked.contains(id)) {
             Some(missing) => Err(StoreError::not_found("subject", missing)),
             None => Ok(()),
         }
@@ -188,7 +188,7 @@ impl People<'_> {
         .bind(&patch.metadata)
         .execute(conn)
         .await
-        .map_err(|error| taken(error, external_id.as_deref()))?;
+        .map_err(|error| external_id_conflict(error, external_id.as_deref()))?;
         Ok(())
     }
 
@@ -199,13 +199,13 @@ impl People<'_> {
     /// # Errors
     /// Fails with `Conflict` if the subjects have different external ids, and with `Invalid` if the
     /// merged metadata exceeds [`MAX_METADATA_BYTES`].
-    pub async fn merge(self, conn: &mut PgConnection, into: Uuid, others: &[Uuid]) -> Result<(), StoreError> {
-        let mut all = vec![into];
-        all.extend(others);
+    pub async fn merge(self, conn: &mut PgConnection, into: Uuid, merged: &[Uuid]) -> Result<(), StoreError> {
+        let mut ids = vec![into];
+        ids.extend(merged);
         let mut keys: Vec<String> = sqlx::query_scalar(
             "select distinct external_id from subjects where id = any($1) and external_id is not null order by 1",
         )
-        .bind(&all)
+        .bind(&ids)
         .fetch_all(&mut *conn)
         .await?;
         if keys.len() > 1 {
@@ -220,18 +220,18 @@ impl People<'_> {
              from subjects where id = any($2)",
         )
         .bind(into)
-        .bind(&all)
+        .bind(&ids)
         .fetch_one(&mut *conn)
         .await?;
-        let metadata = first_wins(metadata);
+        let metadata = merge_metadata(metadata);
         let bytes = metadata.to_string().len();
         if bytes > MAX_METADATA_BYTES {
             return Err(StoreError::Invalid(format!(
                 "the merged metadata of these subjects has {bytes} bytes; at most {MAX_METADATA_BYTES} are allowed, so shorten it before the merge"
             )));
         }
-        move_faces(conn, into, others).await?;
-        sqlx::query("delete from subjects where id = any($1)").bind(others).execute(&mut *conn).await?;
+        move_faces(conn, into, merged).await?;
+        sqlx::query("delete from subjects where id = any($1)").bind(merged).execute(&mut *conn).await?;
         sqlx::query(
             "update subjects set origin = 'enrolled', name = $2, external_id = $3, metadata = $4 where id = $1",
         )
@@ -251,15 +251,15 @@ impl People<'_> {
     }
 }
 
-/// Moves the faces and refusals of `others` to `into`. Deletes refusals of faces of `into`.
+/// Moves the faces and refusals of `from` to `into`. Deletes refusals of faces of `into`.
 pub(crate) async fn move_faces(
     conn: &mut PgConnection,
     into: Uuid,
-    others: &[Uuid],
+    from: &[Uuid],
 ) -> Result<u64, StoreError> {
     let moved = sqlx::query("update subject_faces set subject_id = $1 where subject_id = any($2)")
         .bind(into)
-        .bind(others)
+        .bind(from)
         .execute(&mut *conn)
         .await?;
     sqlx::query(
@@ -268,7 +268,7 @@ pub(crate) async fn move_faces(
          on conflict do nothing",
     )
     .bind(into)
-    .bind(others)
+    .bind(from)
     .execute(&mut *conn)
     .await?;
     sqlx::query(
@@ -282,19 +282,19 @@ pub(crate) async fn move_faces(
 }
 
 /// Merges objects. For each key, the first value is kept.
-fn first_wins(objects: Vec<Value>) -> Value {
-    let mut all = serde_json::Map::new();
+fn merge_metadata(objects: Vec<Value>) -> Value {
+    let mut result = serde_json::Map::new();
     for object in objects {
         if let Value::Object(entries) = object {
             for (key, value) in entries {
-                all.entry(key).or_insert(value);
+                result.entry(key).or_insert(value);
             }
         }
     }
-    Value::Object(all)
+    Value::Object(result)
 }
 
-fn taken(error: sqlx::Error, external_id: Option<&str>) -> StoreError {
+fn external_id_conflict(error: sqlx::Error, external_id: Option<&str>) -> StoreError {
     match error.as_database_error() {
         Some(database) if database.is_unique_violation() => StoreError::Conflict(format!(
             "a subject with the external id {:?} already exists in the collection",

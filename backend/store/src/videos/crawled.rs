@@ -5,7 +5,7 @@ use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::db::deletions::LedgerJobs;
 use crate::db::values::{NewRows, url_hash, url_hashes, without_nul};
 use crate::store::CrawledVideos;
-use crate::videos::{NewVideo, found_again};
+use crate::videos::{NewVideo, record_found_again};
 use domain::Reason;
 use serde_json::Value;
 use sqlx::{Connection, PgConnection};
@@ -25,7 +25,7 @@ pub struct NewVideoUrl {
     pub page_url: Option<String>,
     /// The requested URL of the page, if it differs from `page_url`. Without `page_url`, it is not
     /// recorded.
-    pub asked_url: Option<Arc<str>>,
+    pub requested_url: Option<Arc<str>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,12 +68,12 @@ impl CrawledVideos<'_> {
                 .await?;
         let admitted = admitted.ok_or_else(|| StoreError::not_found("crawl", crawl))?;
         let room = (limits.total - i64::from(admitted)).max(0);
-        let (mut seen, mut new, mut hosts) = (HashSet::new(), NewRows::default(), Vec::new());
-        let mut are_seeds = Vec::new();
+        let (mut seen_hashes, mut new_rows, mut hosts) = (HashSet::new(), NewRows::default(), Vec::new());
+        let mut seed_flags = Vec::new();
         for video in videos {
-            if new.push(&mut seen, &video.url) {
+            if new_rows.push(&mut seen_hashes, &video.url) {
                 hosts.push(without_nul(&video.host));
-                are_seeds.push(video.page_url.is_none());
+                seed_flags.push(video.page_url.is_none());
             }
         }
         let rows: Vec<(Option<Uuid>, i64)> = sqlx::query_as(
@@ -95,14 +95,14 @@ impl CrawledVideos<'_> {
              select a.id, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
         )
         .bind(crawl)
-        .bind(&new.ids)
-        .bind(&new.urls)
-        .bind(&new.hashes)
+        .bind(&new_rows.ids)
+        .bind(&new_rows.urls)
+        .bind(&new_rows.hashes)
         .bind(&hosts)
         .bind(options)
         .bind(limits.per_host)
         .bind(room)
-        .bind(&are_seeds)
+        .bind(&seed_flags)
         .fetch_all(&mut *conn)
         .await?;
         let fresh = rows.first().map_or(0, |(_, fresh)| *fresh);
@@ -180,11 +180,11 @@ impl CrawledVideos<'_> {
         self,
         conn: &mut PgConnection,
         id: Uuid,
-        answered: &str,
+        final_url: &str,
     ) -> Result<(), StoreError> {
         sqlx::query("update videos set final_hash = $2 where id = $1")
             .bind(id)
-            .bind(url_hash(answered))
+            .bind(url_hash(final_url))
             .execute(conn)
             .await?;
         Ok(())
@@ -202,8 +202,8 @@ async fn record_sightings(
     let urls = url_hashes(videos.iter().map(|(video, _)| &video.url));
     let pages: Vec<String> = videos.iter().map(|(_, page)| without_nul(page)).collect();
     let page_hashes = url_hashes(&pages);
-    let asked: Vec<Option<Uuid>> =
-        videos.iter().map(|(video, _)| video.asked_url.as_deref().map(url_hash)).collect();
+    let requested_hashes: Vec<Option<Uuid>> =
+        videos.iter().map(|(video, _)| video.requested_url.as_deref().map(url_hash)).collect();
     // The lock prevents that a video is deleted before its source is stored.
     sqlx::query(
         "with ledger as materialized (
@@ -220,20 +220,20 @@ async fn record_sightings(
     .bind(&urls)
     .bind(&pages)
     .bind(&page_hashes)
-    .bind(&asked)
+    .bind(&requested_hashes)
     .execute(conn)
     .await?;
     Ok(())
 }
 
-/// Ends at most `most` live videos of a crawl as cancelled, with `reason`. What is stored of them
-/// remains, and their fetched files are recorded for deletion. Returns their ids. A job that runs
+/// Ends at most `limit` live videos of a crawl as cancelled, with `reason`. Their stored parts
+/// remain, and their fetched files are recorded for deletion. Returns their ids. A job that runs
 /// for an ended video does nothing.
 pub(crate) async fn cancel_videos_of_crawl(
     conn: &mut PgConnection,
     crawl: Uuid,
     reason: &Reason,
-    most: i64,
+    limit: i64,
 ) -> Result<Vec<Uuid>, StoreError> {
     let cancelled: Vec<(Uuid, Option<String>)> = sqlx::query_as(
         "with live as materialized (
@@ -245,7 +245,7 @@ pub(crate) async fn cancel_videos_of_crawl(
     )
     .bind(crawl)
     .bind(reason)
-    .bind(most)
+    .bind(limit)
     .fetch_all(&mut *conn)
     .await?;
     let (ids, files): (Vec<Uuid>, Vec<Option<String>>) = cancelled.into_iter().unzip();
@@ -368,7 +368,7 @@ impl CrawledVideos<'_> {
         .bind(Reason::ExactDuplicate)
         .execute(&mut *conn)
         .await?;
-        found_again(conn, original).await
+        record_found_again(conn, original).await
     }
 
     /// Locks a video that a scan reads, until the transaction ends.
@@ -376,14 +376,14 @@ impl CrawledVideos<'_> {
     /// # Errors
     /// Fails with `Conflict` if the video has ended, or if another scan continues it.
     pub async fn hold_scanned(self, conn: &mut PgConnection, id: Uuid, scan: Uuid) -> Result<(), StoreError> {
-        let held = sqlx::query(
+        let locked = sqlx::query(
             "select 1 from videos where id = $1 and scan_id = $2 and state = 'running' for update",
         )
         .bind(id)
         .bind(scan)
         .fetch_optional(conn)
         .await?;
-        match held {
+        match locked {
             Some(_) => Ok(()),
             None => Err(StoreError::Conflict("another process ended the video or continues it".into())),
         }
@@ -402,8 +402,8 @@ impl CrawledVideos<'_> {
     }
 
     /// Ends the videos that ended scans were reading, with `detail`: as failed if the scan failed,
-    /// else as cancelled. What is stored of the videos remains. Returns the jobs of other videos of
-    /// the same files, if nothing is left of them.
+    /// else as cancelled. The stored parts of the videos remain. Returns the jobs of other videos
+    /// of the same files, if nothing of the files remains.
     pub async fn end_scanned(self, conn: &mut PgConnection, detail: &str) -> Result<LedgerJobs, StoreError> {
         let collections: Vec<Uuid> = sqlx::query_scalar(
             "select distinct v.collection_id from videos v join crawls c on c.id = v.scan_id
@@ -412,7 +412,7 @@ impl CrawledVideos<'_> {
         .fetch_all(&mut *conn)
         .await?;
         for collection in collections {
-            // An erasure finds the videos ended, or this transaction finds what was erased.
+            // Either an erasure sees the ended videos, or this transaction sees what was erased.
             self.0.suppressions().lock(conn, collection, false).await?;
         }
         let ended: Vec<Uuid> = sqlx::query_scalar(

@@ -1,6 +1,6 @@
 //! Reads the videos that a crawl or a scan found, and the tracks of a video.
 use crate::StoreError;
-use crate::images::sources::{ExportedFace, MAX_COUNTED_SOURCES, MAX_SOURCES, components};
+use crate::images::sources::{ExportedFace, MAX_COUNTED_SOURCES, MAX_SOURCES, embeddings_by_face};
 use crate::store::CrawledVideos;
 use crate::videos::Video;
 use crate::videos::tracks::{Track, TrackFace, TrackFilter, TrackPage};
@@ -142,7 +142,7 @@ impl CrawledVideos<'_> {
     }
 
     async fn embeddings_of_faces(self, faces: &[Uuid]) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
-        let rows = "select id, embedding from faces where id = any($1)";
-        Ok(components(sqlx::query_as(rows).bind(faces).fetch_all(&self.0.pool).await?))
+        let query = "select id, embedding from faces where id = any($1)";
+        Ok(embeddings_by_face(sqlx::query_as(query).bind(faces).fetch_all(&self.0.pool).await?))
     }
 }

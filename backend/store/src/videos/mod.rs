@@ -11,7 +11,7 @@ use crate::images::delete_images;
 use crate::store::Videos;
 use domain::{Reason, VideoState};
 pub use progress::{Checkpoint, NewVideo, VideoEnd, VideoFacts, WaitingVideos};
-pub(crate) use progress::{drop_files_of_ended, found_again};
+pub(crate) use progress::{delete_ended_files, record_found_again};
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
@@ -179,14 +179,14 @@ impl Videos<'_> {
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope.
     pub async fn delete(self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
-        let found: Option<Uuid> = sqlx::query_scalar(
+        let locked: Option<Uuid> = sqlx::query_scalar(
             "select id from videos where id = $1 and ($2::uuid is null or collection_id = $2) for update",
         )
         .bind(id)
         .bind(self.0.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
-        found.ok_or_else(|| StoreError::not_found("video", id))?;
+        locked.ok_or_else(|| StoreError::not_found("video", id))?;
         let keys = delete_videos(conn, &[id]).await?;
         enqueue_blob_deletions(conn, keys).await
     }
@@ -233,15 +233,15 @@ impl Videos<'_> {
 
 /// Returns the images of the stored frames of videos, in the order of their ids.
 pub(crate) async fn frames_of(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
-    let frames = "select image_id from video_frames where video_id = any($1) order by image_id";
-    Ok(sqlx::query_scalar(frames).bind(videos).fetch_all(conn).await?)
+    let query = "select image_id from video_frames where video_id = any($1) order by image_id";
+    Ok(sqlx::query_scalar(query).bind(videos).fetch_all(conn).await?)
 }
 
 /// Deletes locked videos with their tracks and frames. Returns the blobs that they referred to.
 pub(crate) async fn delete_videos(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<String>, StoreError> {
     let images = frames_of(conn, ids).await?;
-    let gone: Vec<Uuid> = images.iter().chain(ids).copied().collect();
-    set_tombstones(conn, &gone, &images).await?;
+    let deleted_ids: Vec<Uuid> = images.iter().chain(ids).copied().collect();
+    set_tombstones(conn, &deleted_ids, &images).await?;
     let (_, mut keys) = delete_images(conn, &images).await?;
     keys.extend(delete_video_rows(conn, ids).await?);
     Ok(keys)

@@ -12,7 +12,7 @@ use sqlx::{Connection, PgConnection, Postgres};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// What a file reports about itself.
+/// Properties that a video file reports.
 #[derive(Clone, Debug)]
 pub struct VideoFacts {
     pub sha256: [u8; 32],
@@ -132,12 +132,12 @@ async fn set_file(
     sha256: &[u8; 32],
     update: Query<'_, Postgres, PgArguments>,
 ) -> Result<Result<(), Uuid>, StoreError> {
-    if let Some(other) = other_of_file(&mut *conn, id, sha256).await? {
+    if let Some(other) = find_other_of_file(&mut *conn, id, sha256).await? {
         return Ok(Err(other));
     }
     let mut savepoint = conn.begin().await?;
     match update.execute(&mut *savepoint).await {
-        Ok(known) if known.rows_affected() == 0 => Err(StoreError::not_found("video", id)),
+        Ok(result) if result.rows_affected() == 0 => Err(StoreError::not_found("video", id)),
         Ok(_) => {
             savepoint.commit().await?;
             Ok(Ok(()))
@@ -145,7 +145,7 @@ async fn set_file(
         Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
             // The index waited for another transaction that stored a video of the same file.
             savepoint.rollback().await?;
-            match other_of_file(conn, id, sha256).await? {
+            match find_other_of_file(conn, id, sha256).await? {
                 Some(other) => Ok(Err(other)),
                 None => Err(repeated_video()),
             }
@@ -156,7 +156,7 @@ async fn set_file(
 
 /// Returns another video of the same file and collection that was not cancelled and did not fail,
 /// and of which retention deleted nothing.
-async fn other_of_file(
+async fn find_other_of_file(
     conn: &mut PgConnection,
     id: Uuid,
     sha256: &[u8; 32],
@@ -241,7 +241,7 @@ impl Videos<'_> {
             if let Some(sha256) = &video.sha256
                 && let Some(existing) = self.of_file(&mut *conn, video.collection, sha256).await?
             {
-                found_again(conn, existing).await?;
+                record_found_again(conn, existing).await?;
                 return Ok(Err(existing));
             }
         }
@@ -305,7 +305,7 @@ impl Videos<'_> {
         .await?)
     }
 
-    /// Locks the adding of videos to the collection: other transactions that take this lock wait
+    /// Locks the adding of videos to the collection: other transactions that acquire this lock wait
     /// until this one ends.
     pub async fn lock_waiting(self, conn: &mut PgConnection, collection: Uuid) -> Result<(), StoreError> {
         sqlx::query("select pg_advisory_xact_lock(hashtextextended('waiting videos ' || $1::text, 0))")
@@ -317,7 +317,7 @@ impl Videos<'_> {
 }
 
 /// Records that the file of a video was found again.
-pub(crate) async fn found_again(conn: &mut PgConnection, video: Uuid) -> Result<(), StoreError> {
+pub(crate) async fn record_found_again(conn: &mut PgConnection, video: Uuid) -> Result<(), StoreError> {
     sqlx::query("update videos set found_at = now() where id = $1").bind(video).execute(conn).await?;
     Ok(())
 }
@@ -405,7 +405,7 @@ impl Videos<'_> {
         .await;
         let conflict = |why: &str| Err(StoreError::Conflict(why.into()));
         match requeued {
-            Ok(done) if done.rows_affected() == 1 => Ok(()),
+            Ok(result) if result.rows_affected() == 1 => Ok(()),
             Ok(_) => conflict("the file of the video is not kept; send it again"),
             Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
                 conflict("the collection has another video of the same file")
@@ -416,7 +416,7 @@ impl Videos<'_> {
 
     /// Forgets the files of at most `limit` videos that failed before the time `before`. Returns
     /// the blobs to delete after the commit.
-    pub async fn drop_failed_files(
+    pub async fn delete_failed_files(
         self,
         conn: &mut PgConnection,
         before: OffsetDateTime,
@@ -466,14 +466,14 @@ impl Videos<'_> {
         .fetch_one(&mut *conn)
         .await?;
         if let Some(original) = end.original {
-            found_again(conn, original).await?;
+            record_found_again(conn, original).await?;
         }
         enqueue_blob_deletions(conn, key.into_iter().collect()).await
     }
 }
 
 /// Forgets the kept files of those of the videos that have ended, and records their deletion.
-pub(crate) async fn drop_files_of_ended(conn: &mut PgConnection, videos: &[Uuid]) -> Result<(), StoreError> {
+pub(crate) async fn delete_ended_files(conn: &mut PgConnection, videos: &[Uuid]) -> Result<(), StoreError> {
     let keys: Vec<String> = sqlx::query_scalar(
         "with kept as materialized (
              select id, source_key from videos

@@ -272,12 +272,12 @@ impl Tracks<'_> {
         .bind(tracks.iter().map(|track| track.id).collect::<Vec<Uuid>>())
         .fetch_all(&self.0.pool)
         .await?;
-        let mut of: HashMap<Uuid, Vec<TrackFace>> = HashMap::new();
+        let mut faces_by_track: HashMap<Uuid, Vec<TrackFace>> = HashMap::new();
         for shot in shots {
-            of.entry(shot.track_id).or_default().push(shot);
+            faces_by_track.entry(shot.track_id).or_default().push(shot);
         }
         for track in tracks.iter_mut() {
-            track.faces = of.remove(&track.id).unwrap_or_default();
+            track.faces = faces_by_track.remove(&track.id).unwrap_or_default();
         }
         // A track can lose its last face between the two reads.
         tracks.retain(|track| !track.faces.is_empty());

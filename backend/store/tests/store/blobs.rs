@@ -84,8 +84,8 @@ impl Recorder {
     }
 
     fn record(&self, call: &str, path: &std::path::Path) {
-        let below = path.strip_prefix(&self.root).unwrap().display().to_string();
-        self.calls.lock().unwrap().push(format!("{call} {below}"));
+        let relative_path = path.strip_prefix(&self.root).unwrap().display().to_string();
+        self.calls.lock().unwrap().push(format!("{call} {relative_path}"));
     }
 
     fn calls(&self) -> Vec<String> {
@@ -120,8 +120,8 @@ async fn put_syncs_blob_file_and_folders() {
     disk.open();
     let blobs = Blobs::open_folder(folder.path(), disk.clone()).unwrap();
     let key = blobs.put("chip", "png", Bytes::from_static(b"abc")).await.unwrap();
-    let named = format!("rename to {key}");
-    let expected = ["sync 3 bytes", &named, "sync folder ", "sync folder chip", "sync folder chip/ba"];
+    let rename_call = format!("rename to {key}");
+    let expected = ["sync 3 bytes", &rename_call, "sync folder ", "sync folder chip", "sync folder chip/ba"];
     assert_eq!(disk.calls(), expected);
     let sha256 = Sha256::digest(b"a file").into();
     let key = blobs.put_file("video", "bin", &sha256, &mut &b"a file"[..]).await.unwrap();
@@ -139,7 +139,7 @@ async fn concurrent_blobs_are_synced_in_groups() {
     };
     let first = put(1);
     disk.started.notified().await;
-    let others: Vec<_> = (2..=40).map(put).collect();
+    let tasks: Vec<_> = (2..=40).map(put).collect();
     // All of them are written, but none has its name.
     while files(folder.path()).len() < 40 {
         tokio::task::yield_now().await;
@@ -148,8 +148,8 @@ async fn concurrent_blobs_are_synced_in_groups() {
     assert_eq!(blobs.list().count().await, 0);
     disk.open();
     let mut keys = vec![first.await.unwrap()];
-    for other in others {
-        keys.push(other.await.unwrap());
+    for task in tasks {
+        keys.push(task.await.unwrap());
     }
     let calls = disk.calls();
     let count = |start: &str| calls.iter().filter(|call| call.starts_with(start)).count();
@@ -200,11 +200,11 @@ async fn copying_large_blobs_uses_bounded_memory() {
         };
         store.commit(async |tx| store.videos().insert(tx.conn(), &video).await).await.unwrap();
     }
-    let before = peak_memory();
+    let peak_before = peak_memory();
     let copied = store.blobs().copy(&from, &to).await.unwrap();
     assert_eq!((copied.copied, copied.missing), (COUNT as u64, 0));
-    let more = peak_memory() - before;
-    assert!(more < COUNT as u64 * BYTES / 3, "the copies took {more} bytes");
+    let used_bytes = peak_memory() - peak_before;
+    assert!(used_bytes < COUNT as u64 * BYTES / 3, "the copies took {used_bytes} bytes");
     // A damaged file is not copied, and nothing remains of it.
     let damaged = open("damaged");
     let key = from.list().next().await.unwrap().unwrap().key;
@@ -243,32 +243,32 @@ async fn only_files_of_killed_writers_are_deleted() {
     // Both write the same blob. The kernel unlocks the file of a process that ends.
     let sha256: [u8; 32] = Sha256::digest(b"a file").into();
     let name = hex::encode(sha256);
-    let of_killed = folder.path().join(format!("video/{}/{name}.bin#1", &name[..2]));
-    std::fs::create_dir_all(of_killed.parent().unwrap()).unwrap();
-    std::fs::write(&of_killed, "a f").unwrap();
-    let (mut content, mut read) = tokio::io::duplex(64);
+    let abandoned = folder.path().join(format!("video/{}/{name}.bin#1", &name[..2]));
+    std::fs::create_dir_all(abandoned.parent().unwrap()).unwrap();
+    std::fs::write(&abandoned, "a f").unwrap();
+    let (mut content, mut reader) = tokio::io::duplex(64);
     let writer = blobs.clone();
-    let writing = tokio::spawn(async move { writer.put_file("video", "bin", &sha256, &mut read).await });
+    let write_task = tokio::spawn(async move { writer.put_file("video", "bin", &sha256, &mut reader).await });
     content.write_all(b"a ").await.unwrap();
     while files(folder.path()).len() < 3 {
         tokio::task::yield_now().await;
     }
 
     // Other programs may keep files in the folder.
-    let foreign = folder.path().join("notes#1");
-    std::fs::write(&foreign, "mine").unwrap();
+    let foreign_file = folder.path().join("notes#1");
+    std::fs::write(&foreign_file, "mine").unwrap();
 
     let now = time::OffsetDateTime::now_utc();
     assert_eq!(blobs.remove_abandoned(now, true).await.unwrap(), 1);
-    assert!(of_killed.exists(), "nothing is deleted yet");
+    assert!(abandoned.exists(), "nothing is deleted yet");
     assert_eq!(blobs.remove_abandoned(now, false).await.unwrap(), 1);
-    assert!(!of_killed.exists());
+    assert!(!abandoned.exists());
     content.write_all(b"file").await.unwrap();
     drop(content);
-    let key = writing.await.unwrap().unwrap();
+    let key = write_task.await.unwrap().unwrap();
     assert_eq!(blobs.get(&key).await.unwrap().as_deref(), Some(&b"a file"[..]));
     assert_eq!(blobs.remove_abandoned(now, false).await.unwrap(), 0);
-    assert!(blobs.exists(&kept).await.unwrap() && foreign.exists());
+    assert!(blobs.exists(&kept).await.unwrap() && foreign_file.exists());
     assert_eq!(files(folder.path()).len(), 3);
 }
 
@@ -293,8 +293,8 @@ async fn supports_blobs_in_two_folder_levels() {
     std::fs::write(folder.path().join(&key), "abc").unwrap();
     let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
     assert_eq!(blobs.get(&key).await.unwrap().as_deref(), Some(&b"abc"[..]));
-    let listed: Vec<_> = blobs.list().map(|blob| blob.unwrap().key).collect().await;
-    assert_eq!(listed, std::slice::from_ref(&key));
+    let keys: Vec<_> = blobs.list().map(|blob| blob.unwrap().key).collect().await;
+    assert_eq!(keys, std::slice::from_ref(&key));
     blobs.delete(std::slice::from_ref(&key)).await.unwrap();
     assert!(!blobs.exists(&key).await.unwrap());
 }
@@ -328,8 +328,8 @@ async fn blob_key_cannot_escape_folder() {
         );
     }
     for (kind, extension) in [("..", "png"), ("chip", "p/g"), ("", "png"), ("chip", ""), ("Chip", "png")] {
-        let refused = blobs.put(kind, extension, Bytes::new()).await;
-        assert!(matches!(refused, Err(StoreError::Invalid(_))), "{kind:?} {extension:?}");
+        let result = blobs.put(kind, extension, Bytes::new()).await;
+        assert!(matches!(result, Err(StoreError::Invalid(_))), "{kind:?} {extension:?}");
     }
     for url in ["", "ftp://host/x", "s3://", "file://host/x"] {
         assert!(matches!(Blobs::open(url), Err(StoreError::Invalid(_))), "{url:?}");
@@ -347,8 +347,8 @@ async fn bucket(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let signed = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if !signed.starts_with("AWS4-HMAC-SHA256 Credential=test-key/") {
+    let header = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !header.starts_with("AWS4-HMAC-SHA256 Credential=test-key/") {
         return StatusCode::FORBIDDEN.into_response();
     }
     let mut objects = bucket.lock().unwrap();
@@ -373,13 +373,13 @@ async fn bucket(
             // A request that deletes several objects:
             // <Delete><Object><Key>…</Key></Object></Delete>
             let text = String::from_utf8(body.to_vec()).unwrap();
-            let mut answer = String::from("<DeleteResult>");
+            let mut response = String::from("<DeleteResult>");
             for part in text.split("<Key>").skip(1) {
                 let key = part.split("</Key>").next().unwrap();
                 objects.remove(&format!("/bucket/{key}"));
-                answer += &format!("<Deleted><Key>{key}</Key></Deleted>");
+                response += &format!("<Deleted><Key>{key}</Key></Deleted>");
             }
-            (answer + "</DeleteResult>").into_response()
+            (response + "</DeleteResult>").into_response()
         }
         _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),
     }
@@ -410,9 +410,9 @@ fn bucket_behaves_like_folder() {
         let output_text =
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{output_text}");
-        let left: Vec<String> = objects.lock().unwrap().keys().cloned().collect();
+        let remaining: Vec<String> = objects.lock().unwrap().keys().cloned().collect();
         let kept = "/bucket/some/prefix/thumb/ba/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad.jpg";
-        assert_eq!(left, [kept]);
+        assert_eq!(remaining, [kept]);
         return;
     }
     tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -480,11 +480,11 @@ async fn pending_blobs_are_deleted_after_crash() {
 async fn shared_blob_stays_until_last_row_is_deleted() {
     let world = World::new().await;
     let key = world.put().await;
-    let (one, other) = (world.image(1, &key).await, world.image(2, &key).await);
-    assert!(world.delete(one).await.is_empty());
+    let (first, second) = (world.image(1, &key).await, world.image(2, &key).await);
+    assert!(world.delete(first).await.is_empty());
     assert_eq!(world.store.blobs().delete_pending(&world.blobs).await.unwrap(), 0);
     assert!(world.exists(&key).await);
-    let keys = world.delete(other).await;
+    let keys = world.delete(second).await;
     assert_eq!(world.store.blobs().delete(&world.blobs, &keys).await.unwrap(), 1);
     assert!(!world.exists(&key).await);
 }
@@ -502,15 +502,15 @@ async fn keep_blobs_returns_concurrently_deleted_blobs() {
 
     let keep = async || {
         let mut tx = world.store.begin().await.unwrap();
-        let lost = world.store.blobs().keep(tx.conn(), std::slice::from_ref(&key)).await.unwrap();
-        (tx, lost)
+        let missing = world.store.blobs().keep(tx.conn(), std::slice::from_ref(&key)).await.unwrap();
+        (tx, missing)
     };
     // After a rollback, the blob is returned again. After a commit, it is not.
-    let (tx, lost) = keep().await;
-    assert_eq!(lost, std::slice::from_ref(&key));
+    let (tx, missing) = keep().await;
+    assert_eq!(missing, std::slice::from_ref(&key));
     drop(tx);
-    let (tx, lost) = keep().await;
-    assert_eq!(lost, std::slice::from_ref(&key));
+    let (tx, missing) = keep().await;
+    assert_eq!(missing, std::slice::from_ref(&key));
     tx.commit().await.unwrap();
     assert!(keep().await.1.is_empty());
 }
@@ -528,15 +528,15 @@ async fn blob_deletion_waits_for_concurrent_image_insert() {
     let keys = world.delete(image).await;
     assert_eq!(keys, std::slice::from_ref(&key), "the other row is not visible yet");
     let (store, blobs) = (world.store.clone(), world.blobs.clone());
-    let removal = tokio::spawn(async move { store.blobs().delete(&blobs, &keys).await });
+    let deletion = tokio::spawn(async move { store.blobs().delete(&blobs, &keys).await });
     let waits = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
                  where d.datname = current_database() and l.locktype = 'advisory' and not l.granted";
     while sqlx::query_scalar::<_, i64>(waits).fetch_one(world.store.pool()).await.unwrap() == 0 {
-        assert!(!removal.is_finished(), "the deletion did not wait for the lock");
+        assert!(!deletion.is_finished(), "the deletion did not wait for the lock");
         tokio::task::yield_now().await;
     }
     assert!(world.exists(&key).await);
     tx.commit().await.unwrap();
-    assert_eq!(removal.await.unwrap().unwrap(), 0);
+    assert_eq!(deletion.await.unwrap().unwrap(), 0);
     assert!(world.exists(&key).await);
 }

@@ -19,7 +19,7 @@ async fn mark_deleted(store: &Store, collection: Uuid) {
 }
 
 /// Creates a collection with images, faces, a person, a suppression and a running crawl.
-async fn full(store: &Store, name: &str) -> (Uuid, Uuid) {
+async fn collection_with_content(store: &Store, name: &str) -> (Uuid, Uuid) {
     let collection = fixture::collection(store, name).await;
     let model = fixture::model(store, "m", 4).await;
     for number in 0..IMAGES {
@@ -35,11 +35,11 @@ async fn full(store: &Store, name: &str) -> (Uuid, Uuid) {
     admit_pages(store, crawl, 1_000, &pages).await;
     let urls: Vec<_> = (0..50).map(|number| image_url(number, "")).collect();
     admit_images(store, crawl, 1_000, &urls).await;
-    for insert in [
+    for statement in [
         "insert into subjects (id, collection_id, name) values (gen_random_uuid(), $1, 'someone')",
         "insert into suppressions (id, collection_id, phash) values (gen_random_uuid(), $1, 7)",
     ] {
-        sqlx::query(insert).bind(collection).execute(store.pool()).await.unwrap();
+        sqlx::query(statement).bind(collection).execute(store.pool()).await.unwrap();
     }
     (collection, crawl)
 }
@@ -47,7 +47,7 @@ async fn full(store: &Store, name: &str) -> (Uuid, Uuid) {
 #[testing::test]
 async fn collection_deletion_repeats_interrupted_batch() {
     let (_db, store) = fixture::database().await;
-    let (collection, crawl) = full(&store, "press").await;
+    let (collection, crawl) = collection_with_content(&store, "press").await;
     let mut tx = store.begin().await.unwrap();
     assert!(matches!(
         store.collections().erase_some(tx.conn(), collection).await,
@@ -60,19 +60,19 @@ async fn collection_deletion_repeats_interrupted_batch() {
     assert_eq!(store.collections().list().await.unwrap().len(), 1);
     assert_eq!(store.collections().crawls_to_cancel(collection).await.unwrap(), [crawl]);
     // The name is available, and a new collection with this name contains none of the old content.
-    let namesake = fixture::collection(&store, "press").await;
+    let new_collection = fixture::collection(&store, "press").await;
 
-    let (mut blobs, mut pieces, mut cancelled) = (BTreeSet::new(), 0, false);
+    let (mut blobs, mut steps, mut cancelled) = (BTreeSet::new(), 0, false);
     loop {
         // The step is interrupted before its commit, so the next call returns the same blobs.
-        let mut lost = store.begin().await.unwrap();
-        let before = store.collections().erase_some(lost.conn(), collection).await.unwrap();
-        drop(lost);
+        let mut rolled_back = store.begin().await.unwrap();
+        let expected = store.collections().erase_some(rolled_back.conn(), collection).await.unwrap();
+        drop(rolled_back);
         let erased =
             store.commit(async |tx| store.collections().erase_some(tx.conn(), collection).await).await;
-        assert_eq!(erased, before);
+        assert_eq!(erased, expected);
         assert!(erased.rows <= 5_000, "{erased:?}");
-        pieces += 1;
+        steps += 1;
         blobs.extend(erased.blobs);
         match (erased.done, erased.rows) {
             (true, _) => break,
@@ -85,7 +85,7 @@ async fn collection_deletion_repeats_interrupted_batch() {
             _ => {}
         }
     }
-    assert!(cancelled && pieces > 6, "{pieces}");
+    assert!(cancelled && steps > 6, "{steps}");
     // The thumbnail, chip and crop of each image.
     assert_eq!(blobs.len() as u64, 3 * IMAGES);
     for table in
@@ -93,7 +93,7 @@ async fn collection_deletion_repeats_interrupted_batch() {
     {
         assert_eq!(count(&store, table).await, 0, "{table}");
     }
-    assert_eq!(store.collections().get("press").await.unwrap().id, namesake);
+    assert_eq!(store.collections().get("press").await.unwrap().id, new_collection);
     let mut tx = store.begin().await.unwrap();
     assert!(
         store.collections().erase_some(tx.conn(), collection).await.unwrap().done,
@@ -123,16 +123,16 @@ async fn api_keys_are_deleted_with_collection_except_default() {
     let keys = store.keys().list(None, 10).await.unwrap();
     assert_eq!(keys.iter().map(|key| key.collection_id).collect::<Vec<_>>(), [Some(successor.id)]);
     let mut tx = store.begin().await.unwrap();
-    let again = store.collections().mark_deleted(tx.conn(), press).await;
-    assert_not_found(again, "collection");
+    let result = store.collections().mark_deleted(tx.conn(), press).await;
+    assert_not_found(result, "collection");
     // A store with a scope can delete only its own collection.
-    let other = store.within(Uuid::now_v7()).collections().mark_deleted(tx.conn(), successor.id).await;
-    assert_not_found(other, "collection");
+    let out_of_scope = store.within(Uuid::now_v7()).collections().mark_deleted(tx.conn(), successor.id).await;
+    assert_not_found(out_of_scope, "collection");
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn own(salt: u8) -> WebhookSigner {
+fn signer(salt: u8) -> WebhookSigner {
     WebhookSigner::Own(vec![salt; SALT])
 }
 
@@ -148,28 +148,28 @@ async fn at_most_two_secrets_sign_for_their_collection() {
     let [ours, theirs] = fixture::collections(&store, ["ours", "b"]).await;
     assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [WebhookSigner::Service]);
     rotate(&store, ours, 1, HOUR).await.unwrap();
-    assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [own(1), WebhookSigner::Service]);
+    assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [signer(1), WebhookSigner::Service]);
     rotate(&store, ours, 2, HOUR).await.unwrap();
     rotate(&store, ours, 3, HOUR).await.unwrap();
-    assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [own(3), own(2)]);
+    assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [signer(3), signer(2)]);
     rotate(&store, ours, 4, Duration::ZERO).await.unwrap();
-    assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [own(4)]);
+    assert_eq!(store.collections().webhook_signers(ours).await.unwrap(), [signer(4)]);
     assert_eq!(store.collections().webhook_signers(theirs).await.unwrap(), [WebhookSigner::Service]);
-    let bound = store.within(theirs);
-    assert_not_found(rotate(&bound, ours, 5, HOUR).await, "collection");
+    let scoped = store.within(theirs);
+    assert_not_found(rotate(&scoped, ours, 5, HOUR).await, "collection");
 }
 
 #[testing::test]
 async fn webhook_secrets_are_deleted_with_collection_except_default() {
     let (_db, store) = fixture::database().await;
-    let mut gone = Vec::new();
+    let mut deleted = Vec::new();
     for name in ["ours", "default"] {
         let collection = fixture::collection(&store, name).await;
         rotate(&store, collection, 7, Duration::ZERO).await.unwrap();
         store.commit(async |tx| store.collections().mark_deleted(tx.conn(), collection).await).await;
-        gone.push(collection);
+        deleted.push(collection);
     }
-    for collection in gone {
+    for collection in deleted {
         let mut done = false;
         while !done {
             done = store
@@ -179,10 +179,10 @@ async fn webhook_secrets_are_deleted_with_collection_except_default() {
         }
     }
     let default = fixture::collection(&store, "default").await;
-    assert_eq!(store.collections().webhook_signers(default).await.unwrap(), [own(7)]);
-    let left: i64 =
+    assert_eq!(store.collections().webhook_signers(default).await.unwrap(), [signer(7)]);
+    let remaining: i64 =
         sqlx::query_scalar("select count(*) from webhook_secrets").fetch_one(store.pool()).await.unwrap();
-    assert_eq!(left, 1);
+    assert_eq!(remaining, 1);
 }
 
 #[testing::test]

@@ -1,6 +1,6 @@
 //! Tests crawls, and the ledgers of their pages and images.
 use crate::fixture::{
-    self, Commit, admit_images, admit_pages, assert_not_found, image_url, page, settle, wait_for_a_lock,
+    self, Commit, admit_images, admit_pages, assert_not_found, image_url, page, settle, wait_for_lock,
 };
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
 use serde_json::json;
@@ -16,16 +16,16 @@ use uuid::Uuid;
 async fn collection_is_created_once_and_default_always_exists() {
     let (_db, store) = fixture::database().await;
     assert_eq!(store.collections().get("default").await.unwrap().name, "default");
-    let made = futures::future::try_join_all((0..8).map(|_| store.collections().ensure("press-2024")))
+    let collections = futures::future::try_join_all((0..8).map(|_| store.collections().ensure("press-2024")))
         .await
         .unwrap();
-    assert!(made.iter().all(|collection| collection.id == made[0].id));
+    assert!(collections.iter().all(|collection| collection.id == collections[0].id));
     let names: Vec<String> = store.collections().list().await.unwrap().into_iter().map(|c| c.name).collect();
     assert_eq!(names, ["default", "press-2024"]);
     for name in ["", "Ümlaut", "UPPER", "a b", "nul\0", &"x".repeat(65)] {
         assert!(matches!(store.collections().ensure(name).await, Err(StoreError::Invalid(_))), "{name:?}");
-        let missing = store.collections().get(name).await;
-        assert!(matches!(missing, Err(StoreError::NotFound { what: "collection", .. })), "{name:?}");
+        let result = store.collections().get(name).await;
+        assert!(matches!(result, Err(StoreError::NotFound { what: "collection", .. })), "{name:?}");
     }
 }
 
@@ -47,20 +47,20 @@ async fn crawl_list_filters_and_pages_newest_first() {
     );
 
     ids.reverse();
-    fn of(name: &str) -> CrawlFilter<'_> {
+    fn in_collection(name: &str) -> CrawlFilter<'_> {
         CrawlFilter { collection: Some(name), ..CrawlFilter::default() }
     }
     fn in_state(state: CrawlState) -> CrawlFilter<'static> {
         CrawlFilter { state: Some(state), ..CrawlFilter::default() }
     }
-    let default = of("default");
-    let listed = |rows: Vec<store::crawls::Crawl>| rows.into_iter().map(|row| row.id).collect::<Vec<Uuid>>();
-    let first = listed(store.crawls().list(&default, None, 2).await.unwrap());
+    let default = in_collection("default");
+    let ids_of = |rows: Vec<store::crawls::Crawl>| rows.into_iter().map(|row| row.id).collect::<Vec<Uuid>>();
+    let first = ids_of(store.crawls().list(&default, None, 2).await.unwrap());
     assert_eq!(first, ids[..2]);
-    assert_eq!(listed(store.crawls().list(&default, Some(first[1]), 10).await.unwrap()), ids[2..]);
-    assert_eq!(listed(store.crawls().list(&in_state(CrawlState::Paused), None, 10).await.unwrap()), [ids[3]]);
+    assert_eq!(ids_of(store.crawls().list(&default, Some(first[1]), 10).await.unwrap()), ids[2..]);
+    assert_eq!(ids_of(store.crawls().list(&in_state(CrawlState::Paused), None, 10).await.unwrap()), [ids[3]]);
     assert_eq!(store.crawls().list(&CrawlFilter::default(), None, 10).await.unwrap().len(), 6);
-    assert_not_found(store.crawls().list(&of("none"), None, 10).await, "collection");
+    assert_not_found(store.crawls().list(&in_collection("none"), None, 10).await, "collection");
     let mut tx = store.begin().await.unwrap();
     assert_not_found(
         store.crawls().insert(tx.conn(), Uuid::now_v7(), CrawlKind::Web, &[], &json!({})).await,
@@ -82,19 +82,19 @@ async fn crawl_state_changes_only_from_allowed_states() {
     assert!(failed.finished_at.is_some());
     match store.crawls().set_state(&mut conn, crawl.id, &CrawlState::LIVE, CrawlState::Cancelled, None).await
     {
-        Err(StoreError::Conflict(why)) => {
+        Err(StoreError::Conflict(message)) => {
             assert_eq!(
-                why,
+                message,
                 "the crawl is failed; only a crawl that is running or paused can become cancelled"
             );
         }
         other => panic!("{other:?}"),
     }
-    let nobody = store
+    let result = store
         .crawls()
         .set_state(&mut conn, Uuid::now_v7(), &[CrawlState::Running], CrawlState::Paused, None)
         .await;
-    assert_not_found(nobody, "crawl");
+    assert_not_found(result, "crawl");
     assert_not_found(store.crawls().get(Uuid::now_v7()).await, "crawl");
 }
 
@@ -171,42 +171,42 @@ async fn pages_are_admitted_once_in_order_up_to_limit() {
     let other = fixture::crawl(&store).await;
     assert_eq!(admit_pages(&store, other.id, 4, &[page("a")]).await.len(), 1);
     // URLs may have any length and content.
-    let long = page("x".repeat(20_000) + "\0");
-    assert_eq!(admit_pages(&store, other.id, 4, &[long.clone(), long]).await.len(), 1);
+    let long_page = page("x".repeat(20_000) + "\0");
+    assert_eq!(admit_pages(&store, other.id, 4, &[long_page.clone(), long_page]).await.len(), 1);
     let mut conn = store.pool().acquire().await.unwrap();
-    let nobody = store.ledger().admit_pages(&mut conn, Uuid::now_v7(), 4, &[page("a")]).await;
-    assert_not_found(nobody, "crawl");
+    let result = store.ledger().admit_pages(&mut conn, Uuid::now_v7(), 4, &[page("a")]).await;
+    assert_not_found(result, "crawl");
 }
 
 #[testing::test]
 async fn urls_over_limits_are_counted() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
-    let counted = async || store.crawls().progress(crawl.id).await.unwrap().over_limit;
+    let over_limit = async || store.crawls().progress(crawl.id).await.unwrap().over_limit;
     admit_pages(&store, crawl.id, 3, &[page("a"), page("b")]).await;
     admit_images(&store, crawl.id, 2, &[image_url(1, "p"), image_url(2, "p")]).await;
-    assert_eq!(counted().await, OverLimit::default());
+    assert_eq!(over_limit().await, OverLimit::default());
     // One page fits, `a` is known, and `d` is listed twice.
     admit_pages(&store, crawl.id, 3, &[page("a"), page("c"), page("d"), page("d"), page("e")]).await;
     admit_images(&store, crawl.id, 2, &[image_url(2, "q"), image_url(3, "q")]).await;
-    assert_eq!(counted().await, OverLimit { pages: 2, images: 1, videos: 0 });
+    assert_eq!(over_limit().await, OverLimit { pages: 2, images: 1, videos: 0 });
     // An address that is found again counts again.
     admit_pages(&store, crawl.id, 3, &[page("d")]).await;
     let video = |host: &str, number| NewVideoUrl {
         url: format!("http://{host}/{number}.mp4"),
         host: host.into(),
         page_url: Some("http://site.test/a".into()),
-        asked_url: None,
+        requested_url: None,
     };
     let videos = [video("a.test", 1), video("a.test", 2), video("b.test", 1), video("c.test", 1)];
     let mut tx = store.begin().await.unwrap();
-    // One of each host, and two of the crawl.
+    // The limits allow one video of each host, and two of the crawl.
     let limits = VideoLimits { total: 2, per_host: 1 };
     let admitted =
         store.crawled_videos().admit(tx.conn(), crawl.id, limits, &json!({}), &videos).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(admitted.len(), 2);
-    assert_eq!(counted().await, OverLimit { pages: 3, images: 1, videos: 2 });
+    assert_eq!(over_limit().await, OverLimit { pages: 3, images: 1, videos: 2 });
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
@@ -220,11 +220,11 @@ async fn concurrent_callers_admit_each_url_once() {
             for round in 0..8 {
                 // The ranges overlap, so several tasks submit each URL.
                 let from = (task * 3 + round * 5) % 60;
-                let offered: Vec<_> = (from..from + 20).map(page).collect();
-                pages.extend(admit_pages(&store, crawl.id, 50, &offered).await);
-                let offered: Vec<_> =
+                let candidates: Vec<_> = (from..from + 20).map(page).collect();
+                pages.extend(admit_pages(&store, crawl.id, 50, &candidates).await);
+                let candidates: Vec<_> =
                     (from..from + 20).map(|n| image_url(n, &format!("page{task}"))).collect();
-                images.extend(admit_images(&store, crawl.id, 1_000, &offered).await);
+                images.extend(admit_images(&store, crawl.id, 1_000, &candidates).await);
             }
             (pages, images)
         })
@@ -254,8 +254,8 @@ async fn concurrent_callers_admit_each_url_once() {
 async fn image_sightings_become_sources_once() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
-    let seen = [image_url("a.jpg", "one"), image_url("a.jpg", "two"), image_url("a.jpg", "one")];
-    let admitted = admit_images(&store, crawl.id, 1, &seen).await;
+    let sightings = [image_url("a.jpg", "one"), image_url("a.jpg", "two"), image_url("a.jpg", "one")];
+    let admitted = admit_images(&store, crawl.id, 1, &sightings).await;
     assert_eq!(admitted.len(), 1);
     // The URL is over the limit, so it is neither admitted nor recorded as a source.
     assert!(admit_images(&store, crawl.id, 1, &[image_url("b.jpg", "one")]).await.is_empty());
@@ -296,7 +296,7 @@ async fn sighting_during_image_settling_is_kept() {
     let admitted = admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "one")]).await;
     let image = fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
 
-    // The row is settled first, and the sighting happens before the commit.
+    // The row is settled first. The second sighting is recorded before the commit.
     let mut tx = store.begin().await.unwrap();
     store
         .ledger()
@@ -307,22 +307,22 @@ async fn sighting_during_image_settling_is_kept() {
         let store = store.clone();
         async move { admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "two")]).await }
     });
-    wait_for_a_lock(&db).await;
+    wait_for_lock(&db).await;
     tx.commit().await.unwrap();
     sighting.await.unwrap();
     assert_eq!(store.images().sources(&[image]).await.unwrap().len(), 2);
 
-    // The sighting happens first, and the row is settled before the commit.
+    // The second sighting is recorded first. The row is settled before the commit.
     let admitted = admit_images(&store, crawl.id, 9, &[image_url("b.jpg", "one")]).await;
     let mut tx = store.begin().await.unwrap();
     store.ledger().admit_images(tx.conn(), crawl.id, 9, &[image_url("b.jpg", "two")]).await.unwrap();
-    let settling = tokio::spawn({
+    let settle_task = tokio::spawn({
         let (store, row) = (store.clone(), admitted[0].id);
         async move { settle(&store, row, "duplicate", None, Some(image)).await }
     });
-    wait_for_a_lock(&db).await;
+    wait_for_lock(&db).await;
     tx.commit().await.unwrap();
-    settling.await.unwrap();
+    settle_task.await.unwrap();
     assert_eq!(store.images().sources(&[image]).await.unwrap().len(), 4);
 }
 
@@ -362,8 +362,8 @@ async fn page_is_settled_once_with_all_fields() {
         Err(StoreError::Invalid(_))
     ));
     let queued = self::result(ImageState::Queued, None, None);
-    let odd = store.ledger().settle_image_url(&mut conn, pages[1].id, queued).await;
-    assert!(matches!(odd, Err(StoreError::Invalid(_))));
+    let result = store.ledger().settle_image_url(&mut conn, pages[1].id, queued).await;
+    assert!(matches!(result, Err(StoreError::Invalid(_))));
 }
 
 #[testing::test]
@@ -373,10 +373,10 @@ async fn cancellation_waits_for_running_page_and_skips_queued_rows() {
     let pages = admit_pages(&store, crawl.id, 9, &[page("a"), page("b")]).await;
     admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "a"), image_url("b.jpg", "a")]).await;
 
-    let mut settling = store.begin().await.unwrap();
+    let mut page_tx = store.begin().await.unwrap();
     let fetched = PageResult::new(PageState::Fetched);
-    store.ledger().settle_page(settling.conn(), pages[0].id, &fetched).await.unwrap();
-    let cancelling = tokio::spawn({
+    store.ledger().settle_page(page_tx.conn(), pages[0].id, &fetched).await.unwrap();
+    let cancel_task = tokio::spawn({
         let store = store.clone();
         async move {
             let mut tx = store.begin().await.unwrap();
@@ -391,14 +391,11 @@ async fn cancellation_waits_for_running_page_and_skips_queued_rows() {
             skipped
         }
     });
-    wait_for_a_lock(&db).await;
+    wait_for_lock(&db).await;
     // The page then admits its links. The cancellation waits for that, and skips them too.
-    assert_eq!(
-        store.ledger().admit_pages(settling.conn(), crawl.id, 9, &[page("c")]).await.unwrap().len(),
-        1
-    );
-    settling.commit().await.unwrap();
-    assert_eq!(cancelling.await.unwrap().rows, 4);
+    assert_eq!(store.ledger().admit_pages(page_tx.conn(), crawl.id, 9, &[page("c")]).await.unwrap().len(), 1);
+    page_tx.commit().await.unwrap();
+    assert_eq!(cancel_task.await.unwrap().rows, 4);
     let progress = store.crawls().progress(crawl.id).await.unwrap();
     assert_eq!(
         (
@@ -423,8 +420,9 @@ async fn transaction_reads_its_queued_rows_and_outcomes() {
     assert!(store.ledger().has_queued_rows(&mut *conn, crawl.id).await.unwrap());
     let first = store.ledger().queued_rows(conn, crawl.id, Ledger::Pages, None, 2).await.unwrap();
     assert_eq!(first, [pages[0].id, pages[1].id]);
-    let rest = store.ledger().queued_rows(conn, crawl.id, Ledger::Pages, Some(first[1]), 9).await.unwrap();
-    assert_eq!(rest, [pages[2].id]);
+    let remaining =
+        store.ledger().queued_rows(conn, crawl.id, Ledger::Pages, Some(first[1]), 9).await.unwrap();
+    assert_eq!(remaining, [pages[2].id]);
     for image in &images[..2] {
         let result = result(ImageState::Failed, Some(Reason::Timeout), None);
         store.ledger().settle_image_url(conn, image.id, result).await.unwrap();
@@ -440,8 +438,8 @@ async fn transaction_reads_its_queued_rows_and_outcomes() {
         store.ledger().settle_page(conn, page.id, &fetched).await.unwrap();
     }
     assert!(!store.ledger().has_queued_rows(&mut *conn, crawl.id).await.unwrap());
-    let nobody = store.crawls().lock(conn, Uuid::now_v7()).await;
-    assert_not_found(nobody, "crawl");
+    let result = store.crawls().lock(conn, Uuid::now_v7()).await;
+    assert_not_found(result, "crawl");
 }
 
 #[testing::test]
@@ -449,17 +447,17 @@ async fn key_locks_hold_until_transaction_ends() {
     let (db, store) = fixture::database().await;
     let mut tx = store.begin().await.unwrap();
     store.images().lock_near_keys(tx.conn(), &[7, -3, 7]).await.unwrap();
-    let other = tokio::spawn({
+    let task = tokio::spawn({
         let store = store.clone();
         async move {
             let mut tx = store.begin().await.unwrap();
             store.images().lock_near_keys(tx.conn(), &[1, -3]).await.unwrap();
         }
     });
-    wait_for_a_lock(&db).await;
-    assert!(!other.is_finished());
+    wait_for_lock(&db).await;
+    assert!(!task.is_finished());
     tx.commit().await.unwrap();
-    other.await.unwrap();
+    task.await.unwrap();
 }
 
 #[testing::test]
@@ -471,7 +469,7 @@ async fn page_transactions_lock_in_same_order() {
     let mut tx = store.begin().await.unwrap();
     store.ledger().count_yield(tx.conn(), crawl, &directories, 0).await.unwrap();
     // A page with images adds them first.
-    let other = tokio::spawn({
+    let task = tokio::spawn({
         let store = store.clone();
         async move {
             let mut tx = store.begin().await.unwrap();
@@ -480,10 +478,10 @@ async fn page_transactions_lock_in_same_order() {
             tx.commit().await
         }
     });
-    wait_for_a_lock(&db).await;
+    wait_for_lock(&db).await;
     store.ledger().admit_pages(tx.conn(), crawl, 9, &[page("b")]).await.unwrap();
     tx.commit().await.unwrap();
-    other.await.unwrap().unwrap();
+    task.await.unwrap().unwrap();
     let mut tx = store.begin().await.unwrap();
     let yields = store.ledger().yields(tx.conn(), crawl, &directories).await.unwrap();
     assert!(yields.iter().all(|counted| (counted.pages, counted.images) == (2, 1)), "{yields:?}");

@@ -72,7 +72,7 @@ fn schema_fingerprint_is_stable_short_hex() {
 async fn waits_for_writable_server_and_replaces_connections() {
     let db = TestDatabase::create().await;
     let name: String = sqlx::query_scalar("select current_database()").fetch_one(db.pool()).await.unwrap();
-    let set = async |to: &str| {
+    let set_read_only = async |to: &str| {
         let sql = format!(
             "begin read write; alter database {name} set default_transaction_read_only = {to}; commit"
         );
@@ -80,7 +80,7 @@ async fn waits_for_writable_server_and_replaces_connections() {
     };
     let config = Config { url: db.url(), max_connections: 1, ..Config::default() };
     let store = Store::connect(&config).await.unwrap();
-    set("on").await;
+    set_read_only("on").await;
     sqlx::query(
         "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'facecrawl'
          and datname = current_database()",
@@ -88,10 +88,10 @@ async fn waits_for_writable_server_and_replaces_connections() {
     .execute(db.pool())
     .await
     .unwrap();
-    let asked = "select count(*) from pg_stat_activity where application_name = 'facecrawl'
+    let query = "select count(*) from pg_stat_activity where application_name = 'facecrawl'
                  and datname = current_database() and query like '%transaction_read_only%'";
     let writer = store.clone();
-    let written = tokio::spawn(async move {
+    let update_task = tokio::spawn(async move {
         store::retried("test", || async {
             Ok::<_, StoreError>(
                 sqlx::query("update required_schema set version = 0").execute(writer.pool()).await?,
@@ -99,24 +99,24 @@ async fn waits_for_writable_server_and_replaces_connections() {
         })
         .await
     });
-    while db.number(asked).await == 0 && !written.is_finished() {
+    while db.number(query).await == 0 && !update_task.is_finished() {
         tokio::task::yield_now().await;
     }
-    set("off").await;
-    written.await.unwrap().expect("the pool connects again until the server accepts changes");
+    set_read_only("off").await;
+    update_task.await.unwrap().expect("the pool connects again until the server accepts changes");
     store.pool().close().await;
 
-    set("on").await;
-    let second = tokio::spawn(async move { Store::connect(&config).await });
-    while db.number(asked).await == 0 && !second.is_finished() {
+    set_read_only("on").await;
+    let connect_task = tokio::spawn(async move { Store::connect(&config).await });
+    while db.number(query).await == 0 && !connect_task.is_finished() {
         tokio::task::yield_now().await;
     }
-    set("off").await;
-    second.await.unwrap().unwrap().ping().await.unwrap();
+    set_read_only("off").await;
+    connect_task.await.unwrap().unwrap().ping().await.unwrap();
 }
 
 /// The migrations of a version after this one: all current ones, and one that creates a table.
-async fn next_version(first_line: &str) -> (Migrator, tempfile::TempDir) {
+async fn migrations_of_next_version(first_line: &str) -> (Migrator, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations")).unwrap() {
         let file = file.unwrap();
@@ -128,17 +128,17 @@ async fn next_version(first_line: &str) -> (Migrator, tempfile::TempDir) {
 }
 
 /// The newest migration of this version that stops older programs.
-const STOPPING: i64 = 45;
+const STOPPING_MIGRATION: i64 = 45;
 
-async fn required(db: &TestDatabase) -> i64 {
+async fn required_version(db: &TestDatabase) -> i64 {
     db.number("select version from required_schema").await
 }
 
-fn refused(error: &StoreError) {
+fn assert_refused(error: &StoreError) {
     let text = error.to_string();
-    let own = store::db::schema::version().to_string();
+    let current = store::db::schema::version().to_string();
     assert!(
-        matches!(error, StoreError::Unsupported(_)) && text.contains("9001") && text.contains(&own),
+        matches!(error, StoreError::Unsupported(_)) && text.contains("9001") && text.contains(&current),
         "{text}"
     );
 }
@@ -146,7 +146,7 @@ fn refused(error: &StoreError) {
 #[testing::test]
 async fn older_program_runs_on_compatible_newer_schema() {
     let db = TestDatabase::create().await;
-    let (newer, _folder) = next_version("-- Adds a table.").await;
+    let (newer, _folder) = migrations_of_next_version("-- Adds a table.").await;
     let _running = db.store().schema().migrate(OlderPrograms::Stop).await.unwrap();
     assert_eq!(
         db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.unwrap().ran,
@@ -159,7 +159,7 @@ async fn older_program_runs_on_compatible_newer_schema() {
         "the older program starts"
     );
     assert!(db.store().schema().check().await.is_err(), "a backup needs the same version");
-    assert_eq!(required(&db).await, STOPPING);
+    assert_eq!(required_version(&db).await, STOPPING_MIGRATION);
 }
 
 #[testing::test]
@@ -174,13 +174,13 @@ async fn stopping_migration_waits_for_older_programs() {
                  1, 1, 0, 5, 'older')",
     )
     .await;
-    let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    let (newer, _folder) = migrations_of_next_version(STOPS_OLDER_PROGRAMS).await;
     let store = db.store();
     let upgrade = tokio::spawn(async move { store.schema().migrate_to(&newer, OlderPrograms::Stop).await });
-    // The older program is told before the migration runs.
-    let told = tokio::time::timeout(Duration::from_secs(30), older.schema.superseded()).await.unwrap();
-    refused(&told);
-    refused(
+    // The older program gets the error before the migration runs.
+    let error = tokio::time::timeout(Duration::from_secs(30), older.schema.superseded()).await.unwrap();
+    assert_refused(&error);
+    assert_refused(
         &db.store()
             .schema()
             .migrate(OlderPrograms::Stop)
@@ -188,24 +188,24 @@ async fn stopping_migration_waits_for_older_programs() {
             .err()
             .expect("it does not start again, and does not wait"),
     );
-    assert_eq!(required(&db).await, 9001);
+    assert_eq!(required_version(&db).await, 9001);
     let exists = "select count(*) from pg_class where relname = 'of_the_next_version'";
     assert_eq!(db.number(exists).await, 0, "the older program runs");
     drop(older);
-    let kept = upgrade.await.unwrap().unwrap();
-    assert_eq!(kept.ran, 1);
+    let migrated = upgrade.await.unwrap().unwrap();
+    assert_eq!(migrated.ran, 1);
     assert_eq!(db.number(exists).await, 1);
     assert_eq!(db.number("select fence from jobs").await, 2, "the lost process cannot complete its job");
-    refused(&db.store().schema().migrate(OlderPrograms::Stop).await.err().unwrap());
+    assert_refused(&db.store().schema().migrate(OlderPrograms::Stop).await.err().unwrap());
 }
 
 #[testing::test]
 async fn older_program_rejects_database_of_newer_version() {
     let db = TestDatabase::create().await;
     sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
-    let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    let (newer, _folder) = migrations_of_next_version(STOPS_OLDER_PROGRAMS).await;
     assert!(db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.unwrap().ran > 1);
-    refused(&db.store().schema().migrate(OlderPrograms::Stop).await.err().unwrap());
+    assert_refused(&db.store().schema().migrate(OlderPrograms::Stop).await.err().unwrap());
 }
 
 #[testing::test]
@@ -213,13 +213,13 @@ async fn older_program_starts_after_interrupted_upgrade() {
     let db = TestDatabase::create().await;
     db.execute("update required_schema set version = 9001").await;
     assert_eq!(db.store().schema().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
-    assert_eq!(required(&db).await, STOPPING);
+    assert_eq!(required_version(&db).await, STOPPING_MIGRATION);
 }
 
 #[testing::test]
 async fn failed_migration_leaves_older_version_usable() {
     let db = TestDatabase::create().await;
-    let (newer, folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    let (newer, folder) = migrations_of_next_version(STOPS_OLDER_PROGRAMS).await;
     drop(newer);
     let sql = format!("{STOPS_OLDER_PROGRAMS}\nselect 1 / 0;\n");
     std::fs::write(folder.path().join("9001_next.sql"), sql).unwrap();
@@ -229,15 +229,15 @@ async fn failed_migration_leaves_older_version_usable() {
         Some(StoreError::Migrate(_))
     ));
     assert_eq!(db.store().schema().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
-    assert_eq!(required(&db).await, STOPPING);
-    // One that stops older programs is applied before the one that fails.
+    assert_eq!(required_version(&db).await, STOPPING_MIGRATION);
+    // A migration that stops older programs is applied before the one that fails.
     std::fs::write(folder.path().join("9000_first.sql"), STOPS_OLDER_PROGRAMS).unwrap();
     let newer = Migrator::new(folder.path()).await.unwrap();
     assert!(matches!(
         db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.err(),
         Some(StoreError::Migrate(_))
     ));
-    assert_eq!(required(&db).await, 9000);
+    assert_eq!(required_version(&db).await, 9000);
 }
 
 /// A backup or another long transaction has locked a table.
@@ -245,16 +245,16 @@ async fn failed_migration_leaves_older_version_usable() {
 async fn migration_waits_for_table_without_blocking_others() {
     let db = TestDatabase::create().await;
     let reader = db.hold("lock table jobs in access share mode").await;
-    let (newer, folder) = next_version("").await;
+    let (newer, folder) = migrations_of_next_version("").await;
     drop(newer);
     std::fs::write(folder.path().join("9001_next.sql"), "alter table jobs add column more text;").unwrap();
     let newer = Migrator::new(folder.path()).await.unwrap();
     let store = db.store();
     let upgrade = tokio::spawn(async move { store.schema().migrate_to(&newer, OlderPrograms::Stop).await });
-    let waits = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+    let query = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
                  where d.datname = current_database() and l.relation = 'jobs'::regclass and not l.granted";
-    for waiting in [1, 0, 1] {
-        while db.number(waits).await != waiting {
+    for expected in [1, 0, 1] {
+        while db.number(query).await != expected {
             tokio::task::yield_now().await;
         }
     }
@@ -269,33 +269,33 @@ async fn migration_waits_for_table_without_blocking_others() {
 #[testing::test]
 async fn command_does_not_stop_older_programs() {
     let db = TestDatabase::create().await;
-    let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
-    let refused =
-        db.store().schema().migrate_to(&newer, OlderPrograms::Keep).await.err().unwrap().to_string();
-    assert!(refused.contains("9001") && refused.contains("facecrawl migrate"), "{refused}");
-    assert_eq!(required(&db).await, STOPPING);
+    let (newer, _folder) = migrations_of_next_version(STOPS_OLDER_PROGRAMS).await;
+    let error = db.store().schema().migrate_to(&newer, OlderPrograms::Keep).await.err().unwrap().to_string();
+    assert!(error.contains("9001") && error.contains("facecrawl migrate"), "{error}");
+    assert_eq!(required_version(&db).await, STOPPING_MIGRATION);
 }
 
 #[testing::test]
 async fn program_with_different_migrations_stops_no_other_program() {
     let db = TestDatabase::create().await;
     db.execute("update _sqlx_migrations set checksum = '' where version = 1").await;
-    let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
-    let refused = db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.err();
-    assert!(matches!(refused, Some(StoreError::Migrate(_))));
-    assert_eq!(required(&db).await, STOPPING);
+    let (newer, _folder) = migrations_of_next_version(STOPS_OLDER_PROGRAMS).await;
+    let error = db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.err();
+    assert!(matches!(error, Some(StoreError::Migrate(_))));
+    assert_eq!(required_version(&db).await, STOPPING_MIGRATION);
 }
 
 #[testing::test]
 async fn fast_url_host_matches_original_function() {
     let db = TestDatabase::create().await;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
-    let first = std::fs::read_to_string(folder.join("0042_face_filters.sql")).unwrap();
-    let first = first.split(';').find(|statement| statement.contains("create function url_host(")).unwrap();
-    let first = first.replace("create function url_host(", "create function first_url_host(");
+    let earlier = std::fs::read_to_string(folder.join("0042_face_filters.sql")).unwrap();
+    let earlier =
+        earlier.split(';').find(|statement| statement.contains("create function url_host(")).unwrap();
+    let earlier = earlier.replace("create function url_host(", "create function first_url_host(");
     let store = db.store();
-    sqlx::raw_sql(AssertSqlSafe(first)).execute(store.pool()).await.unwrap();
-    let (host, long) = ("a".repeat(253), "b".repeat(254));
+    sqlx::raw_sql(AssertSqlSafe(earlier)).execute(store.pool()).await.unwrap();
+    let (host, long_host) = ("a".repeat(253), "b".repeat(254));
     let urls = [
         "http://a.test".to_owned(),
         "https://User:secret@Shop.Example.TEST.:8443/a?b#c".to_owned(),
@@ -304,9 +304,9 @@ async fn fast_url_host_matches_original_function() {
         format!("http://[{}]/", "1:".repeat(23)),
         format!("http://a.test/{}", "p".repeat(5_000)),
         format!("http://{host}/"),
-        format!("http://{long}/"),
-        format!("http://user:{long}@{host}:80"),
-        format!("http://user:pw@{long}/"),
+        format!("http://{long_host}/"),
+        format!("http://user:{long_host}@{host}:80"),
+        format!("http://user:pw@{long_host}/"),
         "http:///path".to_owned(),
         "http://a b/".to_owned(),
         "ftp://a.test/".to_owned(),
@@ -322,7 +322,7 @@ async fn fast_url_host_matches_original_function() {
 }
 
 /// Returns an error with this code, as the server sends it.
-async fn raised(pool: &PgPool, code: &str) -> StoreError {
+async fn raise_error(pool: &PgPool, code: &str) -> StoreError {
     let raise = format!("do $$ begin raise exception 'as asked' using errcode = '{code}'; end $$");
     sqlx::raw_sql(AssertSqlSafe(raise)).execute(pool).await.unwrap_err().into()
 }
@@ -342,7 +342,7 @@ async fn classifies_transient_database_errors() {
         ("23505", None),
         ("53100", None), // disk full
     ] {
-        assert_eq!(raised(db.pool(), code).await.cause(), cause, "{code}");
+        assert_eq!(raise_error(db.pool(), code).await.cause(), cause, "{code}");
     }
     assert_eq!(StoreError::Database(sqlx::Error::PoolTimedOut).cause(), Some(Cause::Capacity));
     assert_eq!(StoreError::Database(sqlx::Error::RowNotFound).cause(), None);
@@ -353,7 +353,7 @@ async fn classifies_transient_database_errors() {
 async fn retries_lost_connection_but_not_query_error() {
     let db = TestDatabase::create().await;
     let attempts = Cell::new(0);
-    let answer: Result<i32, StoreError> = retried("test", || async {
+    let result: Result<i32, StoreError> = retried("test", || async {
         attempts.set(attempts.get() + 1);
         if attempts.get() < 3 {
             sqlx::query("select pg_terminate_backend(pg_backend_pid())").execute(db.pool()).await?;
@@ -361,16 +361,16 @@ async fn retries_lost_connection_but_not_query_error() {
         Ok(sqlx::query_scalar("select 42").fetch_one(db.pool()).await?)
     })
     .await;
-    assert_eq!((answer.unwrap(), attempts.get()), (42, 3));
+    assert_eq!((result.unwrap(), attempts.get()), (42, 3));
 
     attempts.set(0);
-    let mistake: Result<(), StoreError> = retried("test", || async {
+    let failure: Result<(), StoreError> = retried("test", || async {
         attempts.set(attempts.get() + 1);
         sqlx::query("select 1 / 0").execute(db.pool()).await?;
         Ok(())
     })
     .await;
-    assert!(mistake.is_err());
+    assert!(failure.is_err());
     assert_eq!(attempts.get(), 1);
 }
 
@@ -378,16 +378,16 @@ async fn retries_lost_connection_but_not_query_error() {
 async fn nested_retry_repeats_only_outer_call() {
     let db = TestDatabase::create().await;
     let (outer, inner) = (Cell::new(0), Cell::new(0));
-    let answer: Result<(), StoreError> = retried("outer", || async {
+    let result: Result<(), StoreError> = retried("outer", || async {
         outer.set(outer.get() + 1);
         retried("inner", || async {
             inner.set(inner.get() + 1);
-            Err(raised(db.pool(), if inner.get() < 3 { "40001" } else { "23505" }).await)
+            Err(raise_error(db.pool(), if inner.get() < 3 { "40001" } else { "23505" }).await)
         })
         .await
     })
     .await;
-    assert!(answer.is_err());
+    assert!(result.is_err());
     assert_eq!((outer.get(), inner.get()), (3, 3));
 }
 
@@ -397,9 +397,9 @@ async fn deadlock_victim_repeats_whole_transaction() {
     db.execute("create table counters (id int primary key, n int not null)").await;
     db.execute("insert into counters values (1, 0), (2, 0)").await;
     // At the first attempt, each writer locks one row before it requests the other's row.
-    let both = Arc::new(Barrier::new(2));
+    let barrier = Arc::new(Barrier::new(2));
     let writer = |first: i32, second: i32| {
-        let (store, both) = (db.store(), Arc::clone(&both));
+        let (store, barrier) = (db.store(), Arc::clone(&barrier));
         async move {
             let attempts = Cell::new(0);
             retried("test", || async {
@@ -408,7 +408,7 @@ async fn deadlock_victim_repeats_whole_transaction() {
                 let add = "update counters set n = n + 1 where id = $1";
                 sqlx::query(add).bind(first).execute(tx.conn()).await?;
                 if attempts.get() == 1 {
-                    both.wait().await;
+                    barrier.wait().await;
                 }
                 sqlx::query(add).bind(second).execute(tx.conn()).await?;
                 tx.commit().await
@@ -418,9 +418,9 @@ async fn deadlock_victim_repeats_whole_transaction() {
             attempts.get()
         }
     };
-    let (one, other) = tokio::join!(writer(1, 2), writer(2, 1));
+    let (first_attempts, second_attempts) = tokio::join!(writer(1, 2), writer(2, 1));
     // The victim can be so fast that its second attempt leads to another deadlock.
-    assert!(one + other >= 3, "one of them was the deadlock victim");
+    assert!(first_attempts + second_attempts >= 3, "one of them was the deadlock victim");
     let counted: Vec<i32> = sqlx::query_scalar("select n from counters").fetch_all(db.pool()).await.unwrap();
     assert_eq!(counted, [2, 2]);
 }
@@ -441,21 +441,21 @@ async fn connect(server: &PgConnectOptions) -> Box<dyn Stream> {
 
 /// Forwards bytes between a client and the server, and closes the client's connection when the
 /// server has responded to a `COMMIT`.
-async fn hang_up_after_commit(listener: TcpListener, server: PgConnectOptions) {
+async fn close_after_commit(listener: TcpListener, server: PgConnectOptions) {
     let (mut client, _) = listener.accept().await.unwrap();
     let mut server = connect(&server).await;
-    let (mut asked, mut answered) = ([0; 16_384], [0; 16_384]);
+    let (mut request_buffer, mut response_buffer) = ([0; 16_384], [0; 16_384]);
     loop {
         tokio::select! {
-            read = client.read(&mut asked) => {
-                let request = &asked[..read.unwrap()];
+            read = client.read(&mut request_buffer) => {
+                let request = &request_buffer[..read.unwrap()];
                 server.write_all(request).await.unwrap();
                 if request.windows(6).any(|word| word == b"COMMIT") {
-                    assert!(server.read(&mut answered).await.unwrap() > 0, "the commit was answered");
+                    assert!(server.read(&mut response_buffer).await.unwrap() > 0, "the commit was answered");
                     return;
                 }
             }
-            read = server.read(&mut answered) => client.write_all(&answered[..read.unwrap()]).await.unwrap(),
+            read = server.read(&mut response_buffer) => client.write_all(&response_buffer[..read.unwrap()]).await.unwrap(),
         }
     }
 }
@@ -471,18 +471,18 @@ async fn commit_without_response_is_not_repeated() {
     url.set_query(None);
     url.set_host(Some("127.0.0.1")).unwrap();
     url.set_port(Some(listener.local_addr().unwrap().port())).unwrap();
-    let relay = tokio::spawn(hang_up_after_commit(listener, server));
+    let relay = tokio::spawn(close_after_commit(listener, server));
     let store = Store::from_pool(sqlx::PgPool::connect_lazy(url.as_str()).unwrap());
 
     let attempts = Cell::new(0);
-    let done: Result<(), StoreError> = retried("test", || async {
+    let result: Result<(), StoreError> = retried("test", || async {
         attempts.set(attempts.get() + 1);
         let mut tx = store.begin().await?;
         sqlx::query("insert into results values (1)").execute(tx.conn()).await?;
         tx.commit().await
     })
     .await;
-    assert!(matches!(done, Err(StoreError::CommitUnknown(_))), "{done:?}");
+    assert!(matches!(result, Err(StoreError::CommitUnknown(_))), "{result:?}");
     relay.await.unwrap();
     assert_eq!(attempts.get(), 1);
     let rows: i64 = sqlx::query_scalar("select count(*) from results").fetch_one(db.pool()).await.unwrap();

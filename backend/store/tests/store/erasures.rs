@@ -23,8 +23,8 @@ async fn deleting_face_returns_only_unshared_blobs() {
     let mut expected = vec![second.chip_key.unwrap(), second.crop_key.unwrap()];
     expected.sort();
     assert_eq!(store.faces().delete(&mut conn, second.id).await.unwrap(), expected);
-    let again = store.faces().delete(&mut conn, second.id).await;
-    assert_not_found(again, "face");
+    let result = store.faces().delete(&mut conn, second.id).await;
+    assert_not_found(result, "face");
 }
 
 #[testing::test]
@@ -50,8 +50,8 @@ async fn deleting_image_deletes_faces_and_sources() {
     let progress = store.crawls().progress(crawl.id).await.unwrap();
     assert_eq!((progress.images[&ImageState::Processed], progress.faces), (1, 0));
     let mut conn = store.pool().acquire().await.unwrap();
-    let again = store.images().delete(&mut conn, image).await;
-    assert_not_found(again, "image");
+    let result = store.images().delete(&mut conn, image).await;
+    assert_not_found(result, "image");
 }
 
 #[testing::test]
@@ -77,36 +77,36 @@ async fn deleting_crawl_alone_keeps_images_and_sources() {
     assert_eq!((sources[0].1.crawl_id, sources[0].1.image_url.as_str()), (None, "http://site.test/a.jpg"));
     assert_eq!(count(&store, "image_sources").await, 1);
     let mut conn = store.pool().acquire().await.unwrap();
-    let again = store.crawls().delete(&mut conn, crawl.id, true).await;
-    assert_not_found(again, "crawl");
+    let result = store.crawls().delete(&mut conn, crawl.id, true).await;
+    assert_not_found(result, "crawl");
 }
 
 #[testing::test]
 async fn deleting_crawl_with_images_keeps_shared_images() {
     let (_db, store, _, model) = fixture::with_model(4).await;
     let face = || fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
-    let (past, one, two) =
+    let (deleted_crawl, one, two) =
         (fixture::crawl(&store).await, fixture::crawl(&store).await, fixture::crawl(&store).await);
-    let only = fixture::image(1);
-    let mine = fixture::crawled_face(&store, &one, "only.jpg", &only, face()).await;
+    let single_image = fixture::image(1);
+    let single = fixture::crawled_face(&store, &one, "only.jpg", &single_image, face()).await;
     let shared = fixture::crawled_face(&store, &one, "shared.jpg", &fixture::image(2), face()).await;
-    let kept = fixture::crawled_face(&store, &past, "kept.jpg", &fixture::image(3), face()).await;
+    let kept = fixture::crawled_face(&store, &deleted_crawl, "kept.jpg", &fixture::image(3), face()).await;
     for (crawl, path, image) in
-        [(&two, "shared.jpg", shared), (&one, "kept.jpg", kept), (&one, "copy.jpg", mine)]
+        [(&two, "shared.jpg", shared), (&one, "kept.jpg", kept), (&one, "copy.jpg", single)]
     {
         let rows = admit_images(&store, crawl.id, 9, &[image_url(path, "other")]).await;
         settle(&store, rows[0].id, "duplicate", None, Some(image)).await;
     }
     // This crawl was deleted without its images.
-    store.commit(async |tx| store.crawls().delete(tx.conn(), past.id, false).await).await;
+    store.commit(async |tx| store.crawls().delete(tx.conn(), deleted_crawl.id, false).await).await;
 
     let keys = store.commit(async |tx| store.crawls().delete(tx.conn(), one.id, true).await).await.blobs;
     assert_eq!(keys.len(), 3);
-    assert!(keys.contains(&only.thumbnail_key.unwrap()));
+    assert!(keys.contains(&single_image.thumbnail_key.unwrap()));
     let filter = ImageFilter { collection: "default".into(), ..ImageFilter::default() };
-    let left: Vec<Uuid> =
+    let remaining: Vec<Uuid> =
         store.images().list(&filter, None, 9).await.unwrap().into_iter().map(|image| image.id).collect();
-    assert_eq!(left, [kept, shared]);
+    assert_eq!(remaining, [kept, shared]);
     assert_eq!(count(&store, "faces").await, 2);
     assert_eq!(store.crawls().progress(two.id).await.unwrap().faces, 1);
 }
@@ -120,8 +120,8 @@ async fn schema_keeps_face_in_collection_of_its_image() {
     let face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
     fixture::store_image(&store, default, &fixture::image(1), std::slice::from_ref(&face)).await.unwrap();
     let move_faces = format!("update faces set collection_id = '{other}'");
-    let moved = fixture::run(&store, move_faces).await.unwrap_err();
-    assert!(moved.as_database_error().unwrap().is_foreign_key_violation());
+    let error = fixture::run(&store, move_faces).await.unwrap_err();
+    assert!(error.as_database_error().unwrap().is_foreign_key_violation());
     let subject = Uuid::now_v7();
     let insert =
         format!("insert into subjects (id, collection_id, name) values ('{subject}', '{other}', 'somebody')");
@@ -129,8 +129,8 @@ async fn schema_keeps_face_in_collection_of_its_image() {
     for collection in [default, other] {
         let columns = "subject_faces (collection_id, subject_id, face_id)";
         let insert = format!("insert into {columns} values ('{collection}', '{subject}', '{}')", face.id);
-        let crossed = fixture::run(&store, insert).await.unwrap_err();
-        assert!(crossed.as_database_error().unwrap().is_foreign_key_violation());
+        let error = fixture::run(&store, insert).await.unwrap_err();
+        assert!(error.as_database_error().unwrap().is_foreign_key_violation());
     }
     // Deleting a collection's row deletes all its content.
     sqlx::query("delete from collections where id = $1").bind(default).execute(store.pool()).await.unwrap();
@@ -148,14 +148,14 @@ async fn erasure_compares_every_face_of_large_collection() {
     sqlx::raw_sql("drop index faces_embedding_hnsw_1").execute(store.pool()).await.unwrap();
     let image = fixture::store_image(&store, collection, &fixture::image(1), &[]).await.unwrap();
     let other = fixture::collection(&store, "other").await;
-    let elsewhere = fixture::store_image(&store, other, &fixture::image(1), &[]).await.unwrap();
+    let other_image = fixture::store_image(&store, other, &fixture::image(1), &[]).await.unwrap();
     // Similar faces: the first, the last, and those on both sides of each batch boundary.
-    let alike = "n in (1, 49999, 50000, 50001, 99999, 100000, 100001, 120000)";
-    for (collection, image, prefix) in [(collection, image, "1"), (other, elsewhere, "2")] {
+    let is_similar = "n in (1, 49999, 50000, 50001, 99999, 100000, 100001, 120000)";
+    for (collection, image, prefix) in [(collection, image, "1"), (other, other_image, "2")] {
         let sql = format!(
             "insert into faces (id, collection_id, image_id, bbox, det_score, landmarks, embedding, model_id)
              select (lpad(to_hex(n), 8, '0') || '-0000-7000-8000-{prefix}00000000000')::uuid, $1, $2, '{{0,0,9,9}}', 1,
-                    '{{0,0,0,0,0,0,0,0,0,0}}', case when {alike} then '[1,0,0,0]' else '[0,1,0,0]' end::halfvec, $3
+                    '{{0,0,0,0,0,0,0,0,0,0}}', case when {is_similar} then '[1,0,0,0]' else '[0,1,0,0]' end::halfvec, $3
              from generate_series(1, {FACES}) n"
         );
         let insert = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(collection).bind(image).bind(model.id);
@@ -163,11 +163,11 @@ async fn erasure_compares_every_face_of_large_collection() {
     }
     let target = Target::Likeness { embedding: vec![1.0, 0.0, 0.0, 0.0], model_id: model.id, threshold: 0.9 };
     let plan = fixture::erase(&store, collection, &target).await;
-    let mut found: Vec<Uuid> = plan.faces.iter().map(|face| face.id).collect();
-    found.sort();
+    let mut erased: Vec<Uuid> = plan.faces.iter().map(|face| face.id).collect();
+    erased.sort();
     let expected = [1_u32, 49_999, 50_000, 50_001, 99_999, 100_000, 100_001, 120_000]
         .map(|n| Uuid::parse_str(&format!("{n:08x}-0000-7000-8000-100000000000")).unwrap());
-    assert_eq!(found, expected);
+    assert_eq!(erased, expected);
     assert!(plan.images.is_empty(), "the image has other faces");
     assert_eq!(store.images().get(image).await.unwrap().face_count, FACES - 8);
 }
@@ -187,31 +187,31 @@ async fn many_suppressions_are_stored_once_each() {
     };
     // Every second image has one face. The width of the face's box is the image's number.
     let region = |number: i64| (number % 2 == 1).then_some([0.25, 0.5, number as f32, 0.75]);
-    let mut kept_out: Vec<Suppression> = (0..IMAGES).map(|number| image(number, region(number))).collect();
+    let mut items: Vec<Suppression> = (0..IMAGES).map(|number| image(number, region(number))).collect();
     let sketch = Sketch { bits: "01".repeat(128), key: "secret".into(), model_id: model.id };
-    kept_out.extend([Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone())]);
-    let distinct = kept_out.len() as u64;
+    items.extend([Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone())]);
+    let distinct = items.len() as u64;
     // Adds all of them again, in different batches, and another face of an image in the list.
-    kept_out.extend(kept_out.clone());
-    kept_out.push(image(1, Some([0.0, 0.0, 1.0, 1.0])));
+    items.extend(items.clone());
+    items.push(image(1, Some([0.0, 0.0, 1.0, 1.0])));
 
     let record = fixture::erasure_by_likeness(collection);
     let mut tx = store.begin().await.unwrap();
     store.erasures().record(tx.conn(), &record).await.unwrap();
-    let written = store.suppressions().suppress(tx.conn(), collection, record.id, &kept_out).await.unwrap();
+    let written = store.suppressions().suppress(tx.conn(), collection, record.id, &items).await.unwrap();
     assert_eq!(written, distinct + 1);
     tx.commit().await.unwrap();
 
     let count = async |condition: &'static str| db.number(condition).await;
     assert_eq!(count("select count(*) from suppressions").await as u64, distinct + 1);
-    let whole = "select count(*) from suppressions where region is null and phash % 2 = 0
+    let whole_images = "select count(*) from suppressions where region is null and phash % 2 = 0
                  and sha256 = repeat_of(phash) and dhash = phash + 1 and ahash = phash + 2";
     db.execute(
         "create function repeat_of(n bigint) returns bytea language sql as
          'select int8send(n) || int8send(n) || int8send(n) || int8send(n)'",
     )
     .await;
-    assert_eq!(count(whole).await, IMAGES / 2);
+    assert_eq!(count(whole_images).await, IMAGES / 2);
     let faces = "select count(*) from suppressions where region = array[0.25, 0.5, phash, 0.75]::real[]";
     assert_eq!(count(faces).await, IMAGES / 2);
     let mut tx = store.begin().await.unwrap();

@@ -25,17 +25,17 @@ async fn model_is_registered_once_with_own_index() {
     assert!(indexes[0].contains(&format!("(model_id = {})", models[0].id)), "{}", indexes[0]);
     assert!(indexes.iter().all(|index| index.contains("m='16', ef_construction='128'")), "{indexes:?}");
     // A missing index is recreated.
-    let lost = format!("drop index faces_embedding_hnsw_{}", other.id);
-    sqlx::raw_sql(sqlx::AssertSqlSafe(lost)).execute(db.pool()).await.unwrap();
+    let drop_index = format!("drop index faces_embedding_hnsw_{}", other.id);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(drop_index)).execute(db.pool()).await.unwrap();
     store.models().register("sha+other", "mobile", 128).await.unwrap();
-    let back = "select count(*) from pg_indexes where tablename = 'faces' and indexdef like '%hnsw%'";
-    assert_eq!(db.number(back).await, 2);
+    let query = "select count(*) from pg_indexes where tablename = 'faces' and indexdef like '%hnsw%'";
+    assert_eq!(db.number(query).await, 2);
 
-    let changed = store.models().register("sha+norm", "mobile", 512).await;
-    assert!(matches!(changed, Err(StoreError::Conflict(_))));
+    let result = store.models().register("sha+norm", "mobile", 512).await;
+    assert!(matches!(result, Err(StoreError::Conflict(_))));
     for dimensions in [0, -1, 2001] {
-        let odd = store.models().register("odd", "odd", dimensions).await;
-        assert!(matches!(odd, Err(StoreError::Invalid(_))), "{dimensions}");
+        let result = store.models().register("odd", "odd", dimensions).await;
+        assert!(matches!(result, Err(StoreError::Invalid(_))), "{dimensions}");
     }
     assert_not_found(store.models().get(99).await, "embedding model");
 }
@@ -63,8 +63,8 @@ async fn stored_faces_are_read_back_unchanged() {
         assert_eq!((&face.chip_key, &face.crop_key), (&new.chip_key, &new.crop_key));
         let (model_id, embedding) = store.faces().embedding(new.id).await.unwrap();
         assert_eq!(model_id, model.id);
-        for (kept, given) in embedding.iter().zip(&new.embedding) {
-            assert!((kept - given).abs() < 1e-3);
+        for (stored, expected) in embedding.iter().zip(&new.embedding) {
+            assert!((stored - expected).abs() < 1e-3);
         }
     }
     assert_not_found(store.faces().get(Uuid::now_v7()).await, "face");
@@ -77,7 +77,7 @@ async fn incomparable_or_foreign_face_is_rejected() {
     let [default, other] = fixture::collections(&store, ["default", "other"]).await;
     let model = fixture::model(&store, "mobile", 4).await;
     let image = fixture::store_image(&store, default, &fixture::image(1), &[]).await.unwrap();
-    let refused = |collection: Uuid, image: Uuid, face: store::faces::NewFace| {
+    let insert_error = |collection: Uuid, image: Uuid, face: store::faces::NewFace| {
         let store = store.clone();
         async move {
             let mut tx = store.begin().await.unwrap();
@@ -90,16 +90,16 @@ async fn incomparable_or_foreign_face_is_rejected() {
         (vec![1e6, 0.0, 0.0, 1.0], "finite"),
         (vec![0.0; 4], "zero"),
     ] {
-        let error = refused(default, image, fixture::face(&model, embedding)).await;
+        let error = insert_error(default, image, fixture::face(&model, embedding)).await;
         assert!(matches!(&error, StoreError::Invalid(why) if why.contains(word)), "{error}");
     }
     let good = || fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
-    let elsewhere = refused(other, image, good()).await;
-    assert!(matches!(elsewhere, StoreError::NotFound { what: "image", .. }));
-    assert!(matches!(refused(default, Uuid::now_v7(), good()).await, StoreError::NotFound { .. }));
+    let error = insert_error(other, image, good()).await;
+    assert!(matches!(error, StoreError::NotFound { what: "image", .. }));
+    assert!(matches!(insert_error(default, Uuid::now_v7(), good()).await, StoreError::NotFound { .. }));
     let mut unknown = good();
     unknown.model_id = 99;
-    let unknown = refused(default, image, unknown).await;
+    let unknown = insert_error(default, image, unknown).await;
     assert!(matches!(unknown, StoreError::NotFound { what: "embedding model", .. }));
     assert_eq!(store.images().get(image).await.unwrap().face_count, 0);
 }
@@ -122,8 +122,8 @@ async fn face_list_filters_and_pages_newest_first() {
         }
     }
     let other = fixture::collection(&store, "other").await;
-    let stranger = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
-    fixture::store_image(&store, other, &fixture::image(9), &[stranger]).await.unwrap();
+    let other_face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+    fixture::store_image(&store, other, &fixture::image(9), &[other_face]).await.unwrap();
 
     let list = |filter: FaceListQuery, before: Option<Uuid>, limit: i64| {
         let store = store.clone();
@@ -133,22 +133,22 @@ async fn face_list_filters_and_pages_newest_first() {
         }
     };
     let all = FaceListQuery { collection: "default".into(), ..FaceListQuery::default() };
-    let only = |filter: FaceFilter| FaceListQuery { filter, ..all.clone() };
+    let with_filter = |filter: FaceFilter| FaceListQuery { filter, ..all.clone() };
     let newest: Vec<Uuid> = faces.iter().rev().copied().collect();
     assert_eq!(list(all.clone(), None, 100).await, newest);
     assert_eq!(list(all.clone(), Some(newest[0]), 2).await, newest[1..3]);
     assert_eq!(
-        list(only(FaceFilter { crawl_id: Some(crawl.id), ..FaceFilter::default() }), None, 9).await,
+        list(with_filter(FaceFilter { crawl_id: Some(crawl.id), ..FaceFilter::default() }), None, 9).await,
         newest[2..]
     );
     assert_eq!(
-        list(only(FaceFilter { min_quality: Some(0.5), ..FaceFilter::default() }), None, 9).await,
+        list(with_filter(FaceFilter { min_quality: Some(0.5), ..FaceFilter::default() }), None, 9).await,
         newest[..2]
     );
     let image = store.faces().get(faces[1]).await.unwrap().image_id;
     assert_eq!(list(FaceListQuery { image_id: Some(image), ..all.clone() }, None, 9).await, [faces[1]]);
-    let elsewhere = FaceListQuery { collection: "other".into(), image_id: Some(image), ..all.clone() };
-    assert!(list(elsewhere, None, 9).await.is_empty());
+    let no_match = FaceListQuery { collection: "other".into(), image_id: Some(image), ..all.clone() };
+    assert!(list(no_match, None, 9).await.is_empty());
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn site_is_host_name_or_ip_address() {
     ] {
         assert_eq!(Site::parse(text).unwrap().as_str(), host, "{text:?}");
     }
-    let (long, wide) = (format!("{}.org", "a".repeat(250)), "\u{fc}".repeat(250));
+    let (long_name, long_unicode_name) = (format!("{}.org", "a".repeat(250)), "\u{fc}".repeat(250));
     for text in [
         "",
         ".",
@@ -175,8 +175,8 @@ fn site_is_host_name_or_ip_address() {
         "example.org:80",
         "a b",
         "a/b",
-        &long,
-        &wide,
+        &long_name,
+        &long_unicode_name,
     ] {
         assert!(Site::parse(text).is_err(), "{text:?}");
     }

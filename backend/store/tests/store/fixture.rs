@@ -98,11 +98,11 @@ pub(crate) async fn faces(
     seed: u64,
     count: usize,
 ) -> Vec<Uuid> {
-    changed_faces(store, collection, model, (seed, count), |_, _| {}).await
+    faces_with_change(store, collection, model, (seed, count), |_, _| {}).await
 }
 
 /// Works like [`faces`]. `change` changes each face, given its number.
-pub(crate) async fn changed_faces(
+pub(crate) async fn faces_with_change(
     store: &Store,
     collection: Uuid,
     model: &EmbeddingModel,
@@ -116,11 +116,11 @@ pub(crate) async fn changed_faces(
     faces.iter().map(|face| face.id).collect()
 }
 
-pub(crate) fn unnamed() -> NewSubject {
+pub(crate) fn nameless() -> NewSubject {
     NewSubject { metadata: json!({}), ..NewSubject::default() }
 }
 
-/// Stores a person and enrols these faces, also if they belong to others.
+/// Stores a person and enrols these faces, even if they belong to other people.
 pub(crate) async fn person(store: &Store, collection: Uuid, new: &NewSubject, faces: &[Uuid]) -> Uuid {
     let enrolled = store.commit(async |tx| {
         let person = store.people().insert(tx.conn(), collection, new).await?;
@@ -170,10 +170,10 @@ pub(crate) async fn erase(store: &Store, collection: Uuid, target: &Target) -> P
 pub(crate) fn direction(rng: &mut StdRng, dimensions: usize) -> Vec<f32> {
     // Sums of uniform numbers are close enough to a normal distribution, so all directions are
     // about equally likely.
-    let raw: Vec<f32> =
+    let vector: Vec<f32> =
         (0..dimensions).map(|_| (0..4).map(|_| rng.random_range(-1.0f32..1.0)).sum()).collect();
-    let length = raw.iter().map(|x| x * x).sum::<f32>().sqrt();
-    raw.into_iter().map(|x| x / length).collect()
+    let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+    vector.into_iter().map(|x| x / length).collect()
 }
 
 pub(crate) async fn model(store: &Store, name: &str, dimensions: i32) -> EmbeddingModel {
@@ -184,8 +184,8 @@ pub(crate) async fn collection(store: &Store, name: &str) -> Uuid {
     store.collections().ensure(name).await.unwrap().id
 }
 
-pub(crate) async fn collections(store: &Store, [one, other]: [&str; 2]) -> [Uuid; 2] {
-    [collection(store, one).await, collection(store, other).await]
+pub(crate) async fn collections(store: &Store, [first, second]: [&str; 2]) -> [Uuid; 2] {
+    [collection(store, first).await, collection(store, second).await]
 }
 
 /// Returns the collection `default`, and the model `m` with embeddings of this number of
@@ -227,7 +227,7 @@ pub(crate) fn video(collection: Uuid, sha256: [u8; 32]) -> NewVideo {
 
 /// Stores a completed video with a track of one face in each second. Returns its id, and the faces
 /// in the order of the tracks.
-pub(crate) async fn film(
+pub(crate) async fn completed_video(
     store: &Store,
     model: &EmbeddingModel,
     sha256: [u8; 32],
@@ -263,7 +263,7 @@ pub(crate) async fn film(
     (id, faces)
 }
 
-/// Creates a crawl in `default`.
+/// Creates a crawl in `collection`.
 pub(crate) async fn crawl(store: &Store) -> Crawl {
     let default = collection(store, "default").await;
     let (seeds, options) = (["http://site.test/".to_owned()], json!({"max_pages": 10}));
@@ -283,7 +283,7 @@ pub(crate) fn page(path: impl std::fmt::Display) -> NewPage {
 
 pub(crate) fn image_url(path: impl std::fmt::Display, page: &str) -> NewImageUrl {
     NewImageUrl {
-        asked_url: None,
+        requested_url: None,
         url: format!("http://site.test/{path}"),
         page_url: Some(format!("http://site.test/{page}")),
         alt: Some("a face".into()),
@@ -333,30 +333,30 @@ pub(crate) async fn crawled_face(
     image: &NewImage,
     face: NewFace,
 ) -> Uuid {
-    face_found(store, crawl, image_url(path, ""), image, face).await
+    face_at_source(store, crawl, image_url(path, ""), image, face).await
 }
 
 /// Stores an image with one face, which the crawl found at this place.
-pub(crate) async fn face_found(
+pub(crate) async fn face_at_source(
     store: &Store,
     crawl: &Crawl,
-    place: NewImageUrl,
+    source: NewImageUrl,
     image: &NewImage,
     face: NewFace,
 ) -> Uuid {
-    let admitted = admit_images(store, crawl.id, 1_000, &[place]).await;
+    let admitted = admit_images(store, crawl.id, 1_000, &[source]).await;
     let id = store_image(store, crawl.collection_id, image, &[face]).await.unwrap();
     settle(store, admitted[0].id, "processed", None, Some(id)).await;
     id
 }
 
 /// Waits until a session of this database waits for a lock.
-pub(crate) async fn wait_for_a_lock(db: &TestDatabase) {
+pub(crate) async fn wait_for_lock(db: &TestDatabase) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     loop {
-        let waiting = "select count(*) from pg_stat_activity
+        let query = "select count(*) from pg_stat_activity
                        where datname = current_database() and wait_event_type = 'Lock'";
-        if db.number(waiting).await > 0 {
+        if db.number(query).await > 0 {
             return;
         }
         assert!(std::time::Instant::now() < deadline, "no session waits for a lock");
@@ -367,12 +367,12 @@ pub(crate) async fn wait_for_a_lock(db: &TestDatabase) {
 pub(crate) const DIMENSIONS: usize = 64;
 
 /// Returns the embedding as stored, rounded to half precision.
-fn stored(embedding: &[f32]) -> Vec<f64> {
+fn to_half_precision(embedding: &[f32]) -> Vec<f64> {
     embedding.iter().map(|x| f16::from_f32(*x).to_f64()).collect()
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let (a, b) = (stored(a), stored(b));
+    let (a, b) = (to_half_precision(a), to_half_precision(b));
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
     dot(&a, &b) / (dot(&a, &a).sqrt() * dot(&b, &b).sqrt())
 }
@@ -388,24 +388,24 @@ pub(crate) async fn gallery(
 ) -> Vec<(Uuid, Vec<f32>)> {
     let mut rng = rng(seed);
     let centres: Vec<Vec<f32>> = (0..20).map(|_| direction(&mut rng, DIMENSIONS)).collect();
-    let mut all = Vec::new();
+    let mut gallery = Vec::new();
     for chunk in 0..count.div_ceil(50) {
         let faces: Vec<_> = (0..50.min(count - chunk * 50))
             .map(|n| {
                 let noise = direction(&mut rng, DIMENSIONS);
-                let near: Vec<f32> =
+                let embedding: Vec<f32> =
                     centres[n % centres.len()].iter().zip(&noise).map(|(c, n)| c + 0.5 * n).collect();
-                let length = near.iter().map(|x| x * x).sum::<f32>().sqrt();
-                let mut face = face(model, near.into_iter().map(|x| x / length).collect());
+                let length = embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
+                let mut face = face(model, embedding.into_iter().map(|x| x / length).collect());
                 face.quality_overall = Some(n as f32 / 50.0);
                 face
             })
             .collect();
-        all.extend(faces.iter().map(|face| (face.id, face.embedding.clone())));
+        gallery.extend(faces.iter().map(|face| (face.id, face.embedding.clone())));
         let image = image(seed * 1_000 + chunk as u64);
         store_image(store, collection, &image, &faces).await.unwrap();
     }
-    all
+    gallery
 }
 
 pub(crate) fn brute_force(
@@ -414,12 +414,12 @@ pub(crate) fn brute_force(
     threshold: f32,
     limit: usize,
 ) -> Vec<(Uuid, f64)> {
-    let mut all: Vec<(Uuid, f64)> =
+    let mut matches: Vec<(Uuid, f64)> =
         gallery.iter().map(|(id, embedding)| (*id, cosine(embedding, probe))).collect();
-    all.retain(|(_, similarity)| *similarity >= f64::from(threshold));
-    all.sort_by(|a, b| b.1.total_cmp(&a.1));
-    all.truncate(limit);
-    all
+    matches.retain(|(_, similarity)| *similarity >= f64::from(threshold));
+    matches.sort_by(|a, b| b.1.total_cmp(&a.1));
+    matches.truncate(limit);
+    matches
 }
 
 pub(crate) fn query(collection_id: Uuid, model_id: i32, embedding: Vec<f32>) -> SearchQuery {
@@ -442,9 +442,9 @@ pub(crate) fn ids(hits: &[Hit]) -> Vec<Uuid> {
 
 /// Requires ten hits: the best faces of `best`, in its order, without those that the search missed.
 pub(crate) fn assert_best(hits: &[Hit], best: &[(Uuid, f64)]) {
-    let found: Vec<_> = best.iter().filter(|(id, _)| ids(hits).contains(id)).take(10).copied().collect();
-    assert_eq!(found.len(), 10);
-    assert_same(hits, &found);
+    let expected: Vec<_> = best.iter().filter(|(id, _)| ids(hits).contains(id)).take(10).copied().collect();
+    assert_eq!(expected.len(), 10);
+    assert_same(hits, &expected);
 }
 
 pub(crate) fn assert_same(hits: &[Hit], expected: &[(Uuid, f64)]) {

@@ -3,7 +3,7 @@ use crate::fixture;
 use std::collections::HashSet;
 use std::time::Duration;
 use store::Store;
-use store::crawls::hosts::{OwnDelay, PermitDecision, RobotsRecord};
+use store::crawls::hosts::{CrawlDelay, PermitDecision, RobotsRecord};
 use time::OffsetDateTime;
 
 /// Returns the time of the database's clock, which permits use.
@@ -11,19 +11,19 @@ pub(crate) async fn clock(store: &Store) -> OffsetDateTime {
     store.clock().await.unwrap()
 }
 
-/// Returns the time at which the host's caller that was told last tries again.
-async fn told(store: &Store) -> OffsetDateTime {
+/// Returns the time at which the last caller that has to wait tries again.
+async fn last_assigned_time(store: &Store) -> OffsetDateTime {
     sqlx::query_scalar("select told_until from hosts").fetch_one(store.pool()).await.unwrap()
 }
 
-fn waits(outcome: PermitDecision) -> Duration {
+fn expect_wait(outcome: PermitDecision) -> Duration {
     match outcome {
         PermitDecision::Wait { wait } => wait,
         granted => panic!("{granted:?}"),
     }
 }
 
-fn granted(outcome: PermitDecision) -> i64 {
+fn expect_token(outcome: PermitDecision) -> i64 {
     match outcome {
         PermitDecision::Granted { token } => token,
         wait => panic!("{wait:?}"),
@@ -63,18 +63,18 @@ async fn concurrent_crawlers_respect_host_delay() {
     assert!(log.len() >= REQUESTS);
     assert_eq!(log.iter().map(|(.., token)| token).collect::<HashSet<_>>().len(), log.len());
     for pair in log.windows(2) {
-        let apart = pair[1].0 - pair[0].1;
-        assert!(apart >= time::Duration::milliseconds(DELAY_MS), "{apart}");
+        let interval = pair[1].0 - pair[0].1;
+        assert!(interval >= time::Duration::milliseconds(DELAY_MS), "{interval}");
     }
 }
 
 #[testing::test]
 async fn host_permit_is_exclusive_until_delay_after_request() {
     let (db, store) = fixture::database().await;
-    let token = granted(store.hosts().acquire_permit("a.test", 60_000).await.unwrap());
-    waits(store.hosts().acquire_permit("a.test", 60_000).await.unwrap());
+    let token = expect_token(store.hosts().acquire_permit("a.test", 60_000).await.unwrap());
+    expect_wait(store.hosts().acquire_permit("a.test", 60_000).await.unwrap());
     // Other hosts are not delayed.
-    granted(store.hosts().acquire_permit("b.test", 60_000).await.unwrap());
+    expect_token(store.hosts().acquire_permit("b.test", 60_000).await.unwrap());
     let before = clock(&store).await;
     store.hosts().finish_request("a.test", token, 60_000, None, None).await.unwrap();
     let after = clock(&store).await;
@@ -83,23 +83,23 @@ async fn host_permit_is_exclusive_until_delay_after_request() {
     assert_eq!(db.number(exact).await, 1, "the end of a request is one point in time");
     // The first caller that requests a permit now gets the exact time of the next permit.
     let delay = Duration::from_secs(60);
-    let asked = clock(&store).await;
-    let wait = waits(store.hosts().acquire_permit("a.test", 60_000).await.unwrap());
-    assert!(asked + wait <= after + delay && clock(&store).await + wait >= before + delay);
+    let requested_at = clock(&store).await;
+    let wait = expect_wait(store.hosts().acquire_permit("a.test", 60_000).await.unwrap());
+    assert!(requested_at + wait <= after + delay && clock(&store).await + wait >= before + delay);
     // A shorter delay in a later call does not shorten the delay of the previous request.
-    let wait = waits(store.hosts().acquire_permit("a.test", 1).await.unwrap());
+    let wait = expect_wait(store.hosts().acquire_permit("a.test", 1).await.unwrap());
     assert!(clock(&store).await + wait >= before + delay);
 }
 
 #[testing::test]
 async fn host_permit_waits_are_spread_over_one_minute() {
     let (_db, store) = fixture::database().await;
-    granted(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
+    expect_token(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
     let mut assigned = Vec::new();
     let begin = clock(&store).await;
     for _ in 0..150 {
-        waits(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
-        assigned.push(told(&store).await);
+        expect_wait(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
+        assigned.push(last_assigned_time(&store).await);
     }
     let end = clock(&store).await;
     // Within the first minute, each caller gets a different time, one delay apart.
@@ -115,7 +115,7 @@ async fn host_permit_waits_are_spread_over_one_minute() {
 #[testing::test]
 async fn expired_host_permit_cannot_release_its_successor() {
     let (db, store) = fixture::database().await;
-    let dead = granted(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
+    let expired = expect_token(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
     let age = |seconds: i32| {
         let pool = db.pool().clone();
         async move {
@@ -127,15 +127,15 @@ async fn expired_host_permit_cannot_release_its_successor() {
         }
     };
     age(55).await;
-    waits(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
+    expect_wait(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
     age(61).await;
-    let alive = granted(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
-    assert_ne!(dead, alive);
-    store.hosts().finish_request("a.test", dead, 10_000, None, None).await.unwrap();
+    let current = expect_token(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
+    assert_ne!(expired, current);
+    store.hosts().finish_request("a.test", expired, 10_000, None, None).await.unwrap();
     let holder: Option<i64> =
         sqlx::query_scalar("select grant_token from hosts").fetch_one(db.pool()).await.unwrap();
-    assert_eq!(holder, Some(alive));
-    waits(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
+    assert_eq!(holder, Some(current));
+    expect_wait(store.hosts().acquire_permit("a.test", 10_000).await.unwrap());
 }
 
 #[testing::test]
@@ -143,29 +143,29 @@ async fn zero_delay_grants_all_unless_host_requested_pause() {
     let (_db, store) = fixture::database().await;
     let mut token = 0;
     for _ in 0..3 {
-        token = granted(store.hosts().acquire_permit("a.test", 0).await.unwrap());
+        token = expect_token(store.hosts().acquire_permit("a.test", 0).await.unwrap());
     }
     store.hosts().finish_request("a.test", token, 0, None, None).await.unwrap();
-    granted(store.hosts().acquire_permit("a.test", 0).await.unwrap());
+    expect_token(store.hosts().acquire_permit("a.test", 0).await.unwrap());
     let pause = Duration::from_secs(3600);
     let before = clock(&store).await;
     store.hosts().finish_request("a.test", token, 0, Some(pause), None).await.unwrap();
     for delay in [0, 500] {
-        let wait = waits(store.hosts().acquire_permit("a.test", delay).await.unwrap());
+        let wait = expect_wait(store.hosts().acquire_permit("a.test", delay).await.unwrap());
         assert!(wait <= pause && clock(&store).await + wait >= before + pause, "{wait:?}");
     }
     // A shorter pause of a slower response does not replace the longer one.
     store.hosts().finish_request("a.test", token, 0, Some(pause / 60), None).await.unwrap();
-    let wait = waits(store.hosts().acquire_permit("a.test", 0).await.unwrap());
+    let wait = expect_wait(store.hosts().acquire_permit("a.test", 0).await.unwrap());
     assert!(clock(&store).await + wait >= before + pause, "{wait:?}");
-    granted(store.hosts().acquire_permit("b.test", 0).await.unwrap());
+    expect_token(store.hosts().acquire_permit("b.test", 0).await.unwrap());
 }
 
 #[testing::test]
 async fn robots_record_is_never_replaced_by_older_one() {
     let (_db, store) = fixture::database().await;
     assert_eq!(store.hosts().robots("a.test").await.unwrap(), None);
-    granted(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
+    expect_token(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
     assert_eq!(store.hosts().robots("a.test").await.unwrap(), None);
     let hour = Duration::from_secs(3600);
     let rules = Some(b"User-agent: *\nDisallow:\0".to_vec());
@@ -180,7 +180,7 @@ async fn robots_record_is_never_replaced_by_older_one() {
     let (status, body, age, slack) = put(200, rules.clone(), hour * 24).await;
     assert_eq!((status, body), (200, rules.clone()));
     assert!((hour * 24..=hour * 24 + slack).contains(&age), "{age:?}");
-    waits(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
+    expect_wait(store.hosts().acquire_permit("a.test", 1_000).await.unwrap());
     let (status, body, ..) = put(0, None, hour * 25).await;
     assert_eq!((status, body), (200, rules), "an older record does not replace a newer one");
     let (status, body, age, slack) = put(404, None, Duration::ZERO).await;
@@ -192,14 +192,14 @@ const HOST: &str = "a.test";
 const SHARED_MS: i64 = 1;
 const OWN_MS: i64 = 60_000;
 
-async fn collections(store: &Store) -> [OwnDelay; 2] {
+async fn collections(store: &Store) -> [CrawlDelay; 2] {
     fixture::collections(store, ["ours", "default"])
         .await
-        .map(|collection| OwnDelay { collection, delay_ms: OWN_MS })
+        .map(|collection| CrawlDelay { collection, delay_ms: OWN_MS })
 }
 
 /// Requests a permit repeatedly until the delay that applies to every collection is over.
-async fn granted_to(store: &Store, own: OwnDelay) -> i64 {
+async fn acquire_for(store: &Store, own: CrawlDelay) -> i64 {
     loop {
         match store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
             PermitDecision::Granted { token } => return token,
@@ -211,11 +211,11 @@ async fn granted_to(store: &Store, own: OwnDelay) -> i64 {
     }
 }
 
-async fn waits_for(store: &Store, own: OwnDelay) -> Duration {
-    waits(store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap())
+async fn wait_of(store: &Store, own: CrawlDelay) -> Duration {
+    expect_wait(store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap())
 }
 
-async fn finish(store: &Store, own: OwnDelay, token: i64) {
+async fn finish(store: &Store, own: CrawlDelay, token: i64) {
     store.hosts().finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
     store.hosts().finish_own_request(HOST, own).await.unwrap();
 }
@@ -225,20 +225,20 @@ async fn collection_delay_counts_from_end_of_own_request() {
     let (_db, store) = fixture::database().await;
     let [ours, theirs] = collections(&store).await;
     let delay = Duration::from_millis(OWN_MS.unsigned_abs());
-    let token = granted_to(&store, ours).await;
+    let token = acquire_for(&store, ours).await;
     // While the request is running, the store assumes that it ends now.
     let before = clock(&store).await;
-    let wait = waits_for(&store, ours).await;
+    let wait = wait_of(&store, ours).await;
     assert!(clock(&store).await + wait >= before + delay, "{wait:?}");
     let before = clock(&store).await;
     finish(&store, ours, token).await;
     let after = clock(&store).await;
-    let asked = clock(&store).await;
-    let wait = waits_for(&store, ours).await;
+    let requested_at = clock(&store).await;
+    let wait = wait_of(&store, ours).await;
     assert!(clock(&store).await + wait >= before + delay, "{wait:?}");
-    assert!(asked + wait <= after + delay * 2, "{wait:?}");
+    assert!(requested_at + wait <= after + delay * 2, "{wait:?}");
     // Other collections wait only for the delay that applies to every collection.
-    let token = granted_to(&store, theirs).await;
+    let token = acquire_for(&store, theirs).await;
     finish(&store, theirs, token).await;
     let is_granted = async || {
         matches!(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap(), PermitDecision::Granted { .. })
@@ -252,11 +252,11 @@ async fn collection_delay_counts_from_end_of_own_request() {
 async fn collection_delay_is_not_used_if_host_denies_permit() {
     let (_db, store) = fixture::database().await;
     let [ours, _] = collections(&store).await;
-    let token = granted(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap());
-    let wait = waits_for(&store, ours).await;
+    let token = expect_token(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap());
+    let wait = wait_of(&store, ours).await;
     assert!(wait < Duration::from_secs(30), "the collection's own delay applies: {wait:?}");
     store.hosts().finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
-    granted_to(&store, ours).await;
+    acquire_for(&store, ours).await;
 }
 
 #[testing::test]
@@ -264,12 +264,12 @@ async fn expired_collection_permits_return_and_old_delays_are_pruned() {
     let (db, store) = fixture::database().await;
     let [ours, theirs] = collections(&store).await;
     for own in [ours, theirs] {
-        let token = granted_to(&store, own).await;
+        let token = acquire_for(&store, own).await;
         store.hosts().finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
     }
     assert_eq!(store.hosts().prune_delays().await.unwrap(), 0);
     db.execute("update host_delays set busy_until = now() - interval '1 minute'").await;
-    granted_to(&store, ours).await;
+    acquire_for(&store, ours).await;
     db.execute("update host_delays set busy_until = now() - interval '2 hours', next_at = now() - interval '2 hours'")
         .await;
     assert_eq!(store.hosts().prune_delays().await.unwrap(), 2);

@@ -38,12 +38,12 @@ async fn concurrent_inserts_store_same_bytes_once() {
         })
     });
     let outcomes = futures::future::try_join_all(tasks).await.unwrap();
-    let winners: Vec<Uuid> = outcomes.iter().filter(|(_, o)| o.is_ok()).map(|(id, _)| *id).collect();
-    assert_eq!(winners.len(), 1);
-    assert!(outcomes.iter().all(|(_, outcome)| outcome.is_ok() || *outcome == Err(winners[0])));
+    let stored: Vec<Uuid> = outcomes.iter().filter(|(_, o)| o.is_ok()).map(|(id, _)| *id).collect();
+    assert_eq!(stored.len(), 1);
+    assert!(outcomes.iter().all(|(_, outcome)| outcome.is_ok() || *outcome == Err(stored[0])));
     let other = fixture::collection(&store, "other").await;
-    let elsewhere = fixture::store_image(&store, other, &fixture::image(1), &[]).await.unwrap();
-    assert_ne!(elsewhere, winners[0]);
+    let other_image = fixture::store_image(&store, other, &fixture::image(1), &[]).await.unwrap();
+    assert_ne!(other_image, stored[0]);
 }
 
 #[testing::test]
@@ -77,13 +77,13 @@ async fn image_list_filters_and_pages_newest_first() {
     let newest: Vec<Uuid> = all.iter().rev().copied().collect();
     assert_eq!(list(default.clone(), None, 100).await, newest);
     assert_eq!(list(default.clone(), Some(newest[1]), 2).await, newest[2..4]);
-    let found = ImageFilter { crawl_id: Some(crawl.id), ..default.clone() };
-    assert_eq!(list(found.clone(), None, 100).await, [all[4], all[1]]);
-    assert_eq!(list(ImageFilter { has_faces: Some(true), ..found }, None, 100).await, [all[1]]);
-    let plain = ImageFilter { has_faces: Some(false), ..default };
-    assert_eq!(list(plain, None, 100).await, [all[4], all[2], all[0]]);
-    let nowhere = ImageFilter { collection: "nowhere".into(), ..ImageFilter::default() };
-    assert_not_found(store.images().list(&nowhere, None, 1).await, "collection");
+    let by_crawl = ImageFilter { crawl_id: Some(crawl.id), ..default.clone() };
+    assert_eq!(list(by_crawl.clone(), None, 100).await, [all[4], all[1]]);
+    assert_eq!(list(ImageFilter { has_faces: Some(true), ..by_crawl }, None, 100).await, [all[1]]);
+    let without_faces = ImageFilter { has_faces: Some(false), ..default };
+    assert_eq!(list(without_faces, None, 100).await, [all[4], all[2], all[0]]);
+    let unknown_collection = ImageFilter { collection: "nowhere".into(), ..ImageFilter::default() };
+    assert_not_found(store.images().list(&unknown_collection, None, 1).await, "collection");
 }
 
 #[testing::test]
@@ -93,7 +93,7 @@ async fn near_candidates_are_exactly_images_within_distance() {
     let mut rng = fixture::rng(11);
     let probe: i64 = rng.random();
     let mut near = HashSet::new();
-    let mut add = Vec::new();
+    let mut images = Vec::new();
     for number in 0..60u64 {
         let mut image = fixture::image(number);
         image.phash = probe;
@@ -107,37 +107,37 @@ async fn near_candidates_are_exactly_images_within_distance() {
             }
         }
         near.insert(image.id);
-        add.push(image);
+        images.push(image);
     }
     // A difference of three bits in every band is too large. Twelve bits in one band leave three
     // bands equal, but are also too many.
-    let mut beside = fixture::image(999);
-    beside.phash = probe ^ 0x0FFF;
-    add.push(beside);
+    let mut same_band = fixture::image(999);
+    same_band.phash = probe ^ 0x0FFF;
+    images.push(same_band);
     let mut far = fixture::image(1_000);
     far.phash = probe ^ 0x0007_0007_0007_0007;
-    add.push(far.clone());
-    for image in &add {
+    images.push(far.clone());
+    for image in &images {
         fixture::store_image(&store, default, image, &[]).await.unwrap();
     }
-    let mut elsewhere = fixture::image(1_001);
-    elsewhere.phash = probe;
-    fixture::store_image(&store, other, &elsewhere, &[]).await.unwrap();
+    let mut other_image = fixture::image(1_001);
+    other_image.phash = probe;
+    fixture::store_image(&store, other, &other_image, &[]).await.unwrap();
 
     let candidates =
-        store.images().near_candidates(store.pool(), default, probe, add[0].dhash).await.unwrap();
+        store.images().near_candidates(store.pool(), default, probe, images[0].dhash).await.unwrap();
     let found: HashSet<Uuid> = candidates.iter().map(|image| image.id).collect();
     assert_eq!(found, near);
     // The nearest image is first: the one with the same hashes as the probe.
-    assert_eq!(candidates[0].id, add[0].id);
+    assert_eq!(candidates[0].id, images[0].id);
     // Negative hashes are divided into bands like others.
     assert!(store.images().near_candidates(store.pool(), other, !probe, 0).await.unwrap().is_empty());
     let negative = store.images().near_candidates(store.pool(), other, probe ^ i64::MIN, 0).await.unwrap();
-    assert_eq!(negative.iter().map(|image| image.id).collect::<Vec<_>>(), [elsewhere.id]);
+    assert_eq!(negative.iter().map(|image| image.id).collect::<Vec<_>>(), [other_image.id]);
 }
 
 /// Returns the hash with `bits` bits flipped, spread evenly over the bands.
-fn flipped(hash: i64, bits: u32) -> i64 {
+fn flip_bits(hash: i64, bits: u32) -> i64 {
     (0..bits).fold(hash, |hash, bit| hash ^ 1_i64 << (bit % 4 * 16 + bit / 4))
 }
 
@@ -156,8 +156,8 @@ async fn marked_copy_is_candidate_only_within_limits() {
         (7, NEAR_BITS + 1, MARKED_GRADIENT_BITS + 1),
     ] {
         let mut image = fixture::image(number);
-        image.phash = flipped(probe.phash, p);
-        image.dhash = flipped(probe.dhash, d);
+        image.phash = flip_bits(probe.phash, p);
+        image.dhash = flip_bits(probe.dhash, d);
         fixture::store_image(&store, default, &image, &[]).await.unwrap();
         if p <= MARKED_BITS && d <= MARKED_GRADIENT_BITS {
             expected.insert(image.id);

@@ -41,10 +41,10 @@ impl World {
         let mut conn = self.store.pool().acquire().await.unwrap();
         let changes = self.store.index().changes(&mut conn, 1_000).await.unwrap();
         assert!(changes.iter().all(|change| change.collection_id == self.collection));
-        let numbers: Vec<i64> = changes.iter().map(|change| change.change).collect();
+        let change_ids: Vec<i64> = changes.iter().map(|change| change.change).collect();
         assert_eq!(
-            self.store.index().settle_changes(&mut conn, &numbers).await.unwrap(),
-            numbers.len() as u64
+            self.store.index().settle_changes(&mut conn, &change_ids).await.unwrap(),
+            change_ids.len() as u64
         );
         assert_eq!(self.store.index().changes(&mut conn, 1).await.unwrap(), []);
         let content = |change: IndexChange| (change.face_id, change.model_id, change.deleted);
@@ -64,19 +64,19 @@ impl World {
 async fn index_changes_are_recorded_only_between_start_and_stop() {
     let (_db, store, collection, model) = fixture::with_model(DIMENSIONS as i32).await;
     let mut number = 0;
-    for recorded in [false, true, true, false] {
-        match recorded {
+    for is_recording in [false, true, true, false] {
+        match is_recording {
             true => store.index().start_changes().await.unwrap(),
             false => store.index().stop_changes().await.unwrap(),
         }
-        assert_eq!(store.index().records_changes().await.unwrap(), recorded);
+        assert_eq!(store.index().records_changes().await.unwrap(), is_recording);
         number += 1;
         let face = fixture::face(&model, direction(&mut fixture::rng(number), DIMENSIONS));
         fixture::store_image(&store, collection, &fixture::image(number), &[face]).await.unwrap();
         let mut conn = store.pool().acquire().await.unwrap();
         let changes = store.index().changes(&mut conn, 9).await.unwrap();
-        assert_eq!(!changes.is_empty(), recorded, "{changes:?}");
-        assert_eq!(store.index().oldest_change().await.unwrap().is_some(), recorded);
+        assert_eq!(!changes.is_empty(), is_recording, "{changes:?}");
+        assert_eq!(store.index().oldest_change().await.unwrap().is_some(), is_recording);
     }
 }
 
@@ -103,30 +103,30 @@ async fn every_kind_of_face_deletion_is_recorded() {
     let world = World::create().await;
     let store = &world.store;
 
-    let (_, [one, other]) = world.image(1).await;
-    store.commit(async |tx| store.faces().delete(tx.conn(), one.id).await).await;
-    assert_eq!(world.changes().await, world.deleted(&[&one]));
+    let (_, [first, second]) = world.image(1).await;
+    store.commit(async |tx| store.faces().delete(tx.conn(), first.id).await).await;
+    assert_eq!(world.changes().await, world.deleted(&[&first]));
 
     let target =
-        Target::Likeness { embedding: other.embedding.clone(), model_id: world.model.id, threshold: 0.99 };
+        Target::Likeness { embedding: second.embedding.clone(), model_id: world.model.id, threshold: 0.99 };
     fixture::erase(store, world.collection, &target).await;
-    assert_eq!(world.changes().await, world.deleted(&[&other]));
+    assert_eq!(world.changes().await, world.deleted(&[&second]));
 
-    let (image, [one, other]) = world.image(2).await;
+    let (image, [first, second]) = world.image(2).await;
     let mut tx = store.begin().await.unwrap();
     store.images().delete(tx.conn(), image).await.unwrap();
     drop(tx);
     assert_eq!(world.changes().await, BTreeSet::new(), "the deletion was rolled back");
     store.commit(async |tx| store.images().delete(tx.conn(), image).await).await;
-    assert_eq!(world.changes().await, world.deleted(&[&one, &other]));
+    assert_eq!(world.changes().await, world.deleted(&[&first, &second]));
 
     // The foreign keys delete the faces, and with them the rows of their people.
     for delete in ["delete from images where collection_id = $1", "delete from collections where id = $1"] {
-        let (_, [one, other]) = world.image(3).await;
-        fixture::person(store, world.collection, &fixture::unnamed(), &[one.id]).await;
+        let (_, [first, second]) = world.image(3).await;
+        fixture::person(store, world.collection, &fixture::nameless(), &[first.id]).await;
         world.changes().await;
         sqlx::query(delete).bind(world.collection).execute(store.pool()).await.unwrap();
-        assert_eq!(world.changes().await, world.deleted(&[&one, &other]), "{delete}");
+        assert_eq!(world.changes().await, world.deleted(&[&first, &second]), "{delete}");
     }
 }
 
@@ -134,23 +134,23 @@ async fn every_kind_of_face_deletion_is_recorded() {
 async fn changed_embedding_quality_or_subject_is_recorded() {
     let world = World::create().await;
     let store = &world.store;
-    let (_, [one, other]) = world.image(1).await;
+    let (_, [first, second]) = world.image(1).await;
 
     let new = fixture::model(store, "new", 4).await;
     let embedding = vec![1.0, 0.0, 0.0, 0.0];
-    assert_eq!(store.models().replace_embeddings(&new, &[(one.id, embedding.clone())]).await.unwrap(), 1);
-    let moved = BTreeSet::from([(one.id, world.model.id, true), (one.id, new.id, false)]);
-    assert_eq!(world.changes().await, moved);
-    assert_eq!(store.models().replace_embeddings(&new, &[(one.id, embedding)]).await.unwrap(), 0);
+    assert_eq!(store.models().replace_embeddings(&new, &[(first.id, embedding.clone())]).await.unwrap(), 1);
+    let expected = BTreeSet::from([(first.id, world.model.id, true), (first.id, new.id, false)]);
+    assert_eq!(world.changes().await, expected);
+    assert_eq!(store.models().replace_embeddings(&new, &[(first.id, embedding)]).await.unwrap(), 0);
     assert_eq!(world.changes().await, BTreeSet::new(), "it has this embedding already");
 
     let update = |columns: &'static str| {
         let sql = format!("update faces set {columns} where id = $1");
-        sqlx::query(sqlx::AssertSqlSafe(sql)).bind(other.id).execute(world.db.pool())
+        sqlx::query(sqlx::AssertSqlSafe(sql)).bind(second.id).execute(world.db.pool())
     };
     for columns in ["quality_overall = 0.1", "quality_passed = null", "embedding = '[1,0,0,0,0,0,0,0]'"] {
         update(columns).await.unwrap();
-        assert_eq!(world.changes().await, world.stored(&[&other]), "{columns}");
+        assert_eq!(world.changes().await, world.stored(&[&second]), "{columns}");
         update(columns).await.unwrap();
         assert_eq!(world.changes().await, BTreeSet::new(), "{columns}, the same value");
     }
@@ -159,11 +159,11 @@ async fn changed_embedding_quality_or_subject_is_recorded() {
 
     let mut subjects = Vec::new();
     for _ in 0..2 {
-        subjects.push(fixture::person(store, world.collection, &fixture::unnamed(), &[other.id]).await);
-        assert_eq!(world.changes().await, world.stored(&[&other]));
+        subjects.push(fixture::person(store, world.collection, &fixture::nameless(), &[second.id]).await);
+        assert_eq!(world.changes().await, world.stored(&[&second]));
     }
     store.commit(async |tx| store.people().delete(tx.conn(), subjects[1]).await).await;
-    assert_eq!(world.changes().await, world.stored(&[&other]));
+    assert_eq!(world.changes().await, world.stored(&[&second]));
 }
 
 #[testing::test]
@@ -194,13 +194,13 @@ async fn recording_waits_for_running_face_transactions() {
     let mut tx = store.begin().await.unwrap();
     store.images().insert(tx.conn(), collection, &image).await.unwrap().unwrap();
     store.faces().insert(tx.conn(), collection, image.id, std::slice::from_ref(&face)).await.unwrap();
-    let starting = tokio::spawn({
+    let start_task = tokio::spawn({
         let store = store.clone();
         async move { store.index().start_changes().await }
     });
-    fixture::wait_for_a_lock(&db).await;
+    fixture::wait_for_lock(&db).await;
     tx.commit().await.unwrap();
-    starting.await.unwrap().unwrap();
+    start_task.await.unwrap().unwrap();
     // The face was stored before, so a statement that reads the rows now finds it.
     let mut conn = store.pool().acquire().await.unwrap();
     assert_eq!(store.index().changes(&mut conn, 1).await.unwrap(), []);

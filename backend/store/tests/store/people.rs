@@ -1,5 +1,5 @@
 //! Tests people, their faces, and the reads and writes of clustering.
-use crate::fixture::{self, Commit, assert_not_found, direction, wait_for_a_lock};
+use crate::fixture::{self, Commit, assert_not_found, direction, wait_for_lock};
 use domain::ClusteringState;
 use std::sync::Arc;
 use store::people::clusters::{ClusterScope, Group};
@@ -32,24 +32,24 @@ async fn enrol(
     Ok(enrolled)
 }
 
-async fn unlink(store: &Store, subject: Uuid, face: Uuid, drop: bool) -> Result<Vec<String>, StoreError> {
+async fn unlink(store: &Store, subject: Uuid, face: Uuid, delete: bool) -> Result<Vec<String>, StoreError> {
     let mut tx = store.begin().await?;
-    let keys = store.people().unlink_face(tx.conn(), subject, face, drop).await?;
+    let keys = store.people().unlink_face(tx.conn(), subject, face, delete).await?;
     tx.commit().await?;
     Ok(keys)
 }
 
-async fn merge(store: &Store, collection: Uuid, into: Uuid, others: &[Uuid]) -> Result<Subject, StoreError> {
+async fn merge(store: &Store, collection: Uuid, into: Uuid, merged: &[Uuid]) -> Result<Subject, StoreError> {
     let mut tx = store.begin().await?;
-    let mut all = others.to_vec();
-    all.push(into);
-    store.people().lock(tx.conn(), collection, &all).await?;
-    store.people().merge(tx.conn(), into, others).await?;
+    let mut ids = merged.to_vec();
+    ids.push(into);
+    store.people().lock(tx.conn(), collection, &ids).await?;
+    store.people().merge(tx.conn(), into, merged).await?;
     tx.commit().await?;
     store.people().get(into).await
 }
 
-async fn shown(store: &Store, subject: Uuid, collection: Uuid) -> Vec<Uuid> {
+async fn faces_of(store: &Store, subject: Uuid, collection: Uuid) -> Vec<Uuid> {
     let faces = store.people().faces(collection, subject, None, 100).await.unwrap();
     faces.into_iter().rev().map(|face| face.id).collect()
 }
@@ -59,35 +59,35 @@ async fn face_moves_to_another_subject_only_on_request() {
     let (_db, store) = fixture::database().await;
     let [ours, theirs] = fixture::collections(&store, ["default", "theirs"]).await;
     let model = fixture::model(&store, "m", 16).await;
-    let found = fixture::faces(&store, ours, &model, 1, 3).await;
+    let faces = fixture::faces(&store, ours, &model, 1, 3).await;
     let foreign = fixture::faces(&store, theirs, &model, 2, 1).await;
     let (ada, bob) =
         (subject(&store, ours, "Ada", Some("a")).await, subject(&store, ours, "Bob", None).await);
 
-    assert_eq!(enrol(&store, ours, ada, &found[..2], false).await.unwrap(), 2);
+    assert_eq!(enrol(&store, ours, ada, &faces[..2], false).await.unwrap(), 2);
     assert_eq!(
-        enrol(&store, ours, ada, &found[..2], false).await.unwrap(),
+        enrol(&store, ours, ada, &faces[..2], false).await.unwrap(),
         2,
         "repeating it changes nothing"
     );
-    let refused = enrol(&store, ours, bob, &found[1..], false).await;
+    let result = enrol(&store, ours, bob, &faces[1..], false).await;
     assert!(
-        matches!(&refused, Err(StoreError::Conflict(message)) if message.contains(&found[1].to_string())),
-        "{refused:?}"
+        matches!(&result, Err(StoreError::Conflict(message)) if message.contains(&faces[1].to_string())),
+        "{result:?}"
     );
-    assert_eq!(shown(&store, bob, ours).await, [] as [Uuid; 0], "all or nothing");
-    enrol(&store, ours, bob, &found[1..], true).await.unwrap();
-    assert_eq!(shown(&store, ada, ours).await, found[..1]);
-    assert_eq!(shown(&store, bob, ours).await, found[1..]);
+    assert_eq!(faces_of(&store, bob, ours).await, [] as [Uuid; 0], "all or nothing");
+    enrol(&store, ours, bob, &faces[1..], true).await.unwrap();
+    assert_eq!(faces_of(&store, ada, ours).await, faces[..1]);
+    assert_eq!(faces_of(&store, bob, ours).await, faces[1..]);
 
     // Faces and subjects of another collection are not found.
     assert_not_found(enrol(&store, ours, ada, &foreign, true).await, "face");
     assert_not_found(enrol(&store, theirs, ada, &foreign, true).await, "subject");
     assert!(store.within(theirs).people().get(ada).await.is_err());
     let mut tx = store.begin().await.unwrap();
-    let again = NewSubject { external_id: Some("a".into()), metadata: serde_json::json!({}), name: None };
+    let duplicate = NewSubject { external_id: Some("a".into()), metadata: serde_json::json!({}), name: None };
     assert!(matches!(
-        store.people().insert(tx.conn(), ours, &again).await,
+        store.people().insert(tx.conn(), ours, &duplicate).await,
         Err(StoreError::Conflict(message)) if message.contains("\"a\"")
     ));
 }
@@ -95,31 +95,31 @@ async fn face_moves_to_another_subject_only_on_request() {
 #[testing::test]
 async fn subjects_are_listed_changed_merged_and_deleted() {
     let (_db, store, ours, model) = fixture::with_model(16).await;
-    let found = fixture::faces(&store, ours, &model, 1, 4).await;
+    let faces = fixture::faces(&store, ours, &model, 1, 4).await;
     let ada = subject(&store, ours, "Ada", Some("a")).await;
     let bob = subject(&store, ours, "Bob", None).await;
     let eve = subject(&store, ours, "Eve", Some("e")).await;
-    enrol(&store, ours, ada, &found[..1], false).await.unwrap();
-    enrol(&store, ours, bob, &found[1..3], false).await.unwrap();
+    enrol(&store, ours, ada, &faces[..1], false).await.unwrap();
+    enrol(&store, ours, bob, &faces[1..3], false).await.unwrap();
 
     let all = SubjectFilter { collection_id: ours, name: None, external_id: None, origin: None };
     let ids = |subjects: Vec<Subject>| subjects.into_iter().map(|s| s.id).collect::<Vec<_>>();
     assert_eq!(ids(store.people().list(&all, None, 2).await.unwrap()), [eve, bob]);
     assert_eq!(ids(store.people().list(&all, Some(bob), 2).await.unwrap()), [ada]);
-    let named = SubjectFilter { name: Some("aDA".into()), ..all.clone() };
-    assert_eq!(ids(store.people().list(&named, None, 9).await.unwrap()), [ada]);
-    let keyed = SubjectFilter { external_id: Some("e".into()), ..all.clone() };
-    assert_eq!(ids(store.people().list(&keyed, None, 9).await.unwrap()), [eve]);
+    let by_name = SubjectFilter { name: Some("aDA".into()), ..all.clone() };
+    assert_eq!(ids(store.people().list(&by_name, None, 9).await.unwrap()), [ada]);
+    let by_external_id = SubjectFilter { external_id: Some("e".into()), ..all.clone() };
+    assert_eq!(ids(store.people().list(&by_external_id, None, 9).await.unwrap()), [eve]);
     let clusters = SubjectFilter { origin: Some("cluster".into()), ..all.clone() };
     assert_eq!(ids(store.people().list(&clusters, None, 9).await.unwrap()), [] as [Uuid; 0]);
 
     let merged = merge(&store, ours, ada, &[bob]).await.unwrap();
     assert_eq!((merged.name.as_deref(), merged.external_id.as_deref()), (Some("Ada"), Some("a")));
     assert_eq!(merged.metadata, serde_json::json!({"Ada": 1, "Bob": 1, "all": "Ada"}));
-    assert_eq!((merged.face_count, merged.best_face_id), (3, Some(found[0])));
+    assert_eq!((merged.face_count, merged.best_face_id), (3, Some(faces[0])));
     assert_not_found(store.people().get(bob).await, "subject");
-    let both = merge(&store, ours, ada, &[eve]).await;
-    assert!(matches!(&both, Err(StoreError::Conflict(message)) if message.contains("a, e")), "{both:?}");
+    let result = merge(&store, ours, ada, &[eve]).await;
+    assert!(matches!(&result, Err(StoreError::Conflict(message)) if message.contains("a, e")), "{result:?}");
 
     let mut tx = store.begin().await.unwrap();
     let patch = SubjectPatch { external_id: Some(None), ..SubjectPatch::default() };
@@ -129,7 +129,7 @@ async fn subjects_are_listed_changed_merged_and_deleted() {
 
     store.commit(async |tx| store.people().delete(tx.conn(), ada).await).await;
     assert_eq!(ids(store.people().list(&all, None, 9).await.unwrap()), [] as [Uuid; 0]);
-    assert!(store.faces().get(found[0]).await.is_ok(), "the faces stay");
+    assert!(store.faces().get(faces[0]).await.is_ok(), "the faces stay");
 }
 
 #[testing::test]
@@ -180,8 +180,8 @@ async fn clustering_respects_user_decisions() {
     assert_eq!(store.clusters().count_unclustered(&scope).await.unwrap(), 5);
     assert_eq!(store.clusters().unclustered(&scope, found[1], 2).await.unwrap(), found[2..4]);
     let mut tx = store.begin().await.unwrap();
-    let everything = [&found[..], &foreign].concat();
-    let units = store.clusters().units(tx.conn(), &scope, &everything).await.unwrap();
+    let all_faces = [&found[..], &foreign].concat();
+    let units = store.clusters().units(tx.conn(), &scope, &all_faces).await.unwrap();
     assert_eq!(units.len(), 5);
     assert_eq!((units[0].subject, units[0].enrolled, units[0].weight), (Some(ada), true, 1));
     assert_eq!(units[0].refused, [found[1]]);
@@ -205,8 +205,8 @@ async fn clustering_respects_user_decisions() {
     unlink(&store, cluster, found[4], false).await.unwrap();
     let mut tx = store.begin().await.unwrap();
     store.clusters().units(tx.conn(), &scope, &found).await.unwrap();
-    let join = Group { subject: Some(ada), joined: vec![cluster], faces: vec![] };
-    assert_eq!(store.clusters().apply_groups(tx.conn(), ours, &[join]).await.unwrap().joined, 1);
+    let merge_group = Group { subject: Some(ada), joined: vec![cluster], faces: vec![] };
+    assert_eq!(store.clusters().apply_groups(tx.conn(), ours, &[merge_group]).await.unwrap().joined, 1);
     let units = store.clusters().units(tx.conn(), &scope, &found).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(units[0].faces, [found[0], found[2], found[3]]);
@@ -281,23 +281,23 @@ async fn enrolled_image_is_deleted_with_last_assigned_face() {
             let mut tx = store.begin().await.unwrap();
             store.people().lock(tx.conn(), collection, &[person]).await.unwrap();
             match *step {
-                DeleteFace(at) => drop(store.faces().delete(tx.conn(), faces[at]).await.unwrap()),
-                Unlink(at) => {
-                    drop(store.people().unlink_face(tx.conn(), person, faces[at], true).await.unwrap())
+                DeleteFace(index) => drop(store.faces().delete(tx.conn(), faces[index]).await.unwrap()),
+                Unlink(index) => {
+                    drop(store.people().unlink_face(tx.conn(), person, faces[index], true).await.unwrap())
                 }
                 DeletePerson => {
                     let images = store.people().lock_images(tx.conn(), person).await.unwrap();
                     store.people().delete(tx.conn(), person).await.unwrap();
-                    store.people().drop_enrolled(tx.conn(), &images).await.unwrap();
+                    store.people().delete_enrolled_images(tx.conn(), &images).await.unwrap();
                 }
             }
             tx.commit().await.unwrap();
             // The image remains exactly as long as one of its faces belongs to the person.
-            let is_used = !shown(&store, person, collection).await.is_empty();
+            let is_used = !faces_of(&store, person, collection).await.is_empty();
             assert_eq!(store.images().get(image).await.is_ok(), is_used, "{step:?} of {steps:?}");
         }
-        let left = store.images().get(image).await;
-        assert!(matches!(left, Err(StoreError::NotFound { .. })), "after {steps:?}");
+        let result = store.images().get(image).await;
+        assert!(matches!(result, Err(StoreError::NotFound { .. })), "after {steps:?}");
     }
 }
 
@@ -309,8 +309,8 @@ async fn deleting_face_waits_for_concurrent_enrolment() {
     // An enrolment locks the person, the image and the face, in this order.
     let mut tx = store.begin().await.unwrap();
     store.people().lock(tx.conn(), collection, &[ada]).await.unwrap();
-    let same = store.images().insert(tx.conn(), collection, &fixture::image(1)).await.unwrap();
-    assert!(same.is_err(), "the image is stored");
+    let insertion = store.images().insert(tx.conn(), collection, &fixture::image(1)).await.unwrap();
+    assert!(insertion.is_err(), "the image is stored");
     let deletion = tokio::spawn({
         let (store, face) = (store.clone(), found[0]);
         async move {
@@ -319,11 +319,11 @@ async fn deleting_face_waits_for_concurrent_enrolment() {
             tx.commit().await
         }
     });
-    wait_for_a_lock(&db).await;
+    wait_for_lock(&db).await;
     store.people().enrol(tx.conn(), collection, ada, &found[..1], false).await.unwrap();
     tx.commit().await.unwrap();
     deletion.await.unwrap().unwrap();
-    assert_eq!(shown(&store, ada, collection).await, [] as [Uuid; 0]);
+    assert_eq!(faces_of(&store, ada, collection).await, [] as [Uuid; 0]);
     assert!(store.faces().get(found[1]).await.is_ok());
 }
 
@@ -357,7 +357,7 @@ impl Change {
                 store.people().lock(tx.conn(), collection, &[person]).await?;
                 let images = store.people().lock_images(tx.conn(), person).await?;
                 store.people().delete(tx.conn(), person).await?;
-                store.people().drop_enrolled(tx.conn(), &images).await?;
+                store.people().delete_enrolled_images(tx.conn(), &images).await?;
             }
             Self::Enrol { seed, face, person } => {
                 store.people().lock(tx.conn(), collection, &[person]).await?;
@@ -406,9 +406,9 @@ async fn concurrent_face_and_subject_changes_never_deadlock() {
                 (change, change.make(&store, collection).await)
             });
         }
-        while let Some(done) = running.join_next().await {
-            let (change, result) = done.unwrap();
-            // What another change deleted cannot be found.
+        while let Some(task) = running.join_next().await {
+            let (change, result) = task.unwrap();
+            // Content that another change deleted is not found.
             let is_expected = matches!(result, Ok(()) | Err(StoreError::NotFound { .. }));
             assert!(is_expected, "round {seed}, {change:?}: {result:?}");
         }

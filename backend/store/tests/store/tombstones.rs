@@ -9,24 +9,24 @@ use uuid::Uuid;
 
 pub(crate) async fn deletion_log(store: &Store) -> Vec<Entry> {
     let mut entries = Vec::new();
-    let read = store.erasures().deletion_log(|line| {
+    let result = store.erasures().deletion_log(|line| {
         entries.push(serde_json::from_str(line).unwrap());
         Ok::<_, StoreError>(())
     });
-    read.await.unwrap();
+    result.await.unwrap();
     entries
 }
 
 /// Deletes all rows that the deletion log lists. Returns the numbers of faces, images and people.
 pub(crate) async fn reapply(store: &Store, collection: Uuid, deletion_log: Vec<Entry>) -> (u64, u64, u64) {
     store.erasures().import_deletion_log(deletion_log).await.unwrap();
-    let mut gone = (0, 0, 0);
+    let mut deleted = (0, 0, 0);
     loop {
-        let again = store.commit(async |tx| store.erasures().erase_again(tx.conn(), collection).await).await;
-        if again.is_empty() {
-            return gone;
+        let repeated = store.commit(async |tx| store.erasures().reapply(tx.conn(), collection).await).await;
+        if repeated.is_empty() {
+            return deleted;
         }
-        gone = (gone.0 + again.faces, gone.1 + again.images, gone.2 + again.subjects);
+        deleted = (deleted.0 + repeated.faces, deleted.1 + repeated.images, deleted.2 + repeated.subjects);
     }
 }
 
@@ -35,7 +35,7 @@ async fn deletion_log_deletes_only_logged_rows_again() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let stores = [live.store(), copy.store()];
     // Both databases have the same rows, as after a restore.
-    let (single, pair, stays) = (fixture::image(1), fixture::image(2), fixture::image(3));
+    let (single, pair, kept) = (fixture::image(1), fixture::image(2), fixture::image(3));
     let mut ids = Vec::new();
     let mut collection = Uuid::nil();
     let mut faces = Vec::new();
@@ -45,7 +45,7 @@ async fn deletion_log_deletes_only_logged_rows_again() {
         if faces.is_empty() {
             faces = (0..4).map(|_| fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0])).collect();
         }
-        for (image, faces) in [(&single, &faces[..1]), (&pair, &faces[1..3]), (&stays, &faces[3..])] {
+        for (image, faces) in [(&single, &faces[..1]), (&pair, &faces[1..3]), (&kept, &faces[3..])] {
             ids.push(fixture::store_image(store, collection, image, faces).await.unwrap());
         }
     }
@@ -54,7 +54,7 @@ async fn deletion_log_deletes_only_logged_rows_again() {
     fixture::erase(&live, collection, &Target::Face(faces[1].id)).await;
     // A deletion that was rolled back leaves no tombstone.
     let mut tx = live.begin().await.unwrap();
-    live.images().delete(tx.conn(), stays.id).await.unwrap();
+    live.images().delete(tx.conn(), kept.id).await.unwrap();
     drop(tx);
 
     let deletion_log = deletion_log(&live).await;
@@ -64,10 +64,10 @@ async fn deletion_log_deletes_only_logged_rows_again() {
     assert_not_found(copy.images().get(single.id).await, "image");
     assert_not_found(copy.faces().get(faces[1].id).await, "face");
     assert_eq!(copy.images().get(pair.id).await.unwrap().face_count, 1);
-    assert_eq!(copy.faces().get(faces[3].id).await.unwrap().image_id, stays.id);
+    assert_eq!(copy.faces().get(faces[3].id).await.unwrap().image_id, kept.id);
     assert_eq!(reapply(&copy, collection, deletion_log).await, (0, 0, 0), "once is enough");
-    let passed_on = self::deletion_log(&copy).await;
-    assert!(!passed_on.is_empty(), "the copy has the tombstones too");
+    let log_of_copy = self::deletion_log(&copy).await;
+    assert!(!log_of_copy.is_empty(), "the copy has the tombstones too");
 }
 
 #[testing::test]
@@ -112,23 +112,23 @@ async fn imported_suppressions_keep_model_of_sketch() {
         sketch: Sketch { bits: "10".repeat(128), ..sketch.clone() },
         whole_image: true,
     };
-    let kept_out = [Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone()), face];
+    let items = [Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone()), face];
     let mut tx = live.begin().await.unwrap();
     live.erasures().record(tx.conn(), &record).await.unwrap();
-    live.suppressions().suppress(tx.conn(), collection, record.id, &kept_out).await.unwrap();
+    live.suppressions().suppress(tx.conn(), collection, record.id, &items).await.unwrap();
     tx.commit().await.unwrap();
 
     copy.erasures().import_deletion_log(deletion_log(&live).await).await.unwrap();
-    let here = copy.models().register("identity of m", "m", 4).await.unwrap();
-    assert_ne!(here.id, model.id);
+    let copied_model = copy.models().register("identity of m", "m", 4).await.unwrap();
+    assert_ne!(copied_model.id, model.id);
     let mut tx = copy.begin().await.unwrap();
-    let same = Sketch { model_id: here.id, ..sketch };
-    let of_face = Sketch { bits: "10".repeat(128), ..same.clone() };
+    let person = Sketch { model_id: copied_model.id, ..sketch };
+    let of_image = Sketch { bits: "10".repeat(128), ..person.clone() };
     let suppressed =
-        copy.suppressions().suppressed_sketches(tx.conn(), collection, &[same, of_face], 0).await.unwrap();
+        copy.suppressions().suppressed_sketches(tx.conn(), collection, &[person, of_image], 0).await.unwrap();
     assert_eq!(suppressed, [true, false], "the sketch of a face applies to its image only");
     for (sha256, hashes, same_file) in [([7; 32], None, true), ([8; 32], Some((1, 2)), false)] {
-        let found =
+        let matches =
             copy.suppressions().suppressed_images(tx.conn(), collection, &sha256, hashes).await.unwrap();
         let expected = SuppressedImage {
             same_file,
@@ -140,9 +140,9 @@ async fn imported_suppressions_keep_model_of_sketch() {
             sha256: Some(vec![7; 32]),
             sketch: Some("10".repeat(128)),
             sketch_key: Some("secret".into()),
-            model_id: Some(here.id),
+            model_id: Some(copied_model.id),
         };
-        assert_eq!(found, [expected]);
+        assert_eq!(matches, [expected]);
     }
     assert_eq!(copy.erasures().list(collection, None, 9).await.unwrap()[0].suppressions, 2);
     drop(tx);
@@ -211,7 +211,7 @@ async fn erased_url_is_erased_again_in_restored_backup() {
     let image = admit_images(&store, crawl.id, 9, &[image_url("secret.jpg", "other")]).await[0].id;
     fixture::settle(&store, image, "failed", Some("http_404"), None).await;
     db.execute("update pages set state = 'fetched', title = 'a title'").await;
-    let words = async || -> String {
+    let text = async || -> String {
         sqlx::query_scalar(
             "select concat((select string_agg(p::text, ' ' order by id) from pages p),
                            (select string_agg(u::text, ' ') from image_urls u),
@@ -221,14 +221,14 @@ async fn erased_url_is_erased_again_in_restored_backup() {
         .await
         .unwrap()
     };
-    let restored = words().await;
-    assert!(restored.contains("/secret ") || restored.contains("/secret,"), "{restored}");
+    let text_before = text().await;
+    assert!(text_before.contains("/secret ") || text_before.contains("/secret,"), "{text_before}");
     db.execute("create table backup_of_pages as select * from pages").await;
     db.execute("create table backup_of_images as select * from image_urls").await;
     for address in ["http://site.test/secret", "http://site.test/secret.jpg"] {
         fixture::erase(&store, crawl.collection_id, &Target::Url(vec![address.to_owned()])).await;
     }
-    assert!(!words().await.contains("secret"));
+    assert!(!text().await.contains("secret"));
     let deletion_log = deletion_log(&store).await;
     assert!(!serde_json::to_string(&deletion_log).unwrap().contains("secret"));
 
@@ -236,8 +236,8 @@ async fn erased_url_is_erased_again_in_restored_backup() {
     db.execute("update pages p set url = b.url, title = b.title from backup_of_pages b where b.id = p.id")
         .await;
     db.execute("update image_urls u set url = b.url from backup_of_images b where b.id = u.id").await;
-    assert!(words().await.contains("secret"));
+    assert!(text().await.contains("secret"));
     assert_eq!(reapply(&store, crawl.collection_id, deletion_log).await, (0, 0, 0));
-    let after = words().await;
-    assert!(!after.contains("secret") && after.contains("/other"), "{after}");
+    let text_after = text().await;
+    assert!(!text_after.contains("secret") && text_after.contains("/other"), "{text_after}");
 }

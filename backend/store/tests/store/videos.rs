@@ -27,9 +27,9 @@ const TABLES: [&str; 6] = ["videos", "images", "faces", "video_frames", "tracks"
 #[testing::test]
 async fn restored_backup_loses_deleted_and_erased_videos() {
     let (db, store, collection, model) = fixture::with_model(4).await;
-    let (erased, faces) = fixture::film(&store, &model, [1; 32], 3).await;
-    let (deleted, _) = fixture::film(&store, &model, [2; 32], 0).await;
-    let (kept, _) = fixture::film(&store, &model, [3; 32], 2).await;
+    let (erased, faces) = fixture::completed_video(&store, &model, [1; 32], 3).await;
+    let (deleted, _) = fixture::completed_video(&store, &model, [2; 32], 0).await;
+    let (kept, _) = fixture::completed_video(&store, &model, [3; 32], 2).await;
     for table in TABLES {
         run(&db, format!("create table backup_of_{table} as select * from {table}")).await;
     }
@@ -70,8 +70,8 @@ async fn restored_backup_loses_deleted_and_erased_videos() {
 #[testing::test]
 async fn erasing_video_erases_all_videos_of_its_file() {
     let (db, store, collection, model) = fixture::with_model(4).await;
-    let (original, _) = fixture::film(&store, &model, [1; 32], 1).await;
-    let (other, _) = fixture::film(&store, &model, [2; 32], 1).await;
+    let (original, _) = fixture::completed_video(&store, &model, [1; 32], 1).await;
+    let (other, _) = fixture::completed_video(&store, &model, [2; 32], 1).await;
     // A duplicate at another address, an earlier attempt, and a duplicate of another video.
     run(&db, format!(
         "insert into videos (id, collection_id, state, sha256, source_url, options, original_id, finished_at)
@@ -88,10 +88,10 @@ async fn erasing_video_erases_all_videos_of_its_file() {
         .fetch_one(store.pool())
         .await
         .unwrap();
-    // Whichever of them is named, all of them are erased.
-    for named in [original, duplicate] {
+    // An erasure of any of these videos erases all of them.
+    for video in [original, duplicate] {
         let mut tx = store.begin().await.unwrap();
-        let plan = store.erasures().plan(tx.conn(), collection, &Target::Video(named)).await.unwrap();
+        let plan = store.erasures().plan(tx.conn(), collection, &Target::Video(video)).await.unwrap();
         assert_eq!((plan.videos.len(), plan.faces.len()), (3, 1));
         assert!(!plan.videos.contains(&other));
         let address = Suppression::Url("http://site.test/copy.mp4".into());
@@ -108,49 +108,49 @@ async fn erasing_video_erases_all_videos_of_its_file() {
         [Suppression::VideoFile { sha256: vec![2; 32] }],
         "paths are not suppressed"
     );
-    let elsewhere = store.collections().ensure("elsewhere").await.unwrap().id;
-    let foreign = store.erasures().plan(tx.conn(), elsewhere, &Target::Video(other)).await;
-    assert_not_found(foreign, "video");
+    let other_collection = store.collections().ensure("elsewhere").await.unwrap().id;
+    let result = store.erasures().plan(tx.conn(), other_collection, &Target::Video(other)).await;
+    assert_not_found(result, "video");
 }
 
 #[testing::test]
 async fn erasure_by_url_includes_earlier_attempts_of_file() {
     let (db, store, collection, model) = fixture::with_model(4).await;
-    let (attempt, mut faces) = fixture::film(&store, &model, [1; 32], 2).await;
+    let (attempt, mut faces) = fixture::completed_video(&store, &model, [1; 32], 2).await;
     let first = "http://site.test/first.mp4";
     set_address(&db, attempt, first).await;
     db.execute("update videos set state = 'cancelled'").await;
-    let (completed, more) = fixture::film(&store, &model, [1; 32], 3).await;
+    let (completed, completed_faces) = fixture::completed_video(&store, &model, [1; 32], 3).await;
     let second = "http://site.test/second.mp4";
     set_address(&db, completed, second).await;
-    let (other, _) = fixture::film(&store, &model, [2; 32], 1).await;
+    let (other, _) = fixture::completed_video(&store, &model, [2; 32], 1).await;
     set_address(&db, other, "http://site.test/other.mp4").await;
-    faces.extend(more);
+    faces.extend(completed_faces);
     faces.sort_unstable();
-    for named in [first, second] {
+    for url in [first, second] {
         let mut tx = store.begin().await.unwrap();
-        let target = Target::Url(vec![named.into()]);
+        let target = Target::Url(vec![url.into()]);
         let plan = store.erasures().plan(tx.conn(), collection, &target).await.unwrap();
         let mut videos = plan.videos.clone();
         videos.sort_unstable();
-        assert_eq!(videos, [attempt, completed], "{named}");
+        assert_eq!(videos, [attempt, completed], "{url}");
         let mut planned: Vec<Uuid> = plan.faces.iter().map(|face| face.id).collect();
         planned.sort_unstable();
-        assert_eq!(planned, faces, "{named}");
+        assert_eq!(planned, faces, "{url}");
     }
 }
 
 #[testing::test]
 async fn duplicate_video_is_recorded_once() {
     let (db, store, collection, model) = fixture::with_model(4).await;
-    let (original, _) = fixture::film(&store, &model, [1; 32], 0).await;
+    let (original, _) = fixture::completed_video(&store, &model, [1; 32], 0).await;
     let new = NewVideo {
         source_url: Some("file:///film.mp4".into()),
         scan: Some(fixture::crawl(&store).await.id),
         ..fixture::video(collection, [1; 32])
     };
     let id = Uuid::now_v7();
-    // The answer of the first commit was lost.
+    // The response of the first commit was lost.
     for _ in 0..2 {
         store
             .commit(async |tx| store.crawled_videos().record_duplicate(tx.conn(), id, &new, original).await)
@@ -164,7 +164,7 @@ async fn duplicate_video_is_recorded_once() {
 #[testing::test]
 async fn paged_export_omits_faces_erased_in_between() {
     let (_db, store, _, model) = fixture::with_model(4).await;
-    let (video, faces) = fixture::film(&store, &model, [1; 32], 5).await;
+    let (video, faces) = fixture::completed_video(&store, &model, [1; 32], 5).await;
     let first = store.crawled_videos().export_tracks(video, None, 2, true).await.unwrap();
     let ids = |tracks: &[store::videos::export::ExportedTrack]| -> Vec<Uuid> {
         tracks.iter().flat_map(|track| &track.faces).map(|(_, (face, _))| face.id).collect()
@@ -187,14 +187,14 @@ async fn paged_export_omits_faces_erased_in_between() {
 #[testing::test]
 async fn export_lists_each_file_once_with_own_sources() {
     let (db, store, _, model) = fixture::with_model(4).await;
-    let (own, _) = fixture::film(&store, &model, [1; 32], 1).await;
-    let (of_another, _) = fixture::film(&store, &model, [2; 32], 1).await;
+    let (first, _) = fixture::completed_video(&store, &model, [1; 32], 1).await;
+    let (second, _) = fixture::completed_video(&store, &model, [2; 32], 1).await;
     let scan = fixture::crawl(&store).await.id;
-    set_address(&db, own, "file:///a.mp4").await;
-    run(&db, format!("update videos set scan_id = '{scan}' where id = '{own}'")).await;
-    set_address(&db, of_another, "http://site.test/b.mp4").await;
+    set_address(&db, first, "file:///a.mp4").await;
+    run(&db, format!("update videos set scan_id = '{scan}' where id = '{first}'")).await;
+    set_address(&db, second, "http://site.test/b.mp4").await;
     // The places of a file are in the order of their ids.
-    for original in [own, of_another] {
+    for original in [first, second] {
         run(&db, format!(
             "insert into videos (id, collection_id, state, source_url, options, original_id, scan_id, finished_at)
              select ('f' || substr(gen_random_uuid()::text, 2))::uuid, collection_id, 'failed', 'file:///copy.mp4', options, id, '{scan}', now()
@@ -203,20 +203,20 @@ async fn export_lists_each_file_once_with_own_sources() {
         .await;
     }
     let ids = store.crawled_videos().list_for_export(scan, Uuid::nil(), 1).await.unwrap();
-    assert_eq!(ids, [own]);
-    assert_eq!(store.crawled_videos().list_for_export(scan, own, 10).await.unwrap(), [of_another]);
-    assert!(store.crawled_videos().list_for_export(scan, of_another, 10).await.unwrap().is_empty());
-    let places = async |id| {
+    assert_eq!(ids, [first]);
+    assert_eq!(store.crawled_videos().list_for_export(scan, first, 10).await.unwrap(), [second]);
+    assert!(store.crawled_videos().list_for_export(scan, second, 10).await.unwrap().is_empty());
+    let urls_of = async |id| {
         let exported = store.crawled_videos().export_of_crawl(scan, id).await.unwrap().unwrap();
         assert_eq!(exported.total as usize, exported.sources.len());
-        exported.sources.into_iter().map(|place| place.video_url.unwrap()).collect::<Vec<_>>()
+        exported.sources.into_iter().map(|source| source.video_url.unwrap()).collect::<Vec<_>>()
     };
-    assert_eq!(places(own).await, ["file:///a.mp4", "file:///copy.mp4"]);
-    assert_eq!(places(of_another).await, ["file:///copy.mp4"], "not the place where another crawl found it");
-    let elsewhere = store.collections().ensure("elsewhere").await.unwrap().id;
-    let scoped = store.within(elsewhere);
+    assert_eq!(urls_of(first).await, ["file:///a.mp4", "file:///copy.mp4"]);
+    assert_eq!(urls_of(second).await, ["file:///copy.mp4"], "not the place where another crawl found it");
+    let other_collection = store.collections().ensure("elsewhere").await.unwrap().id;
+    let scoped = store.within(other_collection);
     assert!(scoped.crawled_videos().list_for_export(scan, Uuid::nil(), 10).await.unwrap().is_empty());
-    assert_not_found(scoped.crawled_videos().export(own).await, "video");
+    assert_not_found(scoped.crawled_videos().export(first).await, "video");
 }
 
 #[testing::test]
@@ -224,16 +224,16 @@ async fn video_frames_are_found_by_site_of_video() {
     let database = TestDatabase::create().await;
     let store = database.store().with_exact_limit(0);
     let (collection, model) = fixture::default_and_model(&store, 4).await;
-    let (on_page, of_page) = fixture::film(&store, &model, [1; 32], 3).await;
-    let (direct, of_direct) = fixture::film(&store, &model, [2; 32], 2).await;
-    fixture::film(&store, &model, [3; 32], 1).await;
-    for video in [on_page, direct] {
+    let (page_video, on_page) = fixture::completed_video(&store, &model, [1; 32], 3).await;
+    let (direct_video, direct) = fixture::completed_video(&store, &model, [2; 32], 2).await;
+    fixture::completed_video(&store, &model, [3; 32], 1).await;
+    for video in [page_video, direct_video] {
         set_address(&database, video, "https://cdn.test/film.mp4").await;
     }
     let columns = "video_sources (video_id, page_url, page_hash)";
-    let values = format!("('{on_page}', 'https://www.press.test/films', gen_random_uuid())");
+    let values = format!("('{page_video}', 'https://www.press.test/films', gen_random_uuid())");
     run(&database, format!("insert into {columns} values {values}")).await;
-    for (site, mut expected) in [("press.test", of_page), ("cdn.test", of_direct), ("film.mp4", Vec::new())] {
+    for (site, mut expected) in [("press.test", on_page), ("cdn.test", direct), ("film.mp4", Vec::new())] {
         let filter = FaceFilter { site: Some(Site::parse(site).unwrap()), ..FaceFilter::default() };
         let list = FaceListQuery { collection: "default".into(), filter, ..FaceListQuery::default() };
         let mut listed: Vec<Uuid> =
@@ -256,7 +256,7 @@ async fn track_page_with_many_boxes_is_shorter() {
     let (db, store) = fixture::database().await;
     fixture::collection(&store, "default").await;
     let model = fixture::model(&store, "m", 4).await;
-    let (video, _) = fixture::film(&store, &model, [1; 32], 40).await;
+    let (video, _) = fixture::completed_video(&store, &model, [1; 32], 40).await;
     let starts = async |limit, after| {
         let page = store.tracks().list(video, &TrackFilter::default(), after, limit).await.unwrap();
         let starts: Vec<i64> = page.tracks.iter().map(|track| track.started_us / 1_000_000).collect();
@@ -288,35 +288,35 @@ async fn age(db: &TestDatabase) {
 }
 
 async fn expire(store: &Store, collection: Uuid) -> (u64, u64) {
-    let mut all = (0, 0);
+    let mut total = (0, 0);
     loop {
         let expired =
             store.commit(async |tx| store.retention().expire_some(tx.conn(), collection).await).await;
         if expired.is_empty() {
-            return all;
+            return total;
         }
-        all = (all.0 + expired.images, all.1 + expired.videos);
+        total = (total.0 + expired.images, total.1 + expired.videos);
     }
 }
 
 #[testing::test]
 async fn retention_keeps_video_after_file_was_found_again() {
     let (db, store, collection, model) = fixture::with_model(4).await;
-    let (id, faces) = fixture::film(&store, &model, [1; 32], 2).await;
+    let (id, faces) = fixture::completed_video(&store, &model, [1; 32], 2).await;
     age(&db).await;
     assert_eq!(store.extents().of_retention(collection, 30).await.unwrap().faces, 2);
     // A crawl finds the same file.
-    let again = NewVideo {
+    let repeated = NewVideo {
         sha256: None,
         bytes: None,
         source_url: Some("http://site.test/film.mkv".into()),
         ..fixture::video(collection, [1; 32])
     };
     let mut tx = store.begin().await.unwrap();
-    let again = store.videos().insert(tx.conn(), &again).await.unwrap().unwrap();
+    let repeated = store.videos().insert(tx.conn(), &repeated).await.unwrap().unwrap();
     let (state, reason) = (VideoState::Failed, Some(Reason::ExactDuplicate));
     let end = VideoEnd { state, people: None, reason, detail: None, original: Some(id), keeps_file: false };
-    store.videos().end(tx.conn(), again, end).await.unwrap();
+    store.videos().end(tx.conn(), repeated, end).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(store.extents().of_retention(collection, 30).await.unwrap().faces, 0);
     assert_eq!(expire(&store, collection).await, (0, 0));
@@ -331,16 +331,16 @@ async fn retention_keeps_video_after_file_was_found_again() {
 #[testing::test]
 async fn partially_expired_video_file_can_be_read_again() {
     let (db, store, collection, model) = fixture::with_model(4).await;
-    let (id, faces) = fixture::film(&store, &model, [1; 32], 2).await;
-    let ada = NewSubject { name: Some("Ada".into()), ..fixture::unnamed() };
+    let (id, faces) = fixture::completed_video(&store, &model, [1; 32], 2).await;
+    let ada = NewSubject { name: Some("Ada".into()), ..fixture::nameless() };
     fixture::person(&store, collection, &ada, &faces[..1]).await;
-    let film = fixture::video(collection, [1; 32]);
-    let add = async || store.commit(async |tx| store.videos().insert(tx.conn(), &film).await).await;
+    let video = fixture::video(collection, [1; 32]);
+    let add = async || store.commit(async |tx| store.videos().insert(tx.conn(), &video).await).await;
     assert_eq!(add().await, Err(id));
     age(&db).await;
     // The frame with the enrolled face remains, and its video with it.
     assert_eq!(expire(&store, collection).await, (1, 0));
     store.faces().get(faces[0]).await.unwrap();
-    let again = add().await.expect("the file can be read again");
-    assert_eq!(add().await, Err(again));
+    let repeated = add().await.expect("the file can be read again");
+    assert_eq!(add().await, Err(repeated));
 }

@@ -15,7 +15,7 @@ use crawler::{FetchError, HopPolicy, urls};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use store::crawls::hosts::{HostPace, OwnDelay, PermitDecision};
+use store::crawls::hosts::{CrawlDelay, HostPace, PermitDecision};
 use store::{Store, retried};
 use url::Url;
 use uuid::Uuid;
@@ -61,7 +61,7 @@ pub(crate) struct Delay {
     /// The part of `least` that applies to the requests of every collection.
     shared: Duration,
     /// The crawl's own delay, if it is longer than `shared`.
-    own: Option<OwnDelay>,
+    own: Option<CrawlDelay>,
     /// Whether the host's response time also affects the delay: only if the crawl sets none.
     adaptive: bool,
 }
@@ -90,7 +90,7 @@ impl HostThrottle {
         let shared = least.min(default.max(robots));
         let longer = own.filter(|_| least > shared);
         let own_delay =
-            |own: RequestedDelay| OwnDelay { collection: own.collection, delay_ms: millis(least) };
+            |own: RequestedDelay| CrawlDelay { collection: own.collection, delay_ms: millis(least) };
         Delay { least, shared, own: longer.map(own_delay), adaptive: own.is_none() }
     }
 

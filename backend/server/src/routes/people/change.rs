@@ -216,7 +216,7 @@ pub(super) async fn delete_subject(
         let images = store.people().lock_images(tx.conn(), id).await?;
         store.people().delete(tx.conn(), id).await?;
         let blobs = match enrolled {
-            Enrolled::Delete => store.people().drop_enrolled(tx.conn(), &images).await?,
+            Enrolled::Delete => store.people().delete_enrolled_images(tx.conn(), &images).await?,
             Enrolled::Keep => Vec::new(),
         };
         Ok((blobs, tx))

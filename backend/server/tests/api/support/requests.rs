@@ -355,7 +355,7 @@ pub(crate) fn image_urls(count: usize) -> Vec<NewImageUrl> {
     let url = |number| NewImageUrl {
         url: format!("http://127.0.0.1:9/{number}.jpg"),
         page_url: None,
-        asked_url: None,
+        requested_url: None,
         alt: None,
     };
     (0..count).map(url).collect()

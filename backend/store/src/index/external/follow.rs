@@ -17,9 +17,9 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Advisory lock of the transaction that changes the engine.
-const FOLLOWING: i64 = 0x0066_6163_6503;
+const LOCK_KEY: i64 = 0x0066_6163_6503;
 
-/// What [`ExternalIndex::step`] remembers between its calls.
+/// The state that [`ExternalIndex::step`] keeps between its calls.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// When the sizes of the sets were last measured.
@@ -32,7 +32,7 @@ pub(super) struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
     /// The number of changes, compared faces and copied faces. Changes and copies are durable
-    /// in the engine. Zero means that none is left.
+    /// in the engine. Zero means that no work remains.
     Applied(usize),
     /// Another process is applying changes.
     Busy,
@@ -50,7 +50,7 @@ impl ExternalIndex {
     /// Fails with `IndexUnavailable`, or with the database's error.
     pub async fn step(&self, limit: i64) -> Result<Followed, StoreError> {
         let mut progress = self.progress.lock().await;
-        let Some(sets) = self.arrange(&mut progress).await? else { return Ok(Followed::Busy) };
+        let Some(sets) = self.prepare(&mut progress).await? else { return Ok(Followed::Busy) };
         let Followed::Applied(mut applied) = self.follow(limit).await? else { return Ok(Followed::Busy) };
         for set in sets.iter().filter(|set| set.check_requested_at.is_some()) {
             let page = self.check_page(set, &mut progress).await?;
@@ -69,7 +69,7 @@ impl ExternalIndex {
     pub(super) async fn exclusive(&self) -> Result<Option<Tx>, StoreError> {
         let mut tx = Tx::begin(&self.pool).await?;
         let locked: bool = sqlx::query_scalar("select pg_try_advisory_xact_lock($1)")
-            .bind(FOLLOWING)
+            .bind(LOCK_KEY)
             .fetch_one(tx.conn())
             .await?;
         Ok(locked.then_some(tx))
@@ -84,9 +84,9 @@ impl ExternalIndex {
         if changes::server(tx.conn(), index).await?.is_none() {
             return Ok(None);
         }
-        // Longer than a transaction without statements can hold the lock.
+        // This time limit exceeds the time for which an idle transaction can hold the lock.
         sqlx::query("set local statement_timeout = '90s'").execute(tx.conn()).await?;
-        sqlx::query("select pg_advisory_xact_lock($1)").bind(FOLLOWING).execute(tx.conn()).await?;
+        sqlx::query("select pg_advisory_xact_lock($1)").bind(LOCK_KEY).execute(tx.conn()).await?;
         let released = changes::release(tx.conn(), index).await?;
         tx.commit().await?;
         Ok(released)
@@ -104,7 +104,7 @@ impl ExternalIndex {
         let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
         let changes = IndexLog(&self.pool).changes(tx.conn(), limit).await?;
         if changes.is_empty() {
-            // Releases the lock before the next step asks for it.
+            // Releases the lock before the next step requests it.
             tx.commit().await?;
             return Ok(Followed::Applied(0));
         }
@@ -112,7 +112,7 @@ impl ExternalIndex {
             changes.iter().map(|change| (change.model_id, change.face_id)).collect();
         let ids: Vec<Uuid> = changed.iter().map(|(_, face)| *face).collect();
         let fence = fence(tx.conn()).await?;
-        let mut present: HashMap<(i32, Uuid), EngineFace> = rows(tx.conn(), &ids)
+        let mut current_faces: HashMap<(i32, Uuid), EngineFace> = rows(tx.conn(), &ids)
             .await?
             .into_iter()
             .map(|row| ((row.model_id, row.id), row.face()))
@@ -120,7 +120,7 @@ impl ExternalIndex {
         let mut updates: BTreeMap<i32, (Vec<EngineFace>, Vec<Uuid>)> = BTreeMap::new();
         for key @ (model, id) in changed {
             let (stored, deleted) = updates.entry(model).or_default();
-            match present.remove(&key) {
+            match current_faces.remove(&key) {
                 Some(face) => stored.push(face),
                 None => deleted.push(id),
             }
@@ -135,10 +135,10 @@ impl ExternalIndex {
                 changes::record_deletion(tx.conn(), set.id).await?;
             }
         }
-        let numbers: Vec<i64> = changes.iter().map(|change| change.change).collect();
-        IndexLog(&self.pool).settle_changes(tx.conn(), &numbers).await?;
+        let change_ids: Vec<i64> = changes.iter().map(|change| change.change).collect();
+        IndexLog(&self.pool).settle_changes(tx.conn(), &change_ids).await?;
         tx.commit().await?;
-        Ok(Followed::Applied(numbers.len()))
+        Ok(Followed::Applied(change_ids.len()))
     }
 
     /// Copies the next faces to a set that is being built, in the order of their ids.
@@ -176,13 +176,13 @@ impl ExternalIndex {
     }
 }
 
-/// Takes the next number of `index_fence` for this transaction. The transaction must hold the lock,
-/// and must read the rows of its update afterwards.
+/// Returns the next number of `index_fence` for this transaction. The transaction must hold the
+/// lock, and must read the rows of its update afterwards.
 async fn fence(conn: &mut PgConnection) -> Result<i64, StoreError> {
     Ok(sqlx::query_scalar("select next_index_fence()").fetch_one(conn).await?)
 }
 
-/// A face with what an engine stores of it.
+/// A face with the values that an engine stores.
 #[derive(sqlx::FromRow)]
 pub(super) struct Row {
     pub(super) id: Uuid,
@@ -223,7 +223,7 @@ pub(super) async fn rows(conn: &mut PgConnection, faces: &[Uuid]) -> Result<Vec<
 
 /// Maximum number of faces outside the graphs at which searches may start to use a set. The engine
 /// compares with these faces one by one, which takes some milliseconds.
-const WITHOUT_GRAPH: u64 = 50_000;
+const MAX_FACES_OUTSIDE_GRAPH: u64 = 50_000;
 /// Time between two measurements of the sizes of the sets.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -281,33 +281,33 @@ impl ExternalIndex {
 
     /// Creates and deletes sets, and lets searches use sets that are complete. Returns the sets;
     /// `None` if another process is changing the engine.
-    pub(super) async fn arrange(&self, progress: &mut Progress) -> Result<Option<Vec<IndexSet>>, StoreError> {
+    pub(super) async fn prepare(&self, progress: &mut Progress) -> Result<Option<Vec<IndexSet>>, StoreError> {
         let Some(mut tx) = self.exclusive().await? else { return Ok(None) };
         // The engine's sets are listed before the records are read. If this transaction loses the
         // lock, another process may create a set, which must not count as unrecorded.
         let existing: BTreeSet<Uuid> = self.call(self.engine.sets()).await?.into_iter().collect();
         self.check_ownership(tx.conn()).await?;
         changes::replace_old_sets(tx.conn(), self.engine.name(), self.config.rebuild_age).await?;
-        let before = self.sets(tx.conn()).await?;
-        let recorded: BTreeSet<Uuid> = before.iter().map(|set| set.id).collect();
+        let sets = self.sets(tx.conn()).await?;
+        let recorded: BTreeSet<Uuid> = sets.iter().map(|set| set.id).collect();
         for set in existing.difference(&recorded) {
             self.call(self.engine.remove(*set)).await?;
         }
-        for set in &before {
-            self.arrange_set(tx.conn(), set, existing.contains(&set.id)).await?;
+        for set in &sets {
+            self.prepare_set(tx.conn(), set, existing.contains(&set.id)).await?;
         }
         for model in models_without_set(tx.conn(), self.engine.name()).await? {
             changes::insert(tx.conn(), self.engine.name(), model).await?;
         }
-        let after = self.sets(tx.conn()).await?;
+        let updated = self.sets(tx.conn()).await?;
         // The records are committed first, so that an interrupted creation is continued.
         tx.commit().await?;
-        let without_faces = |set: &IndexSet| set.state == IndexSetState::Building && set.copied_to.is_nil();
+        let is_empty = |set: &IndexSet| set.state == IndexSetState::Building && set.copied_to.is_nil();
         let incomplete: Vec<&IndexSet> =
-            after.iter().filter(|set| !existing.contains(&set.id) || without_faces(set)).collect();
-        let measure = progress.measured.is_none_or(|measured| measured.elapsed() >= MEASURE_INTERVAL);
-        if incomplete.is_empty() && !measure {
-            return Ok(Some(after));
+            updated.iter().filter(|set| !existing.contains(&set.id) || is_empty(set)).collect();
+        let must_measure = progress.measured.is_none_or(|measured| measured.elapsed() >= MEASURE_INTERVAL);
+        if incomplete.is_empty() && !must_measure {
+            return Ok(Some(updated));
         }
         let Some(mut tx) = self.exclusive().await? else { return Ok(None) };
         self.check_ownership(tx.conn()).await?;
@@ -316,15 +316,15 @@ impl ExternalIndex {
             // Postgres ends a transaction without statements after 60 s.
             sqlx::query("select 1").execute(tx.conn()).await?;
         }
-        if measure {
-            for set in &after {
+        if must_measure {
+            for set in &updated {
                 let info = self.call(self.engine.info(&set.face_set())).await?;
                 changes::record_size(tx.conn(), set.id, &info).await?;
             }
             progress.measured = Some(Instant::now());
         }
         tx.commit().await?;
-        Ok(Some(after))
+        Ok(Some(updated))
     }
 
     /// Fails if the recorded sets belong to another server, or if changes are not recorded.
@@ -342,7 +342,7 @@ impl ExternalIndex {
         Ok(())
     }
 
-    async fn arrange_set(
+    async fn prepare_set(
         &self,
         conn: &mut PgConnection,
         set: &IndexSet,
@@ -363,7 +363,7 @@ impl ExternalIndex {
             }
             IndexSetState::Building if set.copied => {
                 let info = self.call(self.engine.info(&set.face_set())).await?;
-                if info.settled || info.faces.saturating_sub(info.in_graph) <= WITHOUT_GRAPH {
+                if info.settled || info.faces.saturating_sub(info.in_graph) <= MAX_FACES_OUTSIDE_GRAPH {
                     changes::serve(conn, set).await?;
                     tracing::info!(set = %set.id, model = set.model, faces = info.faces, "search index ready");
                 }

@@ -24,8 +24,8 @@ async fn assert_remaining<I: Implementation>(world: &World<I>, search: &SearchQu
         found.sort_unstable();
         assert_eq!(found, remaining, "caught up: {caught_up}");
         // Fewer faces than the collection has: this search uses the index.
-        let few = SearchQuery { limit: 5, ..search.clone() };
-        let found = ids(&world.store.faces().search(&few).await.unwrap().0);
+        let limited_search = SearchQuery { limit: 5, ..search.clone() };
+        let found = ids(&world.store.faces().search(&limited_search).await.unwrap().0);
         assert_eq!(found.len(), remaining.len().min(5), "caught up: {caught_up}");
         assert!(found.iter().all(|id| remaining.contains(id)), "caught up: {caught_up}");
     }
@@ -97,19 +97,19 @@ async fn erasure_by_likeness_plans_exactly_similar_faces<I: Implementation>() {
     let faces = gallery(store, ours, &model, 300, 1).await;
     // The same people under another model and in another collection.
     gallery(store, theirs, &model, 300, 1).await;
-    let elsewhere: Vec<_> =
+    let other_faces: Vec<_> =
         faces[..20].iter().map(|(_, embedding)| fixture::face(&other, embedding.clone())).collect();
-    fixture::store_image(store, ours, &fixture::image(9), &elsewhere).await.unwrap();
+    fixture::store_image(store, ours, &fixture::image(9), &other_faces).await.unwrap();
     // The index does not contain the last image yet.
     world.catch_up().await;
-    let late = fixture::face(&model, faces[3].1.clone());
-    fixture::store_image(store, ours, &fixture::image(10), std::slice::from_ref(&late)).await.unwrap();
+    let late_face = fixture::face(&model, faces[3].1.clone());
+    fixture::store_image(store, ours, &fixture::image(10), std::slice::from_ref(&late_face)).await.unwrap();
 
     let probe = faces[3].1.clone();
     let mut expected: BTreeSet<Uuid> =
         brute_force(&faces, &probe, 0.6, 300).into_iter().map(|(id, _)| id).collect();
     assert!((10..100).contains(&expected.len()), "{}", expected.len());
-    expected.insert(late.id);
+    expected.insert(late_face.id);
     let target = Target::Likeness { embedding: probe.clone(), model_id: model.id, threshold: 0.6 };
     let plan = fixture::erase(store, ours, &target).await;
     assert_eq!(plan.not_compared, 20);

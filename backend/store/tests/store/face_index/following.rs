@@ -36,7 +36,7 @@ impl World {
     }
 
     /// Works like [`World::create`], with an engine that has `count` faces.
-    async fn followed(count: usize) -> (Self, Vec<Uuid>) {
+    async fn with_faces(count: usize) -> (Self, Vec<Uuid>) {
         let world = Self::create().await;
         world.index.take_over().await.unwrap();
         let faces = world.faces(1, count).await;
@@ -49,7 +49,7 @@ impl World {
     }
 
     /// Returns the faces that the engine has.
-    async fn contained(&self) -> BTreeMap<Uuid, EngineFace> {
+    async fn indexed_faces(&self) -> BTreeMap<Uuid, EngineFace> {
         self.engine.faces(&self.store, self.model.id).await
     }
 
@@ -73,10 +73,10 @@ impl World {
     async fn assert_equal(&self) {
         let rows: Vec<Uuid> =
             sqlx::query_scalar("select id from faces").fetch_all(self.db.pool()).await.unwrap();
-        let contained = self.contained().await;
-        assert_eq!(contained.len(), rows.len());
+        let indexed_faces = self.indexed_faces().await;
+        assert_eq!(indexed_faces.len(), rows.len());
         for id in rows {
-            let face = &contained[&id];
+            let face = &indexed_faces[&id];
             assert_eq!(face.embedding, self.store.faces().embedding(id).await.unwrap().1);
             assert_eq!(face.collection_id, self.collection);
         }
@@ -86,17 +86,17 @@ impl World {
 #[testing::test]
 async fn copies_existing_faces_during_concurrent_changes() {
     let world = World::create().await;
-    let old = world.faces(1, 10).await;
+    let existing = world.faces(1, 10).await;
     world.index.take_over().await.unwrap();
     // Changes of a face that is copied in the first step, and of two that are copied later.
-    for face in [old[0], old[9]] {
+    for face in [existing[0], existing[9]] {
         world.delete(face).await;
     }
     assert_eq!(world.index.step(4).await.unwrap(), Followed::Applied(6), "two changes and four faces");
-    world.delete(old[1]).await;
-    let new = world.faces(2, 3).await;
+    world.delete(existing[1]).await;
+    let added = world.faces(2, 3).await;
     assert_eq!(world.index.step(4).await.unwrap(), Followed::Applied(8), "four changes and four faces");
-    world.delete(new[0]).await;
+    world.delete(added[0]).await;
     let set = world.set().await;
     assert_eq!((set.state, set.copied), (IndexSetState::Building, false));
     memory::catch_up(&world.index).await;
@@ -113,18 +113,18 @@ async fn engine_receives_current_row_of_each_face() {
     memory::catch_up(&world.index).await;
     let faces = world.faces(1, 2).await;
     for _ in 0..2 {
-        fixture::person(&world.store, world.collection, &fixture::unnamed(), &faces[..1]).await;
+        fixture::person(&world.store, world.collection, &fixture::nameless(), &faces[..1]).await;
     }
     world.delete(faces[1]).await;
     // The deletion of the second face is the first change, and its insertion comes later.
     let mut steps = 0;
     while world.index.step(1).await.unwrap() == Followed::Applied(1) {
         steps += 1;
-        assert!(!world.contained().await.contains_key(&faces[1]), "an erased face comes back");
+        assert!(!world.indexed_faces().await.contains_key(&faces[1]), "an erased face comes back");
     }
     assert_eq!(steps, 5);
     world.assert_equal().await;
-    let face = &world.contained().await[&faces[0]];
+    let face = &world.indexed_faces().await[&faces[0]];
     assert_eq!((face.has_subject, face.quality), (true, Some(0.5)));
 }
 
@@ -145,13 +145,13 @@ async fn only_one_process_updates_engine() {
 async fn erasure_finds_faces_missing_in_engine() {
     let world = World::create().await;
     let mut stored = Vec::new();
-    for stopped in [false, true] {
+    for is_stopped in [false, true] {
         // The engine does not get this face: nothing is recorded, and nothing is copied.
-        stored.extend(world.faces(1 + u64::from(stopped), 1).await);
+        stored.extend(world.faces(1 + u64::from(is_stopped), 1).await);
         world.store.index().start_changes().await.unwrap();
         assert_eq!(world.store.index().oldest_change().await.unwrap(), None);
         for face in &stored {
-            assert!(!world.contained().await.contains_key(face));
+            assert!(!world.indexed_faces().await.contains_key(face));
             let embedding = world.store.faces().embedding(*face).await.unwrap().1;
             let target = Target::Likeness { embedding, model_id: world.model.id, threshold: 0.99 };
             let mut tx = world.store.begin().await.unwrap();
@@ -159,14 +159,14 @@ async fn erasure_finds_faces_missing_in_engine() {
             assert_eq!(plan.faces.iter().map(|face| face.id).collect::<Vec<_>>(), [*face]);
         }
         // The change of the next face is recorded, and lost before the engine has followed it.
-        stored.extend(world.faces(3 + u64::from(stopped), 1).await);
+        stored.extend(world.faces(3 + u64::from(is_stopped), 1).await);
         world.store.index().stop_changes().await.unwrap();
     }
 }
 
 #[testing::test]
 async fn search_finds_new_face_before_engine_has_it() {
-    let (world, _) = World::followed(30).await;
+    let (world, _) = World::with_faces(30).await;
     let store = world.store.clone().with_exact_limit(0);
     assert_eq!(store.faces().index_lag().await.unwrap(), Duration::ZERO);
     store.faces().index_caught_up(Duration::ZERO).await.unwrap();
@@ -176,39 +176,39 @@ async fn search_finds_new_face_before_engine_has_it() {
     search.limit = 3;
     let (hits, exact) = store.faces().search(&search).await.unwrap();
     assert_eq!((hits[0].face.id, exact), (new, false));
-    assert!(!world.contained().await.contains_key(&new));
+    assert!(!world.indexed_faces().await.contains_key(&new));
     assert!(store.faces().index_lag().await.unwrap() > Duration::ZERO);
-    let behind = store.faces().index_caught_up(Duration::ZERO).await;
-    assert!(matches!(behind, Err(StoreError::IndexUnavailable(_))), "{behind:?}");
+    let result = store.faces().index_caught_up(Duration::ZERO).await;
+    assert!(matches!(result, Err(StoreError::IndexUnavailable(_))), "{result:?}");
 
-    let waiting = tokio::spawn(async move { store.faces().index_caught_up(Duration::from_secs(60)).await });
+    let wait_task = tokio::spawn(async move { store.faces().index_caught_up(Duration::from_secs(60)).await });
     memory::catch_up(&world.index).await;
-    waiting.await.unwrap().unwrap();
+    wait_task.await.unwrap().unwrap();
 }
 
 #[testing::test]
 async fn another_engine_takes_over_only_by_claiming_index() {
-    let (world, _) = World::followed(5).await;
+    let (world, _) = World::with_faces(5).await;
     let set = world.set().await;
 
     // A command beside the service does not claim the index, so it changes nothing.
     let engine = Arc::new(Engine::default());
     let other = ExternalIndex::new(world.db.store().pool().clone(), engine.clone());
-    let refused = other.step(10).await;
-    assert!(matches!(refused, Err(StoreError::IndexUnavailable(_))), "{refused:?}");
+    let result = other.step(10).await;
+    assert!(matches!(result, Err(StoreError::IndexUnavailable(_))), "{result:?}");
     assert_eq!(world.set().await.id, set.id);
     memory::catch_up(&world.index).await;
 
     other.take_over().await.unwrap();
     memory::catch_up(&other).await;
     assert_eq!(engine.faces(&world.store, world.model.id).await.len(), 5);
-    let refused = world.index.step(10).await;
-    assert!(matches!(refused, Err(StoreError::IndexUnavailable(_))), "{refused:?}");
+    let result = world.index.step(10).await;
+    assert!(matches!(result, Err(StoreError::IndexUnavailable(_))), "{result:?}");
 }
 
 #[testing::test]
 async fn outdated_set_serves_until_replacement_is_complete() {
-    let (world, faces) = World::followed(20).await;
+    let (world, faces) = World::with_faces(20).await;
     let serving = async || {
         let set = world.set().await;
         (set.id, set.state)
@@ -217,8 +217,8 @@ async fn outdated_set_serves_until_replacement_is_complete() {
     // A migration does this when a new version stores an additional field of each face.
     sqlx::query("update index_sets set outdated = true").execute(world.db.pool()).await.unwrap();
     let set = world.set().await.face_set();
-    let mut contained = world.contained().await;
-    let old = EngineFace { stored_us: 0, ..contained.remove(&faces[3]).unwrap() };
+    let mut indexed_faces = world.indexed_faces().await;
+    let old = EngineFace { stored_us: 0, ..indexed_faces.remove(&faces[3]).unwrap() };
     let mut search = query(world.collection, world.model.id, old.embedding.clone());
     world.engine.update(&set, Update { fence: 1, stored: vec![old], deleted: Vec::new() }).await.unwrap();
     (search.limit, search.filter.since) =
@@ -239,7 +239,7 @@ async fn outdated_set_serves_until_replacement_is_complete() {
 
 #[testing::test]
 async fn search_in_crawl_without_faces_is_exact() {
-    let (world, _) = World::followed(40).await;
+    let (world, _) = World::with_faces(40).await;
     let latest = world.faces(2, 30).await;
     let (store, mut search) = world.search_for(latest[0]).await;
     search.filter.crawl_id = Some(Uuid::now_v7());
@@ -249,7 +249,7 @@ async fn search_in_crawl_without_faces_is_exact() {
 
 #[testing::test]
 async fn incomplete_engine_result_leads_to_exact_search() {
-    let (world, _) = World::followed(40).await;
+    let (world, _) = World::with_faces(40).await;
     let latest = world.faces(2, 30).await;
     let (store, mut search) = world.search_for(latest[0]).await;
     search.limit = 60;
@@ -260,15 +260,15 @@ async fn incomplete_engine_result_leads_to_exact_search() {
 #[testing::test]
 async fn update_fence_grows_after_sequence_reset() {
     let world = World::create().await;
-    let next = async || {
+    let next_fence = async || {
         sqlx::query_scalar::<_, i64>("select next_index_fence()").fetch_one(world.db.pool()).await.unwrap()
     };
-    let mut last = next().await;
-    for set_back in [false, true, false, true] {
-        if set_back {
+    let mut last = next_fence().await;
+    for is_reset in [false, true, false, true] {
+        if is_reset {
             sqlx::query("select setval('index_fence', 1)").execute(world.db.pool()).await.unwrap();
         }
-        let new = next().await;
+        let new = next_fence().await;
         assert!(new > last, "{new} after {last}");
         last = new;
     }
@@ -291,7 +291,7 @@ async fn set_copy_completes_while_faces_are_added() {
 }
 
 /// Compares the set of a model with the rows.
-pub(crate) async fn check(index: &ExternalIndex, store: &Store, model: i32) -> Checked {
+pub(crate) async fn check_set(index: &ExternalIndex, store: &Store, model: i32) -> Checked {
     let set = set_of(store, model).await.unwrap();
     store.index().request_check(&set.index_name).await.unwrap();
     catch_up(index).await;
@@ -302,18 +302,18 @@ pub(crate) async fn check(index: &ExternalIndex, store: &Store, model: i32) -> C
 
 /// Damages a set of 100 faces: three are missing, one is surplus, and three differ from their rows.
 /// Returns what a comparison must find.
-async fn damage(engine: &dyn VectorEngine, set: &FaceSet, fence: i64) -> Checked {
+async fn damage_set(engine: &dyn VectorEngine, set: &FaceSet, fence: i64) -> Checked {
     let mut faces = engine.page(set, Uuid::nil(), 100).await.unwrap();
     let moved = EngineFace { collection_id: Uuid::now_v7(), ..faces[0].clone() };
     let turned = EngineFace { embedding: faces[2].embedding.clone(), ..faces[1].clone() };
-    let later = EngineFace { stored_us: faces[4].stored_us + 1, ..faces[4].clone() };
+    let late = EngineFace { stored_us: faces[4].stored_us + 1, ..faces[4].clone() };
     let surplus = EngineFace { id: Uuid::now_v7(), ..faces[3].clone() };
     let deleted: Vec<Uuid> = faces.split_off(97).iter().map(|face| face.id).collect();
-    engine.update(set, Update { fence, stored: vec![moved, turned, later, surplus], deleted }).await.unwrap();
+    engine.update(set, Update { fence, stored: vec![moved, turned, late, surplus], deleted }).await.unwrap();
     Checked { rows: 100, faces: 98, missing: 3, surplus: 1, different: 3 }
 }
 
-async fn sets(engine: &dyn VectorEngine) -> BTreeSet<Uuid> {
+async fn set_ids(engine: &dyn VectorEngine) -> BTreeSet<Uuid> {
     engine.sets().await.unwrap().into_iter().collect()
 }
 
@@ -325,13 +325,13 @@ pub(crate) async fn differences_are_counted_and_repaired(engine: Arc<dyn VectorE
     gallery(&store, collection, &model, 100, 1).await;
     catch_up(&index).await;
     assert_eq!(
-        check(&index, &store, model.id).await,
+        check_set(&index, &store, model.id).await,
         Checked { rows: 100, faces: 100, ..Checked::default() }
     );
     let set = set_of(&store, model.id).await.unwrap().face_set();
     let fence = sqlx::query_scalar("select next_index_fence()").fetch_one(db.pool()).await.unwrap();
-    let expected = damage(engine.as_ref(), &set, fence).await;
-    assert_eq!(check(&index, &store, model.id).await, expected);
+    let expected = damage_set(engine.as_ref(), &set, fence).await;
+    assert_eq!(check_set(&index, &store, model.id).await, expected);
 
     // A new set has the rows again. Searches use the old one until it is complete.
     assert_eq!(store.index().request_rebuild(engine.name()).await.unwrap(), 1);
@@ -339,8 +339,8 @@ pub(crate) async fn differences_are_counted_and_repaired(engine: Arc<dyn VectorE
     catch_up(&index).await;
     let rebuilt = set_of(&store, model.id).await.unwrap();
     assert_ne!(rebuilt.id, set.id);
-    assert!(check(&index, &store, model.id).await.is_equal());
-    assert_eq!(sets(engine.as_ref()).await, BTreeSet::from([rebuilt.id]), "the old set is deleted");
+    assert!(check_set(&index, &store, model.id).await.is_equal());
+    assert_eq!(set_ids(engine.as_ref()).await, BTreeSet::from([rebuilt.id]), "the old set is deleted");
 }
 
 #[testing::test]
@@ -349,7 +349,7 @@ async fn index_check_counts_and_repairs_differences() {
 }
 
 /// Starts an index in memory with `count` faces. Returns the model, and the faces.
-async fn indexed(
+async fn index_with_faces(
     db: &TestDatabase,
     engine: &Arc<Engine>,
     count: usize,
@@ -364,26 +364,26 @@ async fn indexed(
 #[testing::test]
 async fn restarted_process_reuses_set_and_rebuilds_missing_set() {
     let (db, engine) = (TestDatabase::create().await, Arc::new(Engine::default()));
-    let (index, store, model, faces) = indexed(&db, &engine, 60).await;
+    let (index, store, model, faces) = index_with_faces(&db, &engine, 60).await;
     let before = set_of(&store, model.id).await.unwrap().id;
     drop((index, store));
 
     let (index, store) = start(&db, engine.clone()).await;
     fixture::delete_faces(&store, faces[..1].iter()).await;
     let equal = Checked { rows: 59, faces: 59, ..Checked::default() };
-    assert_eq!(check(&index, &store, model.id).await, equal);
+    assert_eq!(check_set(&index, &store, model.id).await, equal);
     assert_eq!(set_of(&store, model.id).await.unwrap().id, before);
 
     engine.remove(before).await.unwrap();
     catch_up(&index).await;
     assert_ne!(set_of(&store, model.id).await.unwrap().id, before);
-    assert_eq!(check(&index, &store, model.id).await, equal);
+    assert_eq!(check_set(&index, &store, model.id).await, equal);
 }
 
 #[testing::test]
 async fn set_with_old_deletion_is_replaced() {
     let (db, engine) = (TestDatabase::create().await, Arc::new(Engine::default()));
-    let (index, store, model, faces) = indexed(&db, &engine, 100).await;
+    let (index, store, model, faces) = index_with_faces(&db, &engine, 100).await;
     let before = set_of(&store, model.id).await.unwrap();
     assert_eq!(before.deleted_since, None);
 
@@ -397,7 +397,7 @@ async fn set_with_old_deletion_is_replaced() {
     let after = set_of(&store, model.id).await.unwrap();
     assert_ne!(after.id, before.id);
     assert_eq!(after.deleted_since, None);
-    assert_eq!(sets(engine.as_ref()).await, BTreeSet::from([after.id]), "the old set is deleted");
+    assert_eq!(set_ids(engine.as_ref()).await, BTreeSet::from([after.id]), "the old set is deleted");
     let equal = Checked { rows: 99, faces: 99, ..Checked::default() };
-    assert_eq!(check(&index, &store, model.id).await, equal);
+    assert_eq!(check_set(&index, &store, model.id).await, equal);
 }

@@ -77,12 +77,12 @@ impl<F> Engine<F> {
 
     pub(crate) async fn faces(&self, store: &Store, model: i32) -> BTreeMap<Uuid, EngineFace> {
         match set_of(store, model).await {
-            Some(set) => self.in_set(set.id).unwrap_or_default(),
+            Some(set) => self.faces_of_set(set.id).unwrap_or_default(),
             None => BTreeMap::new(),
         }
     }
 
-    fn in_set(&self, set: Uuid) -> Result<BTreeMap<Uuid, EngineFace>, EngineError> {
+    fn faces_of_set(&self, set: Uuid) -> Result<BTreeMap<Uuid, EngineFace>, EngineError> {
         let sets = self.faces.lock().unwrap();
         sets.get(&set).cloned().ok_or_else(|| EngineError(format!("there is no set {set}")))
     }
@@ -90,7 +90,7 @@ impl<F> Engine<F> {
 
 fn passes(face: &EngineFace, filter: &EngineFilter) -> bool {
     face.collection_id == filter.collection_id
-        && filter.min_quality.is_none_or(|least| face.quality.is_some_and(|quality| quality >= least))
+        && filter.min_quality.is_none_or(|minimum| face.quality.is_some_and(|quality| quality >= minimum))
         && !(filter.omit_failed && face.failed)
         && (!filter.with_subject || face.has_subject)
         && filter.since_us.is_none_or(|since| face.stored_us >= since)
@@ -143,9 +143,9 @@ impl<F: Faults> VectorEngine for Engine<F> {
         queries: Vec<EngineQuery>,
     ) -> Result<Vec<Vec<EngineHit>>, EngineError> {
         self.faults.check()?;
-        self.faults.asked(&queries);
-        let faces = self.in_set(set.id)?;
-        let answer = |query: EngineQuery| {
+        self.faults.record_queries(&queries);
+        let faces = self.faces_of_set(set.id)?;
+        let run_query = |query: EngineQuery| {
             let mut found: Vec<EngineHit> = faces
                 .values()
                 .filter(|face| passes(face, &query.filter))
@@ -155,17 +155,17 @@ impl<F: Faults> VectorEngine for Engine<F> {
             found.truncate(query.limit);
             found
         };
-        let mut answers: Vec<Vec<EngineHit>> = queries.into_iter().map(answer).collect();
-        self.faults.answer(&mut answers).await;
-        Ok(answers)
+        let mut results: Vec<Vec<EngineHit>> = queries.into_iter().map(run_query).collect();
+        self.faults.change_hits(&mut results).await;
+        Ok(results)
     }
 
     /// Ignores [`Update::fence`]: no update arrives late.
     async fn update(&self, set: &FaceSet, mut update: Update) -> Result<(), EngineError> {
         self.faults.check()?;
         let result = self.faults.update(&mut update.stored, &mut update.deleted);
-        let mut all = self.faces.lock().unwrap();
-        let faces = all.get_mut(&set.id).ok_or_else(|| EngineError("there is no such set".into()))?;
+        let mut sets = self.faces.lock().unwrap();
+        let faces = sets.get_mut(&set.id).ok_or_else(|| EngineError("there is no such set".into()))?;
         faces.retain(|id, _| !update.deleted.contains(id));
         faces.extend(update.stored.into_iter().map(|face| (face.id, face)));
         result
@@ -173,29 +173,29 @@ impl<F: Faults> VectorEngine for Engine<F> {
 
     async fn page(&self, set: &FaceSet, after: Uuid, limit: usize) -> Result<Vec<EngineFace>, EngineError> {
         self.faults.check()?;
-        Ok(self.in_set(set.id)?.into_values().filter(|face| face.id > after).take(limit).collect())
+        Ok(self.faces_of_set(set.id)?.into_values().filter(|face| face.id > after).take(limit).collect())
     }
 
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
         self.faults.check()?;
-        let faces = self.in_set(set.id)?.len() as u64;
+        let faces = self.faces_of_set(set.id)?.len() as u64;
         Ok(SetInfo { faces, in_graph: faces, settled: true })
     }
 }
 
-/// What goes wrong in an [`Engine`].
+/// The faults of an [`Engine`].
 #[async_trait::async_trait]
 pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
-    /// Fails if no call succeeds now.
+    /// Fails while every call must fail.
     fn check(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Sees the queries of a search.
-    fn asked(&self, _: &[EngineQuery]) {}
+    /// Receives the queries of a search.
+    fn record_queries(&self, _: &[EngineQuery]) {}
 
-    /// Changes the answers of a search.
-    async fn answer(&self, _: &mut [Vec<EngineHit>]) {}
+    /// Changes the hits of a search.
+    async fn change_hits(&self, _: &mut [Vec<EngineHit>]) {}
 
     /// Changes what an update stores and deletes. An error is returned after the update.
     fn update(&self, _: &mut Vec<EngineFace>, _: &mut Vec<Uuid>) -> Result<(), EngineError> {
@@ -205,15 +205,15 @@ pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
 
 impl Faults for () {}
 
-/// Maximum number of wrong candidates in an answer.
-const WRONG: i64 = 200;
+/// Maximum number of wrong candidates in a result.
+const MAX_WRONG_HITS: i64 = 200;
 
 /// The index that [`crate::face_index::suite`] tests.
 pub(crate) struct Untrusted(ExternalIndex);
 
 impl Implementation for Untrusted {
     async fn start(db: &TestDatabase) -> (Self, Store) {
-        let wrong = Wrong { pool: db.pool().clone() };
+        let wrong = WrongHits { pool: db.pool().clone() };
         let (index, store) = start(db, Arc::new(Engine::with(wrong))).await;
         (Self(index), store)
     }
@@ -223,26 +223,26 @@ impl Implementation for Untrusted {
     }
 }
 
-/// Adds wrong candidates to the answers.
+/// Adds wrong candidates to the results.
 #[derive(Debug)]
-struct Wrong {
+struct WrongHits {
     pool: PgPool,
 }
 
 #[async_trait::async_trait]
-impl Faults for Wrong {
-    async fn answer(&self, answers: &mut [Vec<EngineHit>]) {
+impl Faults for WrongHits {
+    async fn change_hits(&self, results: &mut [Vec<EngineHit>]) {
         // Faces of all collections and models, and one that does not exist.
         let mut wrong: Vec<Uuid> = sqlx::query_scalar("select id from faces order by md5(id::text) limit $1")
-            .bind(WRONG)
+            .bind(MAX_WRONG_HITS)
             .fetch_all(&self.pool)
             .await
             .unwrap();
         wrong.push(Uuid::now_v7());
-        for answer in answers {
-            answer.extend(wrong.iter().map(|id| EngineHit { id: *id, similarity: 1.0 }));
-            answer.iter_mut().for_each(|face| face.similarity = 1.0);
-            answer.sort_by_key(|face| face.id);
+        for hits in results {
+            hits.extend(wrong.iter().map(|id| EngineHit { id: *id, similarity: 1.0 }));
+            hits.iter_mut().for_each(|face| face.similarity = 1.0);
+            hits.sort_by_key(|face| face.id);
         }
     }
 }

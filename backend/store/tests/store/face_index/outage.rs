@@ -20,18 +20,18 @@ use uuid::Uuid;
 /// Faults of an engine that can be switched off.
 #[derive(Debug, Default)]
 struct Switch {
-    off: AtomicBool,
+    is_off: AtomicBool,
 }
 
 impl Switch {
-    fn turn_off(&self, off: bool) {
-        self.off.store(off, Ordering::SeqCst);
+    fn turn_off(&self, is_off: bool) {
+        self.is_off.store(is_off, Ordering::SeqCst);
     }
 }
 
 impl Faults for Switch {
     fn check(&self) -> Result<(), EngineError> {
-        if self.off.load(Ordering::SeqCst) {
+        if self.is_off.load(Ordering::SeqCst) {
             return Err(EngineError("it is off".into()));
         }
         Ok(())
@@ -61,15 +61,15 @@ async fn faces_are_stored_searched_and_erased_without_engine() {
     faces.retain(|(face, _)| !expected.iter().any(|(id, _)| id == face));
 
     // No change is lost during the outage.
-    let refused = index.step(10).await;
-    assert!(matches!(refused, Err(StoreError::IndexUnavailable(_))), "{refused:?}");
+    let result = index.step(10).await;
+    assert!(matches!(result, Err(StoreError::IndexUnavailable(_))), "{result:?}");
     engine.faults.turn_off(false);
     memory::catch_up(&index).await;
-    let mut contained: Vec<Uuid> = engine.faces(&store, model.id).await.into_keys().collect();
-    contained.sort_unstable();
+    let mut indexed_ids: Vec<Uuid> = engine.faces(&store, model.id).await.into_keys().collect();
+    indexed_ids.sort_unstable();
     let mut stored: Vec<Uuid> = faces.iter().map(|(id, _)| *id).collect();
     stored.sort_unstable();
-    assert_eq!(contained, stored);
+    assert_eq!(indexed_ids, stored);
     let (hits, exact) = store.faces().search(&search).await.unwrap();
     assert!(!exact);
     assert_same(&hits, &brute_force(&faces, &probe, -1.0, 10));
@@ -96,8 +96,8 @@ async fn clustering_of_large_collection_waits_for_engine() {
     let (first, _) = twins(&store, collection, &model, 2_501).await;
     engine.faults.turn_off(true);
     let scope = ClusterScope { collection_id: collection, model_id: model.id, any_quality: true };
-    let refused = store.clusters().neighbours(&scope, &first[..2], 3, 0.5).await;
-    assert!(matches!(refused, Err(StoreError::IndexUnavailable(_))), "{refused:?}");
+    let result = store.clusters().neighbours(&scope, &first[..2], 3, 0.5).await;
+    assert!(matches!(result, Err(StoreError::IndexUnavailable(_))), "{result:?}");
     let scope = ClusterScope { collection_id: Uuid::now_v7(), ..scope };
     assert_eq!(
         store.clusters().neighbours(&scope, &first[..2], 3, 0.5).await.unwrap(),
@@ -110,9 +110,9 @@ const COMPONENTS: usize = 8;
 const WRITERS: u64 = 3;
 const TRANSACTIONS: usize = 120;
 /// Maximum number of changes of one step.
-const STEP: i64 = 25;
+const CHANGES: i64 = 25;
 /// Maximum time after which a step is interrupted, in microseconds.
-const INTERRUPTED: u64 = 50_000;
+const MAX_MICROS: u64 = 50_000;
 
 /// Faults of an engine most of whose updates fail: before, during or after the update.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl Faults for Crashes {
     }
 }
 
-/// Stores, changes and deletes faces of its own.
+/// Stores, changes and deletes its faces.
 struct Writer {
     store: Store,
     collection: Uuid,
@@ -151,7 +151,7 @@ struct Writer {
 
 impl Writer {
     /// Returns an image and one of its faces.
-    fn any(&mut self) -> Option<(Uuid, Uuid)> {
+    fn random_face(&mut self) -> Option<(Uuid, Uuid)> {
         let faces: Vec<(Uuid, Uuid)> =
             self.images.iter().flat_map(|(image, faces)| faces.iter().map(|face| (*image, *face))).collect();
         (!faces.is_empty()).then(|| faces[self.rng.random_range(0..faces.len())])
@@ -173,8 +173,8 @@ impl Writer {
     }
 
     async fn transaction(&mut self) {
-        let (kind, some) = (self.rng.random_range(0..6), self.any());
-        let (2.., Some((image, face))) = (kind, some) else { return self.store_image().await };
+        let (kind, stored) = (self.rng.random_range(0..6), self.random_face());
+        let (2.., Some((image, face))) = (kind, stored) else { return self.store_image().await };
         let mut tx = self.store.begin().await.unwrap();
         match kind {
             2 => {
@@ -211,10 +211,10 @@ async fn follow(index: ExternalIndex, done: Arc<AtomicBool>) -> (usize, usize) {
     let (mut failures, mut interruptions) = (0, 0);
     let mut rng = StdRng::seed_from_u64(8);
     loop {
-        let last = done.load(Ordering::SeqCst);
-        let limit = if last { MAX_WAIT } else { Duration::from_micros(rng.random_range(0..INTERRUPTED)) };
-        match tokio::time::timeout(limit, index.step(STEP)).await {
-            Ok(Ok(Followed::Applied(0))) if last => return (failures, interruptions),
+        let ended = done.load(Ordering::SeqCst);
+        let limit = if ended { MAX_WAIT } else { Duration::from_micros(rng.random_range(0..MAX_MICROS)) };
+        match tokio::time::timeout(limit, index.step(CHANGES)).await {
+            Ok(Ok(Followed::Applied(0))) if ended => return (failures, interruptions),
             Ok(Ok(_)) => tokio::task::yield_now().await,
             Ok(Err(StoreError::IndexUnavailable(_))) => failures += 1,
             Ok(Err(error)) => panic!("{error}"),
@@ -223,7 +223,7 @@ async fn follow(index: ExternalIndex, done: Arc<AtomicBool>) -> (usize, usize) {
     }
 }
 
-/// Searches until `done`. No answer may contain a face that was deleted before the search.
+/// Searches until `done`. No result may contain a face that was deleted before the search.
 async fn read(store: Store, collection: Uuid, deleted: Arc<Mutex<HashSet<Uuid>>>, done: Arc<AtomicBool>) {
     let mut rng = fixture::rng(99);
     while !done.load(Ordering::SeqCst) {
@@ -253,7 +253,7 @@ async fn random_failures_neither_lose_changes_nor_show_erased_faces() {
     let reader = tokio::spawn(read(store.clone(), collection, Arc::clone(&deleted), done.clone()));
     let mut writers = tokio::task::JoinSet::new();
     for number in 1..=WRITERS {
-        let subject = fixture::person(&store, collection, &fixture::unnamed(), &[]).await;
+        let subject = fixture::person(&store, collection, &fixture::nameless(), &[]).await;
         let mut writer = Writer {
             store: store.clone(),
             collection,
@@ -270,8 +270,8 @@ async fn random_failures_neither_lose_changes_nor_show_erased_faces() {
             }
         });
     }
-    while let Some(ended) = writers.join_next().await {
-        ended.unwrap();
+    while let Some(result) = writers.join_next().await {
+        result.unwrap();
         store.index().request_rebuild(engine.name()).await.unwrap();
     }
     done.store(true, Ordering::SeqCst);
@@ -287,12 +287,12 @@ async fn random_failures_neither_lose_changes_nor_show_erased_faces() {
         .fetch_all(db.pool())
         .await
         .unwrap();
-        let contained = engine.faces(&store, model.id).await;
-        assert_eq!(contained.len(), rows.len());
+        let indexed = engine.faces(&store, model.id).await;
+        assert_eq!(indexed.len(), rows.len());
         assert!(!rows.is_empty());
         for (id, has_subject) in rows {
             let (_, embedding) = store.faces().embedding(id).await.unwrap();
-            assert_eq!((&contained[&id].embedding, contained[&id].has_subject), (&embedding, has_subject));
+            assert_eq!((&indexed[&id].embedding, indexed[&id].has_subject), (&embedding, has_subject));
         }
     }
     assert!(!deleted.lock().unwrap().is_empty());

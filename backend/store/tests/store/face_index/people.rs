@@ -25,7 +25,7 @@ async fn subject_search_returns_best_face_of_each_subject<I: Implementation>() {
     let mut subjects = Vec::new();
     for faces in [&gallery[..60], &gallery[60..120], &gallery[120..121]] {
         let name = Some(format!("person {}", subjects.len()));
-        let new = NewSubject { name, ..fixture::unnamed() };
+        let new = NewSubject { name, ..fixture::nameless() };
         let ids: Vec<Uuid> = faces.iter().map(|(id, _)| *id).collect();
         subjects.push((fixture::person(store, collection, &new, &ids).await, faces));
     }
@@ -40,7 +40,7 @@ async fn subject_search_returns_best_face_of_each_subject<I: Implementation>() {
         let found: Vec<Uuid> = best.iter().map(|(hit, _)| hit.face.id).collect();
         let first: Vec<Uuid> = expected.iter().take(limit as usize).map(|(id, _)| *id).collect();
         assert_eq!(found, first);
-        assert!(best.iter().all(|(_, shown)| shown.name.as_deref().is_some_and(|n| n.starts_with("person"))));
+        assert!(best.iter().all(|(_, named)| named.name.as_deref().is_some_and(|n| n.starts_with("person"))));
     }
 }
 
@@ -55,7 +55,7 @@ async fn subject_search_ignores_unassigned_faces<I: Implementation>() {
     let (collection, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
     let gallery = gallery(store, collection, &model, 60, 9).await;
     let ids: Vec<Uuid> = gallery[..20].iter().map(|(id, _)| *id).collect();
-    let subject = fixture::person(store, collection, &fixture::unnamed(), &ids).await;
+    let subject = fixture::person(store, collection, &fixture::nameless(), &ids).await;
     world.catch_up().await;
     let query = SearchQuery { limit: 5, ..query(collection, model.id, gallery[0].1.clone()) };
     assert_eq!(people(store, &query).await, [subject]);
@@ -78,20 +78,20 @@ async fn search_reaching_face_limit_is_not_exact() {
     let db = testing::TestDatabase::create().await;
     let store = db.store();
     let (collection, model) = fixture::default_and_model(&store, 4).await;
-    let (near, far) =
+    let (close, far) =
         (fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]), fixture::face(&model, vec![0.0, 1.0, 0.0, 0.0]));
-    fixture::store_image(&store, collection, &fixture::image(1), &[near]).await.unwrap();
+    fixture::store_image(&store, collection, &fixture::image(1), &[close]).await.unwrap();
     // One person has more faces than a search reads.
     db.execute(
         "insert into faces select (jsonb_populate_record(f, jsonb_build_object('id', gen_random_uuid()))).*
          from faces f cross join generate_series(1, 20000)",
     )
     .await;
-    let known: Vec<Uuid> = sqlx::query_scalar("select id from faces").fetch_all(db.pool()).await.unwrap();
+    let ids: Vec<Uuid> = sqlx::query_scalar("select id from faces").fetch_all(db.pool()).await.unwrap();
     fixture::store_image(&store, collection, &fixture::image(2), std::slice::from_ref(&far)).await.unwrap();
     let mut subjects = Vec::new();
-    for faces in [&known[..], &[far.id][..]] {
-        let new = fixture::unnamed();
+    for faces in [&ids[..], &[far.id][..]] {
+        let new = fixture::nameless();
         let mut tx = store.begin().await.unwrap();
         let subject = store.people().insert(tx.conn(), collection, &new).await.unwrap();
         for faces in faces.chunks(1_000) {
@@ -105,14 +105,14 @@ async fn search_reaching_face_limit_is_not_exact() {
     let (best, exact) = store.faces().search_people(&query(1)).await.unwrap();
     assert_eq!((best.len(), exact), (1, true));
     let (best, exact) = store.faces().search_people(&query(2)).await.unwrap();
-    // The second person was not found, so the answer must say that it is incomplete.
+    // The second person was not found, so the result must be marked as not exact.
     assert!(!exact || best.len() == 2, "{} {exact}", best.len());
 }
 
 /// Stores faces, of which every third failed its quality profile.
 async fn faces(store: &Store, collection: Uuid, model: &EmbeddingModel) -> Vec<Uuid> {
     let change = |n, face: &mut NewFace| face.quality_passed = Some(n % 3 != 2);
-    fixture::changed_faces(store, collection, model, (1, 6), change).await
+    fixture::faces_with_change(store, collection, model, (1, 6), change).await
 }
 
 async fn neighbours_come_from_scope_with_their_similarities<I: Implementation>() {

@@ -17,7 +17,7 @@ async fn search_above_exact_limit_uses_hnsw_index() {
     let store = db.store().with_exact_limit(100);
     let (default, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
     let gallery = gallery(&store, default, &model, 600, 3).await;
-    // A session publishes its statistics when it is idle, so the query runs in the same sessions as
+    // A session reports its statistics when it is idle, so the query runs in the same sessions as
     // the scans.
     let scans = "select coalesce(sum(idx_scan), 0)::bigint from pg_stat_user_indexes
                  where indexrelname like 'faces_embedding_hnsw_%'";
@@ -45,8 +45,8 @@ async fn generated_probes_have_fixed_similarity_to_stored_face() {
     let gallery = gallery(&store, second, &model, 400, 2).await;
     sqlx::query("analyze faces").execute(db.pool()).await.unwrap();
     let mut probes = store.faces().probes(&model, 100).await.unwrap();
-    for few in [1, 3] {
-        probes.extend(store.faces().probes(&model, few).await.unwrap());
+    for count in [1, 3] {
+        probes.extend(store.faces().probes(&model, count).await.unwrap());
     }
     assert_eq!(probes.len(), 104);
     for probe in &probes {
@@ -106,7 +106,7 @@ async fn search_without_index_compares_every_face() {
     fixture::model(&store, "m", DIMENSIONS as i32).await;
     assert!(pgvector.is_prepared(&model).await.unwrap());
 
-    // The index of many faces stays away until an operator builds it.
+    // The index of many faces is not built until an operator builds it.
     pgvector.drop_index(model.id).await.unwrap();
     let faces = gallery(&store, default, &model, 60, 6).await;
     fixture::model(&store, "m", DIMENSIONS as i32).await;
@@ -124,10 +124,10 @@ async fn search_without_index_compares_every_face() {
         threshold: 0.0,
         exact: false,
     };
-    let failed = pgvector.neighbours(&neighbours).await.unwrap_err();
+    let error = pgvector.neighbours(&neighbours).await.unwrap_err();
     assert!(
-        matches!(&failed, StoreError::IndexUnavailable(reason) if reason.contains("index rebuild")),
-        "{failed}"
+        matches!(&error, StoreError::IndexUnavailable(reason) if reason.contains("index rebuild")),
+        "{error}"
     );
 
     pgvector.rebuild(&model).await.unwrap();
@@ -152,7 +152,7 @@ impl Faults for Recorder {
         }
     }
 
-    fn asked(&self, queries: &[EngineQuery]) {
+    fn record_queries(&self, queries: &[EngineQuery]) {
         self.candidates.lock().unwrap().extend(queries.iter().map(|query| query.candidates));
     }
 }
@@ -175,7 +175,7 @@ async fn engine_receives_configured_number_of_candidates() {
     let nearest = Nearest { scope: &scope, model: &model, probe, threshold: -1.0, limit: 5, exact: false };
     let neighbours =
         Neighbours { faces: &faces, scope: &scope, model: &model, limit: 5, threshold: -1.0, exact: false };
-    // Of one search, and of the neighbours of two faces, which have a maximum.
+    // The numbers of one search, and of the neighbours of two faces, which have a maximum.
     for (configured, expected) in
         [(None, [128, 128, 128]), (Some(40), [40, 40, 40]), (Some(5_000), [5_000, 512, 512])]
     {
@@ -186,7 +186,7 @@ async fn engine_receives_configured_number_of_candidates() {
         assert_eq!(*recorder.candidates.lock().unwrap(), expected);
     }
 
-    // The index of pgvector answers instead of the engine only if this is allowed.
+    // The index of pgvector replaces the engine only if this is allowed.
     Pgvector::new(db.pool().clone()).rebuild(&model).await.unwrap();
     recorder.is_down.store(true, Ordering::SeqCst);
     assert_eq!(index_with(config(None)).nearest(&nearest).await.unwrap().faces.len(), 5);
@@ -206,17 +206,17 @@ async fn pgvector_recall_grows_with_candidates() {
     let probes: Vec<Vec<f32>> = (0..100).map(|_| fixture::direction(&mut rng, DIMENSIONS)).collect();
     let nearest_of = |probe: &Vec<f32>| brute_force(&gallery, probe, -1.0, 1)[0].0;
     let expected: Vec<_> = probes.iter().map(nearest_of).collect();
-    let mut found = Vec::new();
+    let mut counts = Vec::new();
     for candidates in [1, 1_000] {
         let index = pgvector.clone().with_candidates(Some(candidates));
-        let mut right = 0;
+        let mut matches = 0;
         for (probe, expected) in probes.iter().zip(&expected) {
             let nearest =
                 Nearest { scope: &scope, model: &model, probe, threshold: -1.0, limit: 1, exact: false };
             let first = index.nearest(&nearest).await.unwrap().faces[0].id;
-            right += usize::from(first == *expected);
+            matches += usize::from(first == *expected);
         }
-        found.push(right);
+        counts.push(matches);
     }
-    assert!(found[0] < 95 && found[1] > found[0], "with few and many candidates: {found:?}");
+    assert!(counts[0] < 95 && counts[1] > counts[0], "with few and many candidates: {counts:?}");
 }

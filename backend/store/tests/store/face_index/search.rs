@@ -40,14 +40,14 @@ async fn exact_search_agrees_with_brute_force<I: Implementation>() {
     }
     // The first result of a search for a stored face is the face itself, with similarity 1, unless
     // it is excluded.
-    let (own, embedding) = &gallery[123];
+    let (face, embedding) = &gallery[123];
     let mut query = query(default, model.id, embedding.clone());
     let (hits, _) = store.faces().search(&query).await.unwrap();
-    assert_eq!(hits[0].face.id, *own);
+    assert_eq!(hits[0].face.id, *face);
     assert!((hits[0].similarity - 1.0).abs() < 1e-3);
-    query.exclude_face = Some(*own);
+    query.exclude_face = Some(*face);
     let (hits, _) = store.faces().search(&query).await.unwrap();
-    assert!(!ids(&hits).contains(own));
+    assert!(!ids(&hits).contains(face));
     query.limit = 0;
     assert!(store.faces().search(&query).await.unwrap().0.is_empty());
 }
@@ -128,46 +128,46 @@ async fn search_never_mixes_models_or_collections<I: Implementation>() {
             fixture::store_image(&store, collection, &fixture::image(number as u64), &faces).await.unwrap();
         }
         world.catch_up().await;
-        let mut everything = query(here, first.id, probe.clone());
-        everything.limit = 12;
-        let (hits, exact) = store.faces().search(&everything).await.unwrap();
+        let mut search = query(here, first.id, probe.clone());
+        search.limit = 12;
+        let (hits, exact) = store.faces().search(&search).await.unwrap();
         assert_eq!(exact, limit > 12, "the smaller limit uses the index");
         assert_eq!(hits.len(), 12);
         assert!(hits.iter().all(|hit| expected.contains(&hit.face.id)));
         assert!(hits.iter().all(|hit| hit.face.collection_id == here && hit.face.embedding_model == "first"));
-        everything.limit = 100;
-        assert_eq!(ids(&store.faces().search(&everything).await.unwrap().0), expected);
+        search.limit = 100;
+        assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), expected);
     }
 }
 
 async fn search_filters_by_crawl_and_quality<I: Implementation>() {
     let world = World::<I>::create().await;
     let store = &world.store;
-    let (one, two) = (fixture::crawl(store).await, fixture::crawl(store).await);
+    let (first, second) = (fixture::crawl(store).await, fixture::crawl(store).await);
     let model = fixture::model(store, "m", 4).await;
-    let mut found = Vec::new();
-    for (number, crawl) in [&one, &one, &two].into_iter().enumerate() {
+    let mut face_ids = Vec::new();
+    for (number, crawl) in [&first, &first, &second].into_iter().enumerate() {
         let mut face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
         face.quality_overall = Some(number as f32 / 2.0);
-        found.push(face.id);
+        face_ids.push(face.id);
         let image = fixture::image(number as u64);
         fixture::crawled_face(store, crawl, &format!("{number}.jpg"), &image, face).await;
     }
     world.catch_up().await;
-    let mut search = query(one.collection_id, model.id, vec![1.0, 0.0, 0.0, 0.0]);
-    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found);
-    search.filter.crawl_id = Some(one.id);
-    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found[..2]);
+    let mut search = query(first.collection_id, model.id, vec![1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), face_ids);
+    search.filter.crawl_id = Some(first.id);
+    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), face_ids[..2]);
     search.filter.min_quality = Some(0.5);
-    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found[1..2]);
+    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), face_ids[1..2]);
     search.filter.crawl_id = None;
-    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found[1..]);
+    assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), face_ids[1..]);
 
-    let unknown = query(one.collection_id, 99, vec![1.0; 4]);
+    let unknown = query(first.collection_id, 99, vec![1.0; 4]);
     assert_not_found(store.faces().search(&unknown).await, "embedding model");
-    for odd in [vec![1.0; 5], vec![0.0; 4], vec![f32::INFINITY, 0.0, 0.0, 0.0]] {
-        let odd = query(one.collection_id, model.id, odd);
-        assert!(matches!(store.faces().search(&odd).await, Err(StoreError::Invalid(_))));
+    for embedding in [vec![1.0; 5], vec![0.0; 4], vec![f32::INFINITY, 0.0, 0.0, 0.0]] {
+        let embedding = query(first.collection_id, model.id, embedding);
+        assert!(matches!(store.faces().search(&embedding).await, Err(StoreError::Invalid(_))));
     }
 }
 
@@ -177,16 +177,16 @@ async fn search_in_large_crawl_uses_index<I: Implementation>() {
     let (large, small) = (fixture::crawl(store).await, fixture::crawl(store).await);
     let model = fixture::model(store, "m", DIMENSIONS as i32).await;
     let mut rng = fixture::rng(7);
-    let (mut of_large, mut of_small) = (Vec::new(), Vec::new());
-    for number in 0..60 {
+    let (mut in_large, mut in_small) = (Vec::new(), Vec::new());
+    for n in 0..60 {
         // The small crawl is far from the large one.
         let mut embedding = direction(&mut rng, DIMENSIONS);
-        embedding[0] = if number % 6 == 0 { -2.0 } else { 2.0 };
+        embedding[0] = if n % 6 == 0 { -2.0 } else { 2.0 };
         let face = fixture::face(&model, embedding);
-        let (crawl, of) = if number % 6 == 0 { (&small, &mut of_small) } else { (&large, &mut of_large) };
-        of.push((face.id, face.embedding.clone()));
-        let image = fixture::image(number);
-        fixture::crawled_face(store, crawl, &format!("{number}.jpg"), &image, face).await;
+        let (crawl, gallery) = if n % 6 == 0 { (&small, &mut in_small) } else { (&large, &mut in_large) };
+        gallery.push((face.id, face.embedding.clone()));
+        let image = fixture::image(n);
+        fixture::crawled_face(store, crawl, &format!("{n}.jpg"), &image, face).await;
     }
     world.catch_up().await;
     let probe = direction(&mut rng, DIMENSIONS);
@@ -194,12 +194,12 @@ async fn search_in_large_crawl_uses_index<I: Implementation>() {
     search.filter.crawl_id = Some(large.id);
     let (hits, exact) = store.faces().search(&search).await.unwrap();
     assert!(!exact);
-    assert_same(&hits, &brute_force(&of_large, &probe, -1.0, 10));
+    assert_same(&hits, &brute_force(&in_large, &probe, -1.0, 10));
     // The candidates are faces of the large crawl, so a fallback finds those of the small one.
     (search.filter.crawl_id, search.limit) = (Some(small.id), 1);
-    search.embedding = of_large[0].1.clone();
+    search.embedding = in_large[0].1.clone();
     let (hits, _) = store.faces().search(&search).await.unwrap();
-    assert_same(&hits, &brute_force(&of_small, &search.embedding, -1.0, 1));
+    assert_same(&hits, &brute_force(&in_small, &search.embedding, -1.0, 1));
 }
 
 async fn search_filters_by_site_and_period<I: Implementation>() {
@@ -210,7 +210,7 @@ async fn search_filters_by_site_and_period<I: Implementation>() {
         let model = fixture::model(store, "m", DIMENSIONS as i32).await;
         let mut rng = fixture::rng(11);
         // The page, if any, determines the site.
-        let places: [(Option<&str>, &str); 6] = [
+        let sources: [(Option<&str>, &str); 6] = [
             (Some("https://press.test/a"), "https://cdn.test/0.jpg"),
             (Some("http://user:word@www.press.test:8080/a"), "https://cdn.test/1.jpg"),
             (None, "https://press.test/2.jpg"),
@@ -218,25 +218,25 @@ async fn search_filters_by_site_and_period<I: Implementation>() {
             (Some("https://press.test.other.test/"), "https://other.test/4.jpg"),
             (Some("https://other.test/?from=press.test"), "https://cdn.test/5.jpg"),
         ];
-        let mut all = Vec::new();
+        let mut faces = Vec::new();
         for number in 0..36 {
-            let (page, url) = places[number % places.len()];
-            let place = NewImageUrl {
-                asked_url: None,
+            let (page, url) = sources[number % sources.len()];
+            let source = NewImageUrl {
+                requested_url: None,
                 url: format!("{url}?{number}"),
                 page_url: page.map(str::to_owned),
                 alt: None,
             };
             let face = fixture::face(&model, direction(&mut rng, DIMENSIONS));
-            all.push((face.id, face.embedding.clone()));
+            faces.push((face.id, face.embedding.clone()));
             let image = fixture::image(number as u64);
-            fixture::face_found(store, &crawl, place, &image, face).await;
+            fixture::face_at_source(store, &crawl, source, &image, face).await;
         }
         world.catch_up().await;
-        let of = |numbers: &[usize]| -> Vec<(Uuid, Vec<f32>)> {
+        let faces_numbered = |numbers: &[usize]| -> Vec<(Uuid, Vec<f32>)> {
             (0..36)
                 .filter(|number| numbers.contains(&(number % 6)))
-                .map(|number| all[number].clone())
+                .map(|number| faces[number].clone())
                 .collect()
         };
         let probe = direction(&mut rng, DIMENSIONS);
@@ -253,24 +253,24 @@ async fn search_filters_by_site_and_period<I: Implementation>() {
             search.filter.site = Some(Site::parse(site).unwrap());
             let (hits, exact) = store.faces().search(&search).await.unwrap();
             // Both kinds of search must run, because each has its own condition for the site.
-            assert_eq!(exact, limit > 3 || of(numbers).len() <= 10, "{site}");
-            assert_same(&hits, &brute_force(&of(numbers), &probe, -1.0, 10));
+            assert_eq!(exact, limit > 3 || faces_numbered(numbers).len() <= 10, "{site}");
+            assert_same(&hits, &brute_force(&faces_numbered(numbers), &probe, -1.0, 10));
         }
         search.filter.site = None;
-        let time = async |number: usize| store.faces().get(all[number].0).await.unwrap().created_at;
+        let time = async |number: usize| store.faces().get(faces[number].0).await.unwrap().created_at;
         for (first, end) in [(0, 36), (7, 29), (3, 8), (20, 20)] {
             search.filter.since = Some(time(first).await);
             search.filter.until = if end < 36 { Some(time(end).await) } else { None };
             let (hits, exact) = store.faces().search(&search).await.unwrap();
-            assert_same(&hits, &brute_force(&all[first..end], &probe, -1.0, 10));
+            assert_same(&hits, &brute_force(&faces[first..end], &probe, -1.0, 10));
             assert_eq!(exact, limit > 3 || end - first <= 10);
         }
         (search.filter.since, search.filter.until) = (Some(time(7).await), Some(time(29).await));
         search.filter.site = Some(Site::parse("press.test").unwrap());
         let (hits, _) = store.faces().search(&search).await.unwrap();
-        let both: Vec<_> =
-            (7..29).filter(|number| number % 6 < 3).map(|number| all[number].clone()).collect();
-        assert_same(&hits, &brute_force(&both, &probe, -1.0, 10));
+        let expected: Vec<_> =
+            (7..29).filter(|number| number % 6 < 3).map(|number| faces[number].clone()).collect();
+        assert_same(&hits, &brute_force(&expected, &probe, -1.0, 10));
     }
 }
 
@@ -281,22 +281,22 @@ async fn replacing_embeddings_is_all_or_nothing<I: Implementation>() {
     let (old, new) = (fixture::model(store, "old", 16).await, fixture::model(store, "new", 8).await);
     let mut rng = fixture::rng(1);
     let faces: Vec<_> = (0..3).map(|_| fixture::face(&old, direction(&mut rng, 16))).collect();
-    let found: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
+    let stored: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
     fixture::store_image(store, ours, &fixture::image(1), &faces).await.unwrap();
-    let outdated = store.models().outdated(ours, new.id, found[0], 10).await.unwrap();
-    assert_eq!(outdated.iter().map(|face| face.id).collect::<Vec<_>>(), found[1..]);
+    let outdated = store.models().outdated(ours, new.id, stored[0], 10).await.unwrap();
+    assert_eq!(outdated.iter().map(|face| face.id).collect::<Vec<_>>(), stored[1..]);
     assert_eq!(
         (outdated[0].model.as_str(), store.models().count_outdated(ours, new.id).await.unwrap()),
         ("old", 3)
     );
 
     let good = direction(&mut fixture::rng(5), 8);
-    let mixed = [(found[0], good.clone()), (found[1], vec![1.0; 16])];
-    assert!(matches!(store.models().replace_embeddings(&new, &mixed).await, Err(StoreError::Invalid(_))));
-    assert_eq!(store.faces().embedding(found[0]).await.unwrap().0, old.id);
-    let all = [(found[0], good.clone()), (found[1], good.clone()), (Uuid::now_v7(), good.clone())];
-    assert_eq!(store.models().replace_embeddings(&new, &all).await.unwrap(), 2);
-    let (model, embedding) = store.faces().embedding(found[0]).await.unwrap();
+    let invalid = [(stored[0], good.clone()), (stored[1], vec![1.0; 16])];
+    assert!(matches!(store.models().replace_embeddings(&new, &invalid).await, Err(StoreError::Invalid(_))));
+    assert_eq!(store.faces().embedding(stored[0]).await.unwrap().0, old.id);
+    let valid = [(stored[0], good.clone()), (stored[1], good.clone()), (Uuid::now_v7(), good.clone())];
+    assert_eq!(store.models().replace_embeddings(&new, &valid).await.unwrap(), 2);
+    let (model, embedding) = store.faces().embedding(stored[0]).await.unwrap();
     assert_eq!((model, embedding.len()), (new.id, 8));
     assert_eq!(store.models().count_outdated(ours, new.id).await.unwrap(), 1);
 
@@ -305,8 +305,8 @@ async fn replacing_embeddings_is_all_or_nothing<I: Implementation>() {
     for limit in [0, 50_000] {
         let store = store.clone().with_exact_limit(limit);
         let search = query(ours, old.id, faces[0].embedding.clone());
-        assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found[2..]);
+        assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), stored[2..]);
         let search = query(ours, new.id, good.clone());
-        assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), found[..2]);
+        assert_eq!(ids(&store.faces().search(&search).await.unwrap().0), stored[..2]);
     }
 }
