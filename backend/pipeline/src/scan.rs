@@ -48,8 +48,7 @@ pub struct Scan {
     lease: Arc<AbortOnDropHandle<()>>,
 }
 
-/// Renews the scan's lease until the handle is dropped. The task ends if another process has ended
-/// the scan.
+/// Renews the scan's lease until the handle is dropped or another process ends the scan.
 fn hold_lease(store: Store, scan: Uuid) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
@@ -287,8 +286,7 @@ impl Scan {
         self.unprocessed(id, error).await
     }
 
-    /// Inserts the row of a file, or takes that of an interrupted scan. Waits if another scan may
-    /// be reading the file.
+    /// Inserts the row of a file or reuses an interrupted one. Waits for other scans of the file.
     async fn begin_video(&self, new: &NewVideo) -> Result<Begun, IngestError> {
         let mut first_lease = None;
         loop {

@@ -31,8 +31,7 @@ pub struct Config {
     /// half of this number is reached, each partition key gets only a few places. So in a group
     /// with very many keys, the keys share the remaining places.
     pub group_window: i64,
-    /// The newest schema version that this program knows. If the database requires a newer one, no
-    /// jobs are claimed.
+    /// The newest schema version that this program knows. With a newer one, it claims no jobs.
     pub schema_version: i64,
 }
 

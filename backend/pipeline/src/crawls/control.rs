@@ -139,8 +139,7 @@ impl Crawls {
         Ok(crawl)
     }
 
-    /// Changes the state and closes the first piece. Returns the crawl, and whether rows or jobs
-    /// remain to be closed.
+    /// Changes the state and closes the first piece. Returns whether rows or jobs remain to close.
     async fn begin_closing(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
         let mut tx = self.store.begin().await?;
         let jobs = self.queue.groups().cancel(tx.conn(), id, CHUNK).await?;
@@ -156,16 +155,14 @@ impl Crawls {
         Ok((crawl, closing))
     }
 
-    /// Closes the remaining rows and jobs of a cancelled crawl. Several processes may call it at
-    /// the same time.
+    /// Closes the remaining rows and jobs of a cancelled crawl. Several processes may call it.
     pub(super) async fn close(&self, id: Uuid) -> Result<(), CrawlError> {
         loop {
             let mut tx = self.store.begin().await?;
             let jobs = self.queue.groups().cancel(tx.conn(), id, CHUNK).await?;
             let skipped = match self.store.crawls().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await
             {
-                // The crawl and its rows were deleted meanwhile. Its jobs must still be
-                // cancelled.
+                // The crawl and its rows were deleted. Its jobs must still be cancelled.
                 Err(StoreError::NotFound { .. }) => Skipped::default(),
                 skipped => skipped?,
             };

@@ -378,8 +378,7 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
     }
 }
 
-/// Returns `true` if the first byte after white space is `<`. Reads the first 4 KiB, as
-/// [`sitemap::root`] does.
+/// Returns `true` if the first byte after white space is `<`. Reads only the first 4 KiB.
 fn begins_like_markup(body: &[u8]) -> bool {
     body.iter().take(DETECTION_BYTES).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<')
 }

@@ -263,8 +263,7 @@ pub(crate) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJ
     }
     let mut named = Vec::new();
     if options.respect_robots {
-        // The rules were read for the fetch just before. If they are missing now, the crawl
-        // continues without sitemaps.
+        // The fetch has just read these rules. If they are missing, the crawl has no sitemaps.
         named = context
             .robots
             .rules(url, view.own_delay())
@@ -278,8 +277,7 @@ pub(crate) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJ
     named
 }
 
-/// Returns `true` if a sitemap at `from` may list `url`. A sitemap applies only to its own site
-/// (sitemaps.org).
+/// Returns `true` if a sitemap at `from` may list `url`: only on its own site (sitemaps.org).
 fn may_list(url: &Url, from: &Url) -> bool {
     Scope::Domain.contains(std::slice::from_ref(from), &[], url) && urls::trap(url).is_none()
 }

@@ -158,8 +158,7 @@ impl Share {
 }
 
 impl Deliveries {
-    /// Occupies a place for a message to a host, or returns how long to wait before the next
-    /// attempt.
+    /// Occupies a place for a message to a host, or returns the wait before the next attempt.
     fn acquire(&self, host: &str, collection: Uuid, is_first: bool) -> Result<Place<Share>, Duration> {
         let mut shares = vec![Share::Receiver(collection, host.to_owned()), Share::Collection(collection)];
         if !is_first {

@@ -236,8 +236,7 @@ pub(crate) fn video_end(state: VideoState, reason: Reason, detail: Option<&str>)
     VideoEnd { state, people: None, reason: Some(reason), detail, original: None, keeps_file: false }
 }
 
-/// Erases the address of a video that ended without a part. Call it in the transaction that ends
-/// the video.
+/// Erases the address of a video without parts. Call it in the transaction that ends the video.
 pub(crate) async fn forget_emptied_video(
     store: &Store,
     queue: &Queue,

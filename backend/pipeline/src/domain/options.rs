@@ -227,8 +227,7 @@ fn within<T: PartialOrd + std::fmt::Display>(
     ))
 }
 
-/// Checks a webhook URL without DNS. The message does not repeat the URL, because the URL may
-/// contain a secret.
+/// Checks a webhook URL without DNS. The message omits the URL, which may contain a secret.
 fn check_webhook(url: &Url) -> Result<(), CrawlError> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(CrawlError::invalid(

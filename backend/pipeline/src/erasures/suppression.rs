@@ -77,8 +77,7 @@ impl Suppressor {
         Self { sketcher: Some(sketcher), ..self.clone() }
     }
 
-    /// Returns `true` if the address of a ledger row is suppressed. The crawl does not fetch such
-    /// an address.
+    /// Returns `true` if the address of a ledger row is suppressed and must not be fetched.
     pub async fn refuses_address(&self, collection: Uuid, image_url: Uuid) -> Result<bool, StoreError> {
         self.store.suppressions().suppresses_url(self.store.pool(), collection, image_url, None).await
     }

@@ -12,8 +12,7 @@ use time::OffsetDateTime;
 
 /// Interval between two maintenance runs, across all processes.
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// Minimum age of a blob that the sweep deletes. A younger blob may belong to an image that is
-/// being stored.
+/// Minimum age of a blob that the sweep deletes. An image with a younger blob may be incomplete.
 pub const GRACE: Duration = Duration::from_secs(3600);
 /// Number of blobs that one query looks up.
 const CHUNK: usize = 500;

@@ -87,8 +87,7 @@ impl Ingest {
     /// row. If the call fails, nothing is stored and the row is not settled.
     ///
     /// # Errors
-    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost in
-    /// the meantime.
+    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost.
     pub(crate) async fn ingest(
         &self,
         incoming: Incoming,

@@ -212,8 +212,7 @@ impl Graph {
     fn connect(&mut self, a: usize, b: usize) {
         let (a, b) = (a.min(b), a.max(b));
         let (Some(one), Some(other)) = (&self.clusters[a], &self.clusters[b]) else { return };
-        // A pair that must not be merged now can never be merged, because the reasons against it
-        // only accumulate.
+        // A pair that must not be merged stays so, because the reasons against it only accumulate.
         if a == b || !one.may_join(other) {
             return;
         }
@@ -321,8 +320,7 @@ impl ClusterCollection {
         Ok(RunEnd::Settled)
     }
 
-    /// Processes the next batch of faces after `after`, in the order of their ids, and records
-    /// progress of the job.
+    /// Processes the faces after `after` in the order of their ids, and records progress.
     async fn step(&self, claim: Claim, run: &Clustering, after: Uuid) -> Result<Step, ChangeError> {
         let store = &self.store;
         let scope = scope_of(run);

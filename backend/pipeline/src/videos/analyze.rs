@@ -51,8 +51,7 @@ pub struct VideoOptions {
     pub quality_profile: Option<Profile>,
     /// Whether to search frames for faces that are not upright. Each frame is decided separately.
     pub rotate: Rotate,
-    /// Memory for the images of faces that may become best shots, in bytes. A part that needs
-    /// more ends early.
+    /// Memory for the images of possible best shots, in bytes. A part that needs more ends early.
     pub max_image_bytes: u64,
 }
 

@@ -329,8 +329,7 @@ impl VideoHandler {
         }
     }
 
-    /// Ends the video as failed. If `spent` is `true`, its job has no attempts left, and the file
-    /// is kept: the owner can retry.
+    /// Ends the video as failed. If `spent` is `true`, the file is kept for a retry by the owner.
     pub(crate) async fn end_failed(
         &self,
         job: &ClaimedJob,

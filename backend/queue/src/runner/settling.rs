@@ -187,8 +187,7 @@ async fn settle(
         }
         RunEnd::Settled => Ok("completed"),
         RunEnd::Stale => Err(QueueError::Stale(claim.id)),
-        // The shutdown cancelled the job, so its failure is meaningless. The job is released as if
-        // it had never been claimed.
+        // The shutdown caused this failure, so the job is released as if no worker had claimed it.
         RunEnd::Retry(..) | RunEnd::Snooze(_) if forced => {
             retry_while_leased(shared, claim, || release(shared, claim)).await.map(|()| "released")
         }

@@ -1,5 +1,4 @@
-//! Decides how many more jobs of each kind and tenant this process may claim, and whether a claim
-//! is worthwhile.
+//! Decides how many more jobs of each kind and tenant this process may claim, and when.
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -187,8 +186,7 @@ impl ClaimRequest {
 }
 
 impl Slots {
-    /// Creates slots by kind: their number, and whether a tenant never uses more than three
-    /// quarters of them.
+    /// Creates slots by kind: their number, and whether one tenant uses at most three quarters.
     pub(super) fn new(limits: impl Iterator<Item = (String, usize, bool)>) -> Self {
         let slots = limits.map(|(kind, limit, keeps_quarter)| (kind, Slot::new(limit, keeps_quarter)));
         Self {

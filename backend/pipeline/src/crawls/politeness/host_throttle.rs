@@ -22,8 +22,7 @@ use uuid::Uuid;
 
 /// Maximum delay that a slow host's response time can cause.
 const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
-/// Minimum wait before the next request for a permit, so that a job does not query the database in
-/// a tight loop.
+/// Minimum wait before the next request for a permit. It prevents a tight loop of queries.
 const MIN_WAIT: Duration = Duration::from_millis(1);
 /// Maximum wait for which any number of jobs may wait in the process. Returning to the queue would
 /// take as long.
@@ -97,8 +96,7 @@ impl HostThrottle {
     /// Acquires a permit, and waits for it if the wait is short.
     ///
     /// # Errors
-    /// Fails with [`FetchError::Postponed`], which contains the wait before the next useful
-    /// attempt.
+    /// Fails with [`FetchError::Postponed`], which contains the wait before the next attempt.
     pub(crate) async fn acquire(&self, host: &str, delay: Delay) -> Result<HostPermit, FetchError> {
         // Without a delay no job waits for a permit. The host's response times then limit its share
         // of the jobs.
@@ -265,8 +263,7 @@ impl HostConcurrency {
         })
     }
 
-    /// Adapts the limit after a request. `took` is the time until the response; `None` means that
-    /// there was no response.
+    /// Adapts the limit. `response_time` is `None` if there was no response.
     pub(crate) fn record_response(&self, host: &str, took: Option<Duration>) {
         self.with(host, |state| {
             state.allowed = match took {

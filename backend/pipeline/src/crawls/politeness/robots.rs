@@ -1,5 +1,4 @@
-//! Reads the robots.txt of a host from memory, from the database, or from the host. The crate
-//! `crawler` parses it.
+//! Reads the robots.txt of a host from memory, the database or the host. `crawler` parses it.
 
 use super::host_throttle::{HostThrottle, Paced, RequestedDelay};
 use crate::admission::budget::HeldBytes;

@@ -98,8 +98,7 @@ struct ViewDetections {
     detections: Vec<Detection>,
     /// Number of boxes of tiny faces, including those with a score below `min_score`.
     tiny: usize,
-    /// The best boxes with a score of at least [`SIGN_SCORE`]; empty except with [`Passes::Auto`]
-    /// or [`Rotate::Auto`].
+    /// The best boxes from [`SIGN_SCORE`] on, only with [`Passes::Auto`] or [`Rotate::Auto`].
     signs: Vec<Detection>,
     /// Whether the image contains no usable face, so that further views are not worth their cost.
     nothing: bool,
@@ -293,8 +292,7 @@ impl Search<'_, '_> {
             all.ran += found.ran;
             queued = Some(queued.map_or(found.queued, |least| least.min(found.queued)));
         }
-        // Only the shortest wait is counted as time in the queue. The other tiles wait for tiles of
-        // the same image.
+        // Only the shortest wait counts as queue time: the other tiles wait for this image's tiles.
         all.queued = queued.unwrap_or_default().min(started.elapsed());
         let elapsed = started.elapsed() - all.queued;
         let share = all.drawn.as_secs_f64() / (all.drawn + all.ran).as_secs_f64().max(f64::EPSILON);
@@ -451,8 +449,7 @@ pub(super) struct SearchResult {
     /// The image in which the faces were found: the original or the enhanced one. Face crops are
     /// cut from it: a face that is only detected on enhanced pixels is only recognised on them.
     pub(super) pixels: Arc<Frame>,
-    /// Pixels of the enhanced image per pixel of the original; `None` if the faces were found on
-    /// the original.
+    /// Scale from the original to the enhanced image; `None` if the original shows the faces.
     pub(super) enhancement_scale: Option<f32>,
 }
 

@@ -167,8 +167,7 @@ impl Run<'_> {
             while let Some(next) = looked.next().await {
                 let (has_face, frame) = next?;
                 looks.push(FirstLook { at_us: frame.at_us, has_face });
-                // First looks count as analysed frames, unless they were counted before an
-                // interruption.
+                // First looks count as analysed frames, unless an earlier run counted them.
                 count += u64::from(after_us.is_none_or(|after_us| frame.at_us > after_us));
                 frames.push(Some(frame));
                 if count > MAX_FRAMES {
