@@ -80,8 +80,7 @@ impl QueueError {
 pub(crate) struct PartitionCursor {
     /// Kind and id of the last group of the last pass. The default sorts before all groups.
     pub(crate) group: (String, Uuid),
-    /// The last key that the last pass visited in each group. A pass starts at the first key of a
-    /// group without an entry.
+    /// The last key that the last pass visited in each group. No entry: start at the first key.
     pub(crate) partitions: HashMap<(String, Uuid), String>,
 }
 

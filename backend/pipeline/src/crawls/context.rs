@@ -96,8 +96,7 @@ impl Context {
     ) -> RunEnd {
         let live = self.live_jobs.begin(crawl);
         let outcome = self.run(job, crawl, row, &cancel, work).await;
-        // The row of a stale claim may be settled too, by a commit without a response or before the
-        // work was dropped.
+        // A commit without a response, or before the drop, may have settled a stale claim's row.
         let settled = matches!(outcome, RunEnd::Settled | RunEnd::Stale) || cancel.is_cancelled();
         if live.end(settled) {
             closing::end_if_done(&self.store, &self.queue, crawl).await;

@@ -191,14 +191,14 @@ pub(crate) async fn discard_blobs(store: &Store, blobs: &Blobs, keys: Vec<String
     }
     .await;
     match recorded {
-        Ok(()) => drop_blobs(store, blobs, &keys).await,
+        Ok(()) => delete_blobs(store, blobs, &keys).await,
         Err(error) => tracing::warn!(%error, blobs = keys.len(), "failed to record unused blobs"),
     }
 }
 
 /// Deletes blobs that a committed transaction recorded for deletion, unless a row refers to them
 /// again. If this fails, a sweep deletes them later.
-pub(crate) async fn drop_blobs(store: &Store, blobs: &Blobs, keys: &[String]) {
+pub(crate) async fn delete_blobs(store: &Store, blobs: &Blobs, keys: &[String]) {
     if let Err(error) = store.blobs().delete(blobs, keys).await {
         tracing::warn!(%error, blobs = keys.len(), "failed to delete unused blobs; a sweep deletes them");
     }
@@ -315,13 +315,12 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// Begins the turn of a job.
-    pub(crate) fn of(queue: &Queue, job: &ClaimedJob, length: Duration) -> Self {
+    pub(crate) fn new(queue: &Queue, job: &ClaimedJob, length: Duration) -> Self {
         let (kind, tenant, ends) = (job.kind.clone(), job.tenant, Instant::now() + length);
         Self { queue: queue.clone(), kind, tenant, ends }
     }
 
-    /// Returns whether the turn is over and a job of another tenant waits. If the database fails,
-    /// the turn continues.
+    /// Returns whether the turn is over and another tenant waits; `false` if the query fails.
     pub(crate) async fn is_over(&self) -> bool {
         Instant::now() >= self.ends && self.queue.others_wait(&self.kind, self.tenant).await.unwrap_or(false)
     }

@@ -44,7 +44,7 @@ pub struct Sketcher {
 
 impl Sketcher {
     pub fn new(secret: Secret) -> Self {
-        let digest = stream(&secret, b"name", &place(0, 0));
+        let digest = stream(&secret, b"name", &position(0, 0));
         let key = hex(&digest[..8]);
         Self { secret, key, signs: Arc::default() }
     }
@@ -91,7 +91,7 @@ impl Sketcher {
     fn signs_of(&self, block: usize) -> Signs {
         let mut signs = vec![[0.0; SKETCH_BITS]; BLOCK];
         for plane in 0..SKETCH_BITS {
-            let digest = stream(&self.secret, b"plane", &place(plane, block));
+            let digest = stream(&self.secret, b"plane", &position(plane, block));
             for (at, component) in signs.iter_mut().enumerate() {
                 component[plane] = if digest[at / 8] >> (at % 8) & 1 == 1 { 1.0 } else { -1.0 };
             }
@@ -111,7 +111,7 @@ impl fmt::Debug for Sketcher {
     }
 }
 
-fn place(plane: usize, block: usize) -> [u8; 16] {
+fn position(plane: usize, block: usize) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&(plane as u64).to_be_bytes());
     bytes[8..].copy_from_slice(&(block as u64).to_be_bytes());

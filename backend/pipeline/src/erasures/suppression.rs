@@ -137,7 +137,7 @@ impl Suppressor {
                 suppressed.faces.push(at);
             }
         }
-        // The image resembles one that was erased as a whole. It is stored only for a face that is
+        // The image resembles a completely erased one. It is stored only for a face that is
         // known to be another one.
         let is_left = |at: usize| embeddings[at].is_some() && !suppressed.faces.contains(&at);
         if erased.iter().any(SuppressedImage::is_whole) && !(0..embeddings.len()).any(is_left) {

@@ -6,7 +6,7 @@
 //! failure) or another transaction stores the image first, the blobs are not deleted. The next
 //! attempt with the same image uses the same names. A sweep of the blob store removes blobs that no
 //! row refers to.
-use crate::domain::{ChangeError, discard_blobs, drop_blobs};
+use crate::domain::{ChangeError, delete_blobs, discard_blobs};
 use crate::erasures::sketch::Sketcher;
 use crate::erasures::suppression::Suppressor;
 use crate::{Analysis, AnalyzeError, AnalyzedFace, Analyzer, Thumbnails};
@@ -231,9 +231,9 @@ impl FaceStore {
     /// that an erasure deleted in the meantime.
     pub(crate) async fn keep_blobs(&self, tx: &mut Tx, stored: &StoredBlobs) -> Result<(), IngestError> {
         let keys = stored.keys();
-        let lost = self.store.blobs().keep(tx.conn(), &keys).await?;
+        let missing = self.store.blobs().keep(tx.conn(), &keys).await?;
         for (key, blob) in &stored.written {
-            if lost.contains(key) {
+            if missing.contains(key) {
                 self.blobs.put(blob.kind, blob.extension, blob.bytes.clone()).await?;
             }
         }
@@ -245,7 +245,7 @@ impl FaceStore {
         discard_blobs(&self.store, &self.blobs, blobs.keys()).await;
     }
 
-    pub(crate) async fn drop_blobs(&self, keys: &[String]) {
-        drop_blobs(&self.store, &self.blobs, keys).await;
+    pub(crate) async fn delete_blobs(&self, keys: &[String]) {
+        delete_blobs(&self.store, &self.blobs, keys).await;
     }
 }

@@ -349,7 +349,7 @@ impl Ingest {
         metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
         if !smaller.is_empty() {
             metrics::counter!("facecrawl_images_superseded_total").increment(smaller.len() as u64);
-            self.faces.drop_blobs(&unused).await;
+            self.faces.delete_blobs(&unused).await;
         }
         Ok(Some(Ingested::Stored { image: image.id, faces: faces.len() }))
     }

@@ -113,7 +113,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn of(index: usize, unit: &ClusterUnit) -> Self {
+    fn new(index: usize, unit: &ClusterUnit) -> Self {
         Self {
             members: BTreeSet::from([index]),
             enrolled: unit.enrolled,
@@ -205,7 +205,7 @@ struct Graph {
 
 impl Graph {
     fn new(units: &[ClusterUnit], threshold: f32) -> Self {
-        let clusters = units.iter().enumerate().map(|(index, unit)| Some(Cluster::of(index, unit)));
+        let clusters = units.iter().enumerate().map(|(index, unit)| Some(Cluster::new(index, unit)));
         Self { clusters: clusters.collect(), candidates: BinaryHeap::new(), threshold }
     }
 
@@ -294,7 +294,7 @@ impl ClusterCollection {
         job: &ClaimedJob,
         cancel: &CancellationToken,
     ) -> Result<RunEnd, ChangeError> {
-        let (claim, turn) = (job.claim, Turn::of(&self.queue, job, TURN));
+        let (claim, turn) = (job.claim, Turn::new(&self.queue, job, TURN));
         let run = self.store.clusters().get(id).await?;
         let left = self.store.clusters().count_unclustered(&scope_of(&run)).await?;
         if !self.store.clusters().resume(id, left).await? {
@@ -418,8 +418,8 @@ mod tests {
     fn enrolled_subject_absorbs_clusters_but_not_enrolled_subjects() {
         let units = [subject(9, true, 0.0), subject(2, false, 5.0), face(1, 8.0)];
         let groups = at(&units, 0.9);
-        let wanted = Group { subject: Some(Uuid::from_u128(9)), joined: ids(&[2]), faces: ids(&[1]) };
-        assert_eq!(groups, [wanted]);
+        let expected = Group { subject: Some(Uuid::from_u128(9)), joined: ids(&[2]), faces: ids(&[1]) };
+        assert_eq!(groups, [expected]);
         assert_eq!(at(&[subject(9, true, 0.0), subject(8, true, 1.0)], 0.9), []);
         let oldest = at(&[subject(4, false, 0.0), subject(3, false, 1.0)], 0.9);
         assert_eq!(oldest[0], Group { subject: Some(Uuid::from_u128(3)), joined: ids(&[4]), faces: vec![] });

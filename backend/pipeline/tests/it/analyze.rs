@@ -62,13 +62,13 @@ async fn finds_face_in_formats_decoded_by_ffmpeg() {
 async fn assert_one_face(image: Vec<u8>, size: (u32, u32), expected: [f32; 4]) {
     let analyzer = analyzer().await;
     let sha256: [u8; 32] = sha2::Sha256::digest(&image).into();
-    let analysis =
+    let result =
         analyze(&analyzer, image, &AnalyzeOptions { chips: true, ..AnalyzeOptions::default() }).await;
-    assert_eq!((analysis.frame.width(), analysis.frame.height()), size);
-    assert_eq!(analysis.sha256, sha256);
-    assert_eq!((analysis.faces.len(), analysis.rotation), (1, 0));
+    assert_eq!((result.frame.width(), result.frame.height()), size);
+    assert_eq!(result.sha256, sha256);
+    assert_eq!((result.faces.len(), result.rotation), (1, 0));
 
-    let face = &analysis.faces[0];
+    let face = &result.faces[0];
     let [x, y, width, height] = expected;
     let expected = Rect { x, y, width, height };
     assert!(face.detection.bbox.iou(&expected) > 0.8, "{:?} {expected:?}", face.detection.bbox);
@@ -303,24 +303,20 @@ async fn enhancement_finds_and_recognises_faint_face() {
     let plain = analyze_enhanced(&analyzer, &small, Enhance::Off).await;
     assert_eq!((plain.faces.len(), plain.enhancement_scale), (0, None), "too faint without enhancement");
 
-    let analysis = analyze_enhanced(&analyzer, &small, Enhance::Auto).await;
-    let scale = analysis.enhancement_scale.unwrap();
+    let result = analyze_enhanced(&analyzer, &small, Enhance::Auto).await;
+    let scale = result.enhancement_scale.unwrap();
     assert!((scale - 640.0 / 166.0).abs() < 1e-3, "{scale}");
-    assert_eq!(
-        (analysis.frame.width(), analysis.frame.height()),
-        (295, 166),
-        "the frame is the original image"
-    );
+    assert_eq!((result.frame.width(), result.frame.height()), (295, 166), "the frame is the original image");
     let clear = analyze_enhanced(&analyzer, &low_contrast(1.0), Enhance::Auto).await;
     assert_eq!(clear.enhancement_scale, None, "no enhancement if a reliable face is found");
-    let (expected, bbox) = (clear.faces[0].detection.bbox, analysis.faces[0].detection.bbox);
+    let (expected, bbox) = (clear.faces[0].detection.bbox, result.faces[0].detection.bbox);
     assert!((46.0..52.0).contains(&bbox.height), "{bbox:?}");
     let distance = (bbox.x - expected.x).abs().max((bbox.y - expected.y).abs());
     assert!(distance < 4.0, "{bbox:?} is not in coordinates of the image; expected {expected:?}");
 
     let options = AnalyzeOptions::default();
     let large = analyze_drawing(&analyzer, "ada.jpg", &options).await;
-    let score = similarity(&analysis, &large);
+    let score = similarity(&result, &large);
     assert!(score >= analyzer.engine().embedder().match_threshold, "{score}");
 }
 

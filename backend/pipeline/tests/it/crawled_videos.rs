@@ -246,11 +246,8 @@ async fn video_waits_for_running_video_of_same_file() {
     world.execute("update videos set state = 'failed', finished_at = now() where state = 'running'").await;
     run_postponed(&world).await;
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
-    let completed = world.store.videos().get(second.id).await.unwrap();
-    assert_eq!(
-        (completed.state, completed.original_id, completed.reason),
-        (VideoState::Completed, None, None)
-    );
+    let last = world.store.videos().get(second.id).await.unwrap();
+    assert_eq!((last.state, last.original_id, last.reason), (VideoState::Completed, None, None));
 
     let third = crawled_video(&world, &site).await;
     assert_eq!((third.reason, third.original_id), (Some(Reason::ExactDuplicate), Some(second.id)));

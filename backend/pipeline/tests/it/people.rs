@@ -112,21 +112,17 @@ async fn b_cubed(world: &World, images: &[(&str, &str)], faces: &HashMap<&'stati
 
 #[testing::test]
 async fn drawn_images_of_one_person_form_one_cluster() {
-    assert_one_cluster_each(DRAWN, ["group.jpg", "small_pair.jpg"], drawing).await;
+    assert_clusters(DRAWN, ["group.jpg", "small_pair.jpg"], drawing).await;
 }
 
 #[testing::needs(shared)]
 #[testing::test]
 async fn photographs_of_one_person_form_one_cluster() {
-    assert_one_cluster_each(PHOTOGRAPHED, ["group_24.jpg", "group_1.jpg"], testing::image).await;
+    assert_clusters(PHOTOGRAPHED, ["group_24.jpg", "group_1.jpg"], testing::image).await;
 }
 
 /// Clusters the faces of all these images, and compares the clusters with the people.
-async fn assert_one_cluster_each(
-    images: &[(&'static str, &str)],
-    group_images: [&'static str; 2],
-    read: Read,
-) {
+async fn assert_clusters(images: &[(&'static str, &str)], groups: [&'static str; 2], read: Read) {
     let world = World::new().await;
     let embedder = world.face_store.analyzer().engine().embedder();
     let threshold = pipeline::default_threshold(embedder.match_threshold, embedder.cluster_margin);
@@ -134,12 +130,12 @@ async fn assert_one_cluster_each(
     // The first run processes about half of the images and one group image, the second run the
     // rest. The second run must add to the existing clusters.
     let mut faces = store_all(&world, read, &files[..7]).await;
-    store_all(&world, read, &group_images[..1]).await;
+    store_all(&world, read, &groups[..1]).await;
     let first = cluster(&world, threshold).await;
     assert_eq!((first.looked, first.faces), (world.faces().await.len() as i64, first.looked));
     let first_subjects = subjects(&world).await;
     faces.extend(store_all(&world, read, &files[7..]).await);
-    store_all(&world, read, &group_images[1..]).await;
+    store_all(&world, read, &groups[1..]).await;
     let second = cluster(&world, threshold).await;
     assert_eq!(
         first.looked + second.looked,

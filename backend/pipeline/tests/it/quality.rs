@@ -8,11 +8,11 @@ use testing::{draw_face, drawing, fixture_pack, fixture_quality, fixture_score};
 use vision::quality::Measure;
 use vision::{Frame, Profile, crop, encode};
 
-fn start_analyzer(learned: bool) -> Analyzer {
-    start_analyzer_with(learned, inference::Config::default().queue_capacity)
+fn analyzer_for(learned: bool) -> Analyzer {
+    analyzer_with(learned, inference::Config::default().queue_capacity)
 }
 
-fn start_analyzer_with(learned: bool, queue_capacity: usize) -> Analyzer {
+fn analyzer_with(learned: bool, queue_capacity: usize) -> Analyzer {
     let folder = tempfile::tempdir().unwrap();
     let fixture = fixture_pack(folder.path());
     let manifest = Manifest::parse(&fixture.manifest()).unwrap();
@@ -53,7 +53,7 @@ fn means(chip: &Frame) -> [f32; 3] {
 #[testing::test]
 async fn learned_quality_score_comes_from_own_chip() {
     let (with, without) =
-        tokio::task::spawn_blocking(|| (start_analyzer(true), start_analyzer(false))).await.unwrap();
+        tokio::task::spawn_blocking(|| (analyzer_for(true), analyzer_for(false))).await.unwrap();
     let scored = analyze_three(&with, true).await;
     assert_eq!(scored.faces.len(), 3);
     let mut values = Vec::new();
@@ -81,7 +81,7 @@ async fn learned_quality_score_comes_from_own_chip() {
 /// The models process a crowd in groups. Each face keeps its results, and a requested chip.
 #[testing::test]
 async fn crowd_faces_keep_their_own_results() {
-    let analyzer = tokio::task::spawn_blocking(|| start_analyzer(true)).await.unwrap();
+    let analyzer = tokio::task::spawn_blocking(|| analyzer_for(true)).await.unwrap();
     let crowd = faces(640, (0..81).map(|number| (1 + 2 * (number % 9), 1 + 2 * (number / 9), number)));
     let options = AnalyzeOptions { chips: true, ..AnalyzeOptions::default() };
     let analysis = analyze(&analyzer, crowd.clone(), &options).await;
@@ -101,7 +101,7 @@ async fn crowd_faces_keep_their_own_results() {
 /// faces than the capacity of the models' queues.
 #[testing::test]
 async fn concurrent_crowds_are_all_analysed() {
-    let analyzer = tokio::task::spawn_blocking(|| start_analyzer_with(true, 4)).await.unwrap();
+    let analyzer = tokio::task::spawn_blocking(|| analyzer_with(true, 4)).await.unwrap();
     let crowd = faces(480, (0..12).map(|number| (1 + 3 * (number % 6), 2 + 5 * (number / 6), number)));
     let options = AnalyzeOptions::default();
     let images = (0..4).map(|_| analyze(&analyzer, crowd.clone(), &options));
@@ -189,13 +189,13 @@ async fn finds_rotation_of_every_photograph() {
             let photograph = pixels(&std::fs::read(&path).unwrap());
             for degrees in [0, 90, 180, 270] {
                 let options = AnalyzeOptions { embeddings: false, quality: false, ..rotating() };
-                let analysis = analyze(&analyzer, rotated_file(&photograph, degrees), &options).await;
+                let result = analyze(&analyzer, rotated_file(&photograph, degrees), &options).await;
                 images += 1;
-                if analysis.rotation != (360 - degrees) % 360 || analysis.faces.is_empty() {
+                if result.rotation != (360 - degrees) % 360 || result.faces.is_empty() {
                     wrong.push(format!(
                         "{name} {degrees}: {} ({} faces)",
-                        analysis.rotation,
-                        analysis.faces.len()
+                        result.rotation,
+                        result.faces.len()
                     ));
                 }
             }

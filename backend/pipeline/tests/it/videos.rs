@@ -307,13 +307,9 @@ async fn truncated_video_is_analysed_and_reported() {
     assert!(analysis.damage.is_some_and(|damage| damage.truncated));
     assert!(analysis.frames > 5 && analysis.people > 0);
     let file = File::open(&path).unwrap();
-    let refined_analysis = analyze(refined_options(), file).await.unwrap();
-    assert!(refined_analysis.damage.is_some_and(|damage| damage.truncated));
-    assert!(
-        refined_analysis.frames > analysis.frames && refined_analysis.people > 0,
-        "{}",
-        refined_analysis.frames
-    );
+    let second = analyze(refined_options(), file).await.unwrap();
+    assert!(second.damage.is_some_and(|damage| damage.truncated));
+    assert!(second.frames > analysis.frames && second.people > 0, "{}", second.frames);
     let empty = tempfile::tempfile().unwrap();
     let error = analyze(options(Sampling::Auto), empty).await.unwrap_err();
     assert!(matches!(error, VideoAnalyzeError::Video(VideoError::NotAVideo)), "{error}");

@@ -1,5 +1,5 @@
 //! Tests jobs that crash their process: they are identified, and other jobs are not discarded.
-use crate::runner::{Worker, function_handler, gated_handler};
+use crate::runner::{Worker, gated_handler, handler_fn};
 use crate::support::{Fixture, SOON, image, page, quick, soon, three_extensions, until};
 use queue::{ClaimedJob, Config, JobState, NewJob, QueueError, RunEnd};
 use std::sync::{Arc, Mutex};
@@ -108,7 +108,7 @@ async fn claim_takes_at_most_one_alone_job() {
 async fn worker_shutdown_counts_no_crash() {
     let fixture = Fixture::new().await;
     let (started, mut starts) = mpsc::unbounded_channel();
-    let pages = function_handler(move |job, cancel| {
+    let pages = handler_fn(move |job, cancel| {
         started.send(job.claim.id).unwrap();
         async move {
             cancel.cancelled().await;
@@ -131,7 +131,7 @@ async fn alone_job_waits_for_others_and_runs_exclusively() {
     fixture.enqueue(&vec![page(); 6]).await;
     let log: Arc<Mutex<Vec<(Uuid, bool)>>> = Arc::default();
     let pool = fixture.db.pool().clone();
-    let pages = function_handler({
+    let pages = handler_fn({
         let log = log.clone();
         move |job: ClaimedJob, _| {
             let (log, pool, id) = (log.clone(), pool.clone(), job.claim.id);
@@ -250,15 +250,13 @@ async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
     let fixture = Fixture::new().await;
     let suspect = fixture.enqueue_one(page()).await;
     fixture.run_sql("update jobs set crashes = 2").await;
-    let other_began = Arc::new(Semaphore::new(0));
-    let (flag_sender, mut flags) = mpsc::unbounded_channel();
+    let gate = Arc::new(Semaphore::new(0));
+    let (sender, mut flags) = mpsc::unbounded_channel();
     let (started, mut starts) = mpsc::unbounded_channel();
-    let pages = function_handler({
-        let (queue, pool, other_began) =
-            (fixture.queue.clone(), fixture.db.pool().clone(), other_began.clone());
+    let pages = handler_fn({
+        let (queue, pool, gate) = (fixture.queue.clone(), fixture.db.pool().clone(), gate.clone());
         move |job: ClaimedJob, _| {
-            let (queue, pool, other_began, flag_sender) =
-                (queue.clone(), pool.clone(), other_began.clone(), flag_sender.clone());
+            let (queue, pool, gate, sender) = (queue.clone(), pool.clone(), gate.clone(), sender.clone());
             started.send(()).unwrap();
             async move {
                 if progress {
@@ -266,17 +264,17 @@ async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
                     queue.record_progress(&mut tx, job.claim).await.unwrap();
                     tx.commit().await.unwrap();
                 }
-                let _other = other_began.acquire().await.unwrap();
+                let _other = gate.acquire().await.unwrap();
                 let sql = "select alone from jobs where id = $1";
                 let is_alone: bool =
                     sqlx::query_scalar(sql).bind(job.claim.id).fetch_one(&pool).await.unwrap();
-                flag_sender.send(is_alone).unwrap();
+                sender.send(is_alone).unwrap();
                 RunEnd::Done
             }
         }
     });
-    let images = function_handler(move |_, _| {
-        other_began.add_permits(1);
+    let images = handler_fn(move |_, _| {
+        gate.add_permits(1);
         async { RunEnd::Done }
     });
     let worker = Worker::start_with(&fixture.queue, &[("page", 1, pages), ("image", 1, images)], SOON, alone);
@@ -294,7 +292,7 @@ async fn never_alone_kind_runs_beside_others_after_crashes() {
     let suspect = fixture.enqueue_one(page()).await;
     fixture.run_sql("update jobs set crashes = 2").await;
     let (pages, other_began, mut starts) = gated_handler();
-    let images = function_handler(move |_, _| {
+    let images = handler_fn(move |_, _| {
         other_began.add_permits(1);
         async { RunEnd::Done }
     });

@@ -37,13 +37,11 @@ async fn enqueue_results_follow_input_order() {
     let fixture = Fixture::new().await;
     let key = |key: &str| NewJob { unique_key: Some(key.to_owned()), ..page() };
     fixture.enqueue(&[key("m")]).await;
-    let results = fixture.enqueue(&[key("z"), page(), key("m"), key("a"), key("z"), page()]).await;
-    let are_new: Vec<bool> = results.iter().map(|result| matches!(result, Enqueued::New(_))).collect();
+    let jobs = fixture.enqueue(&[key("z"), page(), key("m"), key("a"), key("z"), page()]).await;
+    let are_new: Vec<bool> = jobs.iter().map(|job| matches!(job, Enqueued::New(_))).collect();
     assert_eq!(are_new, [true, true, false, true, false, true]);
-    let ids: Vec<Uuid> = results
-        .iter()
-        .filter_map(|result| if let Enqueued::New(id) = result { Some(*id) } else { None })
-        .collect();
+    let ids: Vec<Uuid> =
+        jobs.iter().filter_map(|job| if let Enqueued::New(id) = job { Some(*id) } else { None }).collect();
     assert!(ids.is_sorted(), "ids have the order of the input");
     for id in ids {
         fixture.get(id).await;
@@ -87,7 +85,7 @@ async fn concurrent_enqueuers_add_each_unique_key_once() {
                 (0..200).map(|key| NewJob { unique_key: Some(format!("{key}")), ..page() }).collect();
             // Each caller uses a different order. Without sorting, the transactions would deadlock.
             jobs.rotate_left(offset * 25);
-            fixture.enqueue(&jobs).await.iter().filter(|result| matches!(result, Enqueued::New(_))).count()
+            fixture.enqueue(&jobs).await.iter().filter(|job| matches!(job, Enqueued::New(_))).count()
         }
     });
     let added: usize = futures::future::join_all(rounds).await.into_iter().sum();
@@ -111,7 +109,7 @@ async fn claim_orders_by_priority_time_and_age() {
         .enqueue(&jobs)
         .await
         .into_iter()
-        .map(|result| if let Enqueued::New(id) = result { id } else { panic!("a duplicate") })
+        .map(|job| if let Enqueued::New(id) = job { id } else { panic!("a duplicate") })
         .collect();
     let mut order = Vec::new();
     for limit in [1, 3, 10] {

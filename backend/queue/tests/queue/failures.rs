@@ -1,6 +1,6 @@
 //! Tests failures: killed connections, an unavailable database, a dead process. Also tests the
 //! metrics that report these failures.
-use crate::runner::{Worker, function_handler};
+use crate::runner::{Worker, handler_fn};
 use crate::support::{Fixture, SOON, page, quick, soon, until};
 use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use queue::{Config, JobState, NewJob, QueueError, RunEnd};
@@ -47,7 +47,7 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
     fixture.run_sql("create table results (job uuid)").await;
     fixture.enqueue(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
     let (run_sender, mut runs) = mpsc::unbounded_channel();
-    let pages = function_handler({
+    let pages = handler_fn({
         let queue = fixture.queue.clone();
         move |job, _| {
             let (queue, run_sender) = (queue.clone(), run_sender.clone());
@@ -102,7 +102,7 @@ async fn job_result_is_settled_after_database_outage() {
     let fixture = Fixture::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let (run_sender, mut runs) = mpsc::unbounded_channel();
-    let pages = function_handler({
+    let pages = handler_fn({
         let gate = Arc::clone(&gate);
         move |job, _| {
             let (gate, run_sender) = (Arc::clone(&gate), run_sender.clone());
@@ -160,7 +160,7 @@ async fn job_of_dead_process_runs_in_another_process() {
         let (url, config) = (fixture.db.url(), fixture.queue.config().clone());
         async move {
             let pool = sqlx::PgPool::connect(&url).await.unwrap();
-            let pages = function_handler(move |_, _| {
+            let pages = handler_fn(move |_, _| {
                 started.send(()).unwrap();
                 std::future::pending()
             });
@@ -181,7 +181,7 @@ async fn job_of_dead_process_runs_in_another_process() {
     assert_eq!(fixture.state(id).await, JobState::Running);
     fixture.expire(id).await;
     let worker =
-        Worker::start(&fixture.queue, &[("page", 1, function_handler(|_, _| async { RunEnd::Done }))], SOON);
+        Worker::start(&fixture.queue, &[("page", 1, handler_fn(|_, _| async { RunEnd::Done }))], SOON);
     until("it is completed", || async { fixture.state(id).await == JobState::Completed }).await;
     assert_eq!(fixture.get(id).await.attempt, 2);
     worker.stop().await;
@@ -194,7 +194,7 @@ async fn metrics_count_job_outcomes() {
     let kind = "metered";
     let job = |what: &str| NewJob { max_attempts: 1, ..NewJob::new(kind, serde_json::json!(what)) };
     fixture.enqueue(&[job("done"), job("done"), job("fail"), job("panic"), job("stale")]).await;
-    let handler = function_handler(|job, _| async move {
+    let handler = handler_fn(|job, _| async move {
         match job.payload.as_str().unwrap() {
             "done" => RunEnd::Done,
             "panic" => panic!("boom"),

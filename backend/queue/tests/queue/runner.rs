@@ -23,7 +23,7 @@ where
     }
 }
 
-pub(crate) fn function_handler<F, O>(run: F) -> Arc<dyn Handler>
+pub(crate) fn handler_fn<F, O>(run: F) -> Arc<dyn Handler>
 where
     F: Fn(ClaimedJob, CancellationToken) -> O + Send + Sync + 'static,
     O: Future<Output = RunEnd> + Send + 'static,
@@ -90,7 +90,7 @@ impl Worker {
 pub(crate) fn gated_handler() -> (Arc<dyn Handler>, Arc<Semaphore>, mpsc::UnboundedReceiver<Uuid>) {
     let gate = Arc::new(Semaphore::new(0));
     let (started, starts) = mpsc::unbounded_channel();
-    let handler = function_handler({
+    let handler = handler_fn({
         let gate = Arc::clone(&gate);
         move |job, _| {
             started.send(job.claim.id).unwrap();
@@ -109,14 +109,14 @@ async fn runner_completes_jobs_of_all_kinds_once() {
     let fixture = Fixture::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     // Pages return `Done`, so the runner completes them. Images complete in their own transaction.
-    let pages = function_handler({
+    let pages = handler_fn({
         let runs = Arc::clone(&runs);
         move |_, _| {
             runs.fetch_add(1, Ordering::Relaxed);
             async { RunEnd::Done }
         }
     });
-    let images = function_handler({
+    let images = handler_fn({
         let (runs, queue) = (Arc::clone(&runs), fixture.queue.clone());
         move |job, _| {
             runs.fetch_add(1, Ordering::Relaxed);
@@ -150,7 +150,7 @@ async fn runner_limits_concurrency_per_kind() {
     let together = Arc::new(Barrier::new(3));
     let in_flight = Arc::new(AtomicUsize::new(0));
     let max_in_flight = Arc::new(AtomicUsize::new(0));
-    let pages = function_handler({
+    let pages = handler_fn({
         let (in_flight, max_in_flight) = (Arc::clone(&in_flight), Arc::clone(&max_in_flight));
         move |_, _| {
             let (together, in_flight, max_in_flight) =
@@ -187,7 +187,7 @@ async fn runner_limits_concurrency_per_kind() {
 async fn idle_runner_wakes_for_new_and_scheduled_jobs() {
     let fixture = Fixture::new().await;
     let (run_sender, mut runs) = mpsc::unbounded_channel();
-    let pages = function_handler(move |job, _| {
+    let pages = handler_fn(move |job, _| {
         run_sender.send(job.claim.id).unwrap();
         async { RunEnd::Done }
     });
@@ -214,7 +214,7 @@ async fn idle_runner_wakes_for_new_and_scheduled_jobs() {
 async fn handler_outcome_determines_job_state() {
     let fixture = Fixture::with(quick()).await;
     let (run_sender, mut runs) = mpsc::unbounded_channel();
-    let pages = function_handler(move |job, _| {
+    let pages = handler_fn(move |job, _| {
         run_sender.send((job.payload["do"].as_str().unwrap().to_owned(), job.attempt)).unwrap();
         async move {
             match (job.payload["do"].as_str().unwrap(), job.attempt) {
@@ -256,7 +256,7 @@ async fn handler_outcome_determines_job_state() {
 async fn snoozed_job_returns_without_using_attempt() {
     let fixture = Fixture::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let pages = function_handler({
+    let pages = handler_fn({
         let runs = Arc::clone(&runs);
         move |job, _| {
             let run = runs.fetch_add(1, Ordering::SeqCst);
@@ -276,7 +276,7 @@ async fn lost_claim_cancels_handler_and_discards_result() {
     let fixture = Fixture::with(Config { lease: Duration::from_secs(6), ..quick() }).await;
     let (started, mut starts) = mpsc::unbounded_channel();
     let (cancel_sender, mut cancellations) = mpsc::unbounded_channel();
-    let pages = function_handler(move |job, cancel| {
+    let pages = handler_fn(move |job, cancel| {
         started.send(job.claim).unwrap();
         let cancel_sender = cancel_sender.clone();
         async move {
@@ -319,7 +319,7 @@ async fn heartbeat_renews_leases_if_handlers_use_all_connections() {
         .connect_with(fixture.db.pool().connect_options().as_ref().clone())
         .await
         .unwrap();
-    let pages = function_handler({
+    let pages = handler_fn({
         let small_pool = small_pool.clone();
         move |job, _| {
             let small_pool = small_pool.clone();
@@ -362,7 +362,7 @@ async fn shutdown_waits_for_running_jobs_and_claims_none() {
 async fn shutdown_releases_unfinished_jobs() {
     let fixture = Fixture::new().await;
     let (started, mut starts) = mpsc::unbounded_channel();
-    let pages = function_handler({
+    let pages = handler_fn({
         let queue = fixture.queue.clone();
         move |job, cancel| {
             started.send(()).unwrap();
@@ -436,7 +436,7 @@ async fn job_error_with_host_name_is_not_logged() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     let fixture = Fixture::with(quick()).await;
-    let pages = function_handler(|job, _| async move {
+    let pages = handler_fn(|job, _| async move {
         let error = "host.test cannot be resolved".to_owned();
         if job.attempt == 1 { RunEnd::Retry(error, None) } else { RunEnd::Discard(error) }
     });

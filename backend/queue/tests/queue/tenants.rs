@@ -1,5 +1,5 @@
 //! Tests that tenants share a worker's slots.
-use crate::runner::{Worker, function_handler};
+use crate::runner::{Worker, handler_fn};
 use crate::support::{Fixture, SOON, page, soon, until};
 use queue::{Enqueued, NewJob, RunEnd, outside_slot};
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ impl SharedWorker {
         let gates: HashMap<Uuid, Arc<Semaphore>> =
             tenants.iter().map(|tenant| (*tenant, Arc::new(Semaphore::new(0)))).collect();
         let (sender, started) = mpsc::unbounded_channel();
-        let handler = function_handler({
+        let handler = handler_fn({
             let gates = gates.clone();
             move |job, _| {
                 let gate = Arc::clone(&gates[&job.tenant]);
@@ -185,7 +185,7 @@ async fn job_waiting_outside_its_slot_lets_others_run() {
     let fixture = Fixture::new().await;
     let jobs = fixture.enqueue(&[page(), page()]).await;
     let gate = Arc::new(Semaphore::new(0));
-    let handler = function_handler({
+    let handler = handler_fn({
         let gate = Arc::clone(&gate);
         let ids: Vec<_> = jobs.iter().map(job_id).collect();
         move |job, _| {

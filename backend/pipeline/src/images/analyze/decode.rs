@@ -168,7 +168,7 @@ impl Cpu {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Timed<T>, AnalyzeError> {
         let deadline = self.deadline;
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let is_late = move || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if is_late() {
             return Err(late());
@@ -183,7 +183,7 @@ impl Cpu {
             if is_late() || waits.strong_count() == 0 {
                 return None;
             }
-            let queued = asked.elapsed();
+            let queued = requested_at.elapsed();
             let started = Instant::now();
             let output = work();
             Some(Timed { output, queued, ran: started.elapsed() })
