@@ -279,7 +279,7 @@ impl LiveJobs {
     }
 
     /// Removes a job. Returns whether it was the last and a row was settled since the last check.
-    fn leave(&self, crawl: Uuid, settled: bool) -> bool {
+    fn remove(&self, crawl: Uuid, settled: bool) -> bool {
         let mut crawls = self.lock();
         let Some(jobs) = crawls.get_mut(&crawl) else { return settled };
         jobs.running -= 1;
@@ -301,14 +301,14 @@ impl LiveJob<'_> {
     /// process, and a row was settled since the last check.
     pub(crate) fn end(mut self, settled: bool) -> bool {
         self.has_ended = true;
-        self.jobs.leave(self.crawl, settled)
+        self.jobs.remove(self.crawl, settled)
     }
 }
 
 impl Drop for LiveJob<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.jobs.leave(self.crawl, false);
+            self.jobs.remove(self.crawl, false);
         }
     }
 }

@@ -296,8 +296,8 @@ impl ClusterCollection {
     ) -> Result<RunEnd, ChangeError> {
         let (claim, turn) = (job.claim, Turn::new(&self.queue, job, TURN));
         let run = self.store.clusters().get(id).await?;
-        let left = self.store.clusters().count_unclustered(&scope_of(&run)).await?;
-        if !self.store.clusters().resume(id, left).await? {
+        let unclustered = self.store.clusters().count_unclustered(&scope_of(&run)).await?;
+        if !self.store.clusters().resume(id, unclustered).await? {
             return Ok(RunEnd::Done);
         }
         let mut after = Uuid::nil();
