@@ -129,8 +129,8 @@ impl Jobs<'_> {
                 .fetch_all(conn)
                 .await?;
         let live: HashSet<String> = live.into_iter().collect();
-        let held = keys.iter().zip(&stored).filter(|(_, stored)| live.contains(*stored));
-        Ok(held.map(|(key, _)| key.clone()).collect())
+        let live_keys = keys.iter().zip(&stored).filter(|(_, stored)| live.contains(*stored));
+        Ok(live_keys.map(|(key, _)| key.clone()).collect())
     }
 
     /// Returns a discarded or cancelled job to the queue inside the caller's transaction, due now

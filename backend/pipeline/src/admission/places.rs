@@ -1,5 +1,5 @@
 //! Limits on how much work runs at a time: [`FairSemaphore`], whose callers wait, and [`Places`],
-//! whose callers are told when to try again.
+//! whose callers receive the time of the next attempt.
 
 use inference::{FairQueue, Requester};
 use parking_lot::Mutex;
@@ -75,7 +75,7 @@ impl Drop for Permit {
     }
 }
 
-/// Spreads the retries of rejected callers, so that they do not all come back at once.
+/// Spreads the retries of rejected callers, so that they do not all return at the same time.
 #[derive(Debug)]
 pub(crate) struct RetryTimes {
     interval: Duration,

@@ -45,7 +45,7 @@ impl EraseCollection {
         let mut tx = self.store.begin().await?;
         let erased = self.store.collections().erase_some(tx.conn(), collection).await?;
         if erased.done {
-            // The audit entry states that no blobs remain, so those of earlier pieces go first.
+            // The audit entry states that no blobs remain, so earlier ones are deleted first.
             self.store.blobs().delete_pending(&self.blobs).await?;
         }
         if erased.done && erased.rows > 0 {

@@ -365,7 +365,7 @@ impl Crawls {
     }
 
     /// Returns the queued rows without a live job among the next [`ROWS_AT_A_TIME`] rows. Rows are
-    /// read before jobs. A row that is settled in between is still returned as an orphan, and
+    /// read before jobs. A row that is settled between these reads is returned as an orphan, and
     /// settling it again is a no-op.
     async fn orphans(
         &self,

@@ -148,11 +148,11 @@ impl PageScan<'_> {
                 })
             }
             Content::Other => {
-                let found = fetched.content_type.as_deref().unwrap_or("(none)");
+                let content_type = fetched.content_type.as_deref().unwrap_or("(none)");
                 Err(JobError::Final {
                     state: Unprocessed::Skipped,
                     reason: Reason::NotHtml,
-                    detail: format!("the response has the content type {found}"),
+                    detail: format!("the response has the content type {content_type}"),
                     status: Some(fetched.status),
                 })
             }

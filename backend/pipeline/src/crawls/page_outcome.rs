@@ -301,7 +301,7 @@ struct PageCollector<'a> {
 impl<'a> PageCollector<'a> {
     fn new(rules: &'a Rules, home: Option<&'a Url>) -> Self {
         Self {
-            normalization: &rules.spelling,
+            normalization: &rules.normalization,
             view: &rules.view,
             depth: rules.job.depth,
             home,
@@ -317,7 +317,7 @@ impl<'a> PageCollector<'a> {
         {
             return;
         }
-        let url = self.spelling.apply(url.clone());
+        let url = self.normalization.apply(url.clone());
         match urls::trap(&url) {
             Some(reason) => *self.left_out.entry(reason).or_default() += 1,
             None => self.pages.push(NewPage { url: url.into(), depth: self.depth + 1 }),

@@ -350,13 +350,13 @@ mod tests {
 
     #[test]
     fn match_threshold_uses_most_specific_setting() {
-        let of = |request, collection, config| {
+        let resolve = |request, collection, config| {
             let threshold = MatchThreshold::resolve(request, collection, config, 0.4);
             (threshold.value, threshold.source)
         };
-        assert_eq!(of(Some(0.1), Some(0.2), Some(0.3)), (0.1, ThresholdSource::Request));
-        assert_eq!(of(None, Some(0.2), Some(0.3)), (0.2, ThresholdSource::Collection));
-        assert_eq!(of(None, None, Some(0.3)), (0.3, ThresholdSource::Service));
-        assert_eq!(of(None, None, None), (0.4, ThresholdSource::Model));
+        assert_eq!(resolve(Some(0.1), Some(0.2), Some(0.3)), (0.1, ThresholdSource::Request));
+        assert_eq!(resolve(None, Some(0.2), Some(0.3)), (0.2, ThresholdSource::Collection));
+        assert_eq!(resolve(None, None, Some(0.3)), (0.3, ThresholdSource::Service));
+        assert_eq!(resolve(None, None, None), (0.4, ThresholdSource::Model));
     }
 }

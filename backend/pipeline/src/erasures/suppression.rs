@@ -155,19 +155,19 @@ impl Suppressor {
         collection: Uuid,
         faces: &[Option<&Embedding>],
     ) -> Result<Vec<bool>, StoreError> {
-        let mut known = vec![false; faces.len()];
+        let mut are_suppressed = vec![false; faces.len()];
         let sketches = self.sketches(faces).into_iter().enumerate();
         let (indices, sketches): (Vec<usize>, Vec<Sketch>) =
             sketches.filter_map(|(at, sketch)| Some((at, sketch?))).unzip();
-        let found = self
+        let results = self
             .store
             .suppressions()
             .suppressed_sketches(tx.conn(), collection, &sketches, self.max_bits)
             .await?;
-        for (at, is_known) in indices.into_iter().zip(found) {
-            known[at] = is_known;
+        for (at, is_suppressed) in indices.into_iter().zip(results) {
+            are_suppressed[at] = is_suppressed;
         }
-        Ok(known)
+        Ok(are_suppressed)
     }
 
     /// Inserts the suppressions of the images, videos and faces of a plan, and `others`. Returns

@@ -323,7 +323,7 @@ pub struct Config {
     pub decoded_bytes: u64,
     /// Memory of all processes that decode videos, in bytes. A larger video is decoded alone.
     pub video_decoder_bytes: u64,
-    /// Decodes the formats for which this program has no decoder of its own.
+    /// Decodes the formats for which this program has no own decoder.
     pub images: ImageDecoder,
 }
 

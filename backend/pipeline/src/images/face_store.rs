@@ -80,7 +80,7 @@ impl FaceStore {
         self.model_id
     }
 
-    /// Returns what asks for suppressions.
+    /// Returns the component that checks suppressions.
     pub fn suppressor(&self) -> &Suppressor {
         &self.suppressor
     }
@@ -122,7 +122,7 @@ const CROP_QUALITY: u8 = 90;
 const WRITES_IN_FLIGHT: usize = 8;
 
 pub(crate) struct StoredBlobs {
-    /// `None` if the configuration wants no thumbnail of this image.
+    /// `None` if the configuration excludes thumbnails of this image.
     pub(crate) thumbnail: Option<String>,
     /// Crop and chip of each face, in the order of the analysis. `None` for a face without an
     /// embedding, because it is not stored.
@@ -178,19 +178,19 @@ impl FaceStore {
             .analyzer
             .cpu()
             .run(move || {
-                let mut all = Vec::new();
+                let mut files = Vec::new();
                 if wants_thumbnail {
                     let bytes = encode::jpeg(&crop::thumbnail(&frame, THUMBNAIL_SIDE), THUMBNAIL_QUALITY);
-                    all.push(Encoded { kind: "thumbnails", extension: "jpg", bytes: bytes.into() });
+                    files.push(Encoded { kind: "thumbnails", extension: "jpg", bytes: bytes.into() });
                 }
                 for (bbox, chip) in faces {
                     let mut face = crop::face_crop(&frame, &bbox, CROP_MARGIN);
                     if rotation != 0 {
                         face = crop::rotate(&face, rotation);
                     }
-                    all.extend([Encoded::crop(&face), Encoded::chip(&chip)]);
+                    files.extend([Encoded::crop(&face), Encoded::chip(&chip)]);
                 }
-                all
+                files
             })
             .await?
             .output;

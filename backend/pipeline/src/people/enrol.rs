@@ -2,7 +2,7 @@
 //! Crawled images are stored in `images::ingest`.
 
 use crate::images::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
-use crate::images::ingest::{new_image, seen};
+use crate::images::ingest::{new_image, seen_image};
 use crate::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
 use inference::Priority;
@@ -139,7 +139,7 @@ impl Enrolment {
         for address in request_url.iter().chain(&final_url) {
             erased |= store.suppressions().suppresses_address(tx.conn(), collection, address).await?;
         }
-        if erased || !suppressor.parts(&mut tx, collection, None, &seen(analysis)).await?.is_clear() {
+        if erased || !suppressor.parts(&mut tx, collection, None, &seen_image(analysis)).await?.is_clear() {
             return Ok(None);
         }
         store.people().lock(tx.conn(), collection, &[subject]).await?;

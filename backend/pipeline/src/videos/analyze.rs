@@ -106,7 +106,7 @@ impl VideoProgress for () {
     fn frame(&mut self, _: FrameFaces<'_>) {}
 }
 
-/// Receives the parts of an analysis, and can end it with an error of its own.
+/// Receives the parts of an analysis, and can end it with its own error.
 #[async_trait::async_trait]
 pub trait VideoParts: Send {
     /// The errors of the analysis and of the receiver.
@@ -129,7 +129,7 @@ pub struct VideoAnalyzer<'a> {
 }
 
 impl VideoAnalyzer<'_> {
-    /// Analyses a video. If the future is dropped, the decoder ends at once.
+    /// Analyses a video. If the future is dropped, the decoder ends immediately.
     ///
     /// # Errors
     /// Fails with [`VideoAnalyzeError`]. A video that is damaged or cut off is analysed as far as
@@ -159,7 +159,7 @@ impl VideoAnalyzer<'_> {
     /// A few frames per core are in memory at a time. They are counted against the budget for
     /// decoded images by the size that the file reports. A stream whose frames grow later can
     /// exceed it, up to the decoder's limit for one frame. The memory of the process that decodes
-    /// is counted against a budget of its own.
+    /// is counted against a separate budget.
     ///
     /// # Errors
     /// Fails with the errors of [`Self::analyze`] and of `parts`.

@@ -132,7 +132,7 @@ impl Videos {
                 return Ok(Added::TooMany);
             }
             self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
-            // An upload of the same bytes that ended a moment ago may be deleting the blob.
+            // An upload of the same bytes that has just ended may be deleting the blob.
             let missing = self.store.blobs().keep(tx.conn(), std::slice::from_ref(&upload.key)).await?;
             if !missing.is_empty() && !self.blobs.exists(&upload.key).await? {
                 let conflict = "the same video was deleted at the same time; send it again";

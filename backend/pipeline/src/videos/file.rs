@@ -6,7 +6,7 @@
 //! apply.
 use crate::crawls::context::{Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED};
 use crate::crawls::job_error::JobError;
-use crate::crawls::politeness::host_throttle::Paced;
+use crate::crawls::politeness::host_throttle::ThrottledPolicy;
 use crate::videos::store::VideoFile;
 use bytes::{Bytes, BytesMut};
 use crawler::fetch::{Download, Kind, Validators};

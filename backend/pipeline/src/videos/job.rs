@@ -203,7 +203,7 @@ impl VideoHandler {
     }
 
     /// Waits until all of this holds: the turn of this video is over, a video of another collection
-    /// waits, and a part was stored a moment ago.
+    /// waits, and a part has just been stored.
     async fn until_turn_ends(&self, job: &ClaimedJob, video: &Video) {
         let turn = Turn::new(&self.context.queue, job, self.tools.turn);
         let mut stored = video.checkpoint_us;
@@ -445,7 +445,7 @@ impl VideoHandler {
             return Ok(Err(ReadVideoError::Duplicate(other)));
         }
         queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
-        // A video of the same file that ended a moment ago may be deleting the blob.
+        // A video of the same file that has just ended may be deleting the blob.
         let missing = store.blobs().keep(tx.conn(), std::slice::from_ref(key)).await?;
         if !missing.is_empty() && !self.context.faces.blobs.exists(key).await? {
             return Err(StoreError::Blob("the file was deleted at the same time".into()).into());

@@ -16,9 +16,9 @@ async fn crawl_with_video(world: &World, site: &Site) -> (Crawl, Video) {
     site.set("/", Response::html("<video src=/film.mkv></video>"));
     let crawl = world.create(&[site.url("/")], CrawlOptions { videos: true, ..fast() }).await;
     let worker = world.worker("pages");
-    let found = wait_for(async || video_of(world, &crawl).await).await.expect("the video is found");
+    let video = wait_for(async || video_of(world, &crawl).await).await.expect("the video is found");
     worker.stop().await;
-    (crawl, found)
+    (crawl, video)
 }
 
 /// Works like [`crawl_with_video`], and waits until the crawl ends. Returns the video.
@@ -152,7 +152,7 @@ async fn seed_may_be_video_with_or_without_extension() {
         let is_first = path == "/film.mkv";
         assert_eq!(video.reason, (!is_first).then_some(Reason::ExactDuplicate), "{path}");
     }
-    // Without the option, the reason says what can be done.
+    // Without the option, the reason contains the remedy.
     for path in ["/film.mkv", "/watch", "/list.m3u8"] {
         let crawl = world.create(&[site.url(path)], fast()).await;
         world.ended(crawl.id).await;

@@ -36,19 +36,19 @@ async fn stale_claim_cannot_store_image() {
     let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
     site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
-    let (old, new) = two_holders(&world, JobKind::ScanImage).await;
-    let outcome = world.run(old).await;
+    let (first, second) = two_holders(&world, JobKind::ScanImage).await;
+    let outcome = world.run(first).await;
     assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     assert!(world.images().await.is_empty());
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
 
-    let outcome = world.run(new.clone()).await;
+    let outcome = world.run(second.clone()).await;
     assert!(matches!(outcome, RunEnd::Settled), "{outcome:?}");
     assert_eq!(world.images().await.len(), 1);
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Completed);
 
     // A second completion has no effect.
-    let outcome = world.run(new).await;
+    let outcome = world.run(second).await;
     assert!(!matches!(outcome, RunEnd::Settled), "{outcome:?}");
     assert_eq!(world.images().await.len(), 1);
 }
@@ -58,14 +58,14 @@ async fn stale_claim_cannot_process_page() {
     let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
     site.set("/", Response::html("<img src=cora.jpg><a href=more.html>x</a>"));
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
-    let (old, new) = two_holders(&world, JobKind::ScanPage).await;
-    let outcome = world.run(old).await;
+    let (first, second) = two_holders(&world, JobKind::ScanPage).await;
+    let outcome = world.run(first).await;
     assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     let progress = world.progress(crawl.id).await;
     assert_eq!((counts(&progress.pages), counts(&progress.images)), ([("queued", 1)].into(), [].into()));
     assert_eq!(world.live(crawl.id).await, 1, "the old holder enqueued no job");
 
-    let outcome = world.run(new).await;
+    let outcome = world.run(second).await;
     assert!(matches!(outcome, RunEnd::Settled), "{outcome:?}");
     let progress = world.progress(crawl.id).await;
     assert_eq!(counts(&progress.pages), [("fetched", 1), ("queued", 1)].into());
@@ -83,11 +83,11 @@ async fn stale_claim_cannot_start_scheduled_run() {
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Failed);
 
     world.execute("update jobs set scheduled_at = now()").await;
-    let (old, new) = two_holders(&world, JobKind::StartCrawl).await;
-    let outcome = world.run(old).await;
+    let (first, second) = two_holders(&world, JobKind::StartCrawl).await;
+    let outcome = world.run(first).await;
     assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     assert_eq!(world.store.crawls().list(&Default::default(), None, 10).await.unwrap().len(), 1);
-    let outcome = world.run(new).await;
+    let outcome = world.run(second).await;
     assert!(matches!(outcome, RunEnd::Settled), "{outcome:?}");
     let runs = world.store.crawls().list(&Default::default(), None, 10).await.unwrap();
     assert_eq!((runs.len(), runs[0].series_id), (2, Some(crawl.id)));
@@ -98,8 +98,8 @@ async fn stale_claim_cannot_start_scheduled_run() {
 async fn stale_claim_cannot_record_failure() {
     let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
     let crawl = world.create(&[site.url("/missing.jpg")], fast()).await;
-    let (old, _new) = two_holders(&world, JobKind::ScanImage).await;
-    let outcome = world.run(old).await;
+    let (first, _second) = two_holders(&world, JobKind::ScanImage).await;
+    let outcome = world.run(first).await;
     assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
 }

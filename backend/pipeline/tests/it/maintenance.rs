@@ -31,8 +31,8 @@ async fn retention_deletes_only_images_not_seen_recently() {
     assert_eq!(maintenance.expire().await.unwrap().images, 0, "the images are new");
     world.execute("update images set created_at = now() - interval '31 days'").await;
     assert_eq!(maintenance.expire().await.unwrap().images, 0, "the images were seen recently");
-    let seen = "update image_sources set found_at = now() - interval '31 days' where image_url like '%cora%'";
-    world.execute(seen).await;
+    let sql = "update image_sources set found_at = now() - interval '31 days' where image_url like '%cora%'";
+    world.execute(sql).await;
     world.execute("update crawls set finished_at = now() - interval '31 days'").await;
     let expired = maintenance.expire().await.unwrap();
     assert_eq!((expired.images, expired.faces, expired.crawls), (1, 1, 1));

@@ -140,18 +140,18 @@ async fn tiles_find_each_crowd_face_once() {
 /// Asserts that tiles find `ratio` times as many faces as one view, and almost none twice.
 async fn check_tiles(analyzer: &Analyzer, name: &str, image: Vec<u8>, faces: &[Rect], ratio: f64) {
     let single = boxes(&detect(analyzer, image.clone(), Passes::Single).await);
-    let found = boxes(&detect(analyzer, image, Passes::Thorough).await);
-    assert!(found.len() as f64 >= single.len() as f64 * ratio, "{name}: {} {}", single.len(), found.len());
-    let (single_hits, tile_hits, total) = (hits(&single, faces), hits(&found, faces), faces.len());
+    let tiled = boxes(&detect(analyzer, image, Passes::Thorough).await);
+    assert!(tiled.len() as f64 >= single.len() as f64 * ratio, "{name}: {} {}", single.len(), tiled.len());
+    let (single_hits, tile_hits, total) = (hits(&single, faces), hits(&tiled, faces), faces.len());
     assert!(
         tile_hits >= single_hits && tile_hits * 100 >= total * 95,
         "{name}: {single_hits}, {tile_hits} of {total}"
     );
     assert!(
-        duplicates(&found) * 100 <= found.len() * 2,
+        duplicates(&tiled) * 100 <= tiled.len() * 2,
         "{name}: {} of {} twice",
-        duplicates(&found),
-        found.len()
+        duplicates(&tiled),
+        tiled.len()
     );
 }
 
@@ -278,10 +278,10 @@ async fn auto_finds_group_too_small_for_first_look() {
 async fn check_first_look(analyzer: &Analyzer, name: &str, image: Vec<u8>, faces: &[Rect]) {
     let single = detect(analyzer, image.clone(), Passes::Single).await;
     assert_eq!((single.faces.len(), single.views), (0, 1), "{name}: too small for a single view");
-    let found = boxes(&detect(analyzer, image, Passes::Auto).await);
-    let true_hits = hits(&found, faces);
-    assert!(true_hits + 1 >= faces.len(), "{name}: {true_hits} of {}: {found:?}", faces.len());
-    assert!(found.len() <= true_hits + 1, "{name}: {found:?}");
+    let auto = boxes(&detect(analyzer, image, Passes::Auto).await);
+    let true_hits = hits(&auto, faces);
+    assert!(true_hits + 1 >= faces.len(), "{name}: {true_hits} of {}: {auto:?}", faces.len());
+    assert!(auto.len() <= true_hits + 1, "{name}: {auto:?}");
 }
 
 #[testing::test]
@@ -322,7 +322,7 @@ async fn face_on_tile_border_is_found_whole() {
 /// Asserts that a face on the borders of tiles is found once and completely, at several positions.
 async fn check_tile_borders(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
     let portrait = crop::thumbnail(&pixels(portrait), 300);
-    let alone = boxes(&detect(analyzer, encode::png(&portrait), Passes::Single).await)[0];
+    let single = boxes(&detect(analyzer, encode::png(&portrait), Passes::Single).await)[0];
     let mut off = Vec::new();
     for step in 0..12 {
         let (left, top) = (200 + 40 * step, 40 + 20 * step);
@@ -333,12 +333,12 @@ async fn check_tile_borders(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
                 &portrait.data()[(y * portrait.width() * 3) as usize..][..portrait.width() as usize * 3];
             image.data_mut()[at..at + row.len()].copy_from_slice(row);
         }
-        let found = detect(analyzer, encode::png(&image), Passes::Thorough).await;
-        assert!(found.views > 6, "the image is searched in tiles");
-        let wanted = Rect { x: alone.x + left as f32, y: alone.y + top as f32, ..alone };
-        let found = boxes(&found);
-        if found.len() != 1 || found[0].iou(&wanted) < 0.75 {
-            off.push(format!("{name} at {left},{top}: {found:?}, not {wanted:?}"));
+        let result = detect(analyzer, encode::png(&image), Passes::Thorough).await;
+        assert!(result.views > 6, "the image is searched in tiles");
+        let expected = Rect { x: single.x + left as f32, y: single.y + top as f32, ..single };
+        let result = boxes(&result);
+        if result.len() != 1 || result[0].iou(&expected) < 0.75 {
+            off.push(format!("{name} at {left},{top}: {result:?}, not {expected:?}"));
         }
     }
     assert!(off.is_empty(), "{off:#?}");

@@ -71,7 +71,7 @@ async fn pages_of_unreachable_host_record_connection_error() {
     assert_eq!(progress.reasons.get(&Reason::ConnectionRefused), Some(&3), "{:?}", progress.reasons);
 }
 
-/// The permit may expire before its job knows of it, and another job may then get one.
+/// The permit may expire before its job receives it. Another job may then get a permit.
 #[testing::test]
 async fn late_host_permit_is_not_used() {
     let politeness = crawls::Config { grant_time_limit: Duration::ZERO, ..fast_politeness() };

@@ -247,21 +247,21 @@ async fn scan_deletion_keeps_videos_found_by_another_scan() {
         world.commit(async |tx| world.store.crawls().delete(tx.conn(), scan, true).await).await;
         (extent.videos, extent.faces)
     };
-    let (one, two) = (begin(&world).await, begin(&world).await);
-    let id = stored(read(&one, &path).await).id;
+    let (scan_a, scan_b) = (begin(&world).await, begin(&world).await);
+    let id = stored(read(&scan_a, &path).await).id;
     let faces = world.faces().await.len() as i64;
-    assert!(matches!(read(&two, &path).await, Ok(ScannedVideo::Duplicate(_))));
-    let (one, two) = (one.finish(false).await.unwrap().id, two.finish(false).await.unwrap().id);
-    let (first, second) = (world.progress(one).await, world.progress(two).await);
+    assert!(matches!(read(&scan_b, &path).await, Ok(ScannedVideo::Duplicate(_))));
+    let (scan_a, scan_b) = (scan_a.finish(false).await.unwrap().id, scan_b.finish(false).await.unwrap().id);
+    let (first, second) = (world.progress(scan_a).await, world.progress(scan_b).await);
     assert_eq!((first.videos[&VideoState::Completed], first.faces, first.video_faces), (1, faces, faces));
     assert_eq!((second.videos[&VideoState::Failed], second.faces), (1, 0));
     assert_eq!(second.video_reasons[&Reason::ExactDuplicate], 1);
-    let filter = VideoFilter { collection: "default".into(), state: None, crawl_id: Some(one) };
+    let filter = VideoFilter { collection: "default".into(), state: None, crawl_id: Some(scan_a) };
     assert_eq!(world.store.videos().list(&filter, None, 10).await.unwrap()[0].id, id);
 
-    assert_eq!(delete(one).await, (0, 0), "the other scan found the file too");
+    assert_eq!(delete(scan_a).await, (0, 0), "the other scan found the file too");
     assert_eq!(world.faces().await.len() as i64, faces);
-    assert_eq!(delete(two).await, (1, 0), "the record that it found the file");
+    assert_eq!(delete(scan_b).await, (1, 0), "the record that it found the file");
 
     world.commit(async |tx| world.store.videos().delete(tx.conn(), id).await).await;
     let last_scan = begin(&world).await;

@@ -73,8 +73,8 @@ async fn add_to(world: &World, collection: Uuid, path: &Path) -> Uuid {
 }
 
 pub(crate) async fn wait_for_video(world: &World, id: Uuid, holds: impl Fn(&Video) -> bool) -> Video {
-    let found = wait_for(async || Some(world.store.videos().get(id).await.unwrap()).filter(&holds)).await;
-    match found {
+    let video = wait_for(async || Some(world.store.videos().get(id).await.unwrap()).filter(&holds)).await;
+    match video {
         Some(video) => video,
         None => panic!("{:?}", world.store.videos().get(id).await),
     }
@@ -163,7 +163,7 @@ fn upload_key(path: &Path) -> String {
     format!("videos/{}/{sha256}.bin", &sha256[..2])
 }
 
-/// Waits until the file of an ended video is deleted. The worker deletes it before it stops.
+/// Waits until the file of an ended video is deleted. A stopped worker would not delete it.
 async fn file_is_deleted(world: &World, path: &Path) {
     let is_deleted = async || world.blobs.get(&upload_key(path)).await.unwrap().is_none().then_some(());
     wait_for(is_deleted).await.unwrap();

@@ -217,7 +217,7 @@ async fn pause(shared: &Shared) -> Duration {
 
 /// Releases the jobs that no handler settled. Their runs are not counted as attempts.
 async fn release_remaining(shared: &Shared) {
-    let remaining = shared.active_claims.held();
+    let remaining = shared.active_claims.to_vec();
     if remaining.is_empty() {
         return;
     }

@@ -112,11 +112,11 @@ async fn listen_once(shared: &Shared, backoff: &mut Backoff) -> Result<(), sqlx:
     while listener.try_recv().await?.is_some() {
         shared.slots.wake();
         tokio::time::sleep(DEBOUNCE).await;
-        let mut more = false;
+        let mut has_more = false;
         while listener.next_buffered().is_some() {
-            more = true;
+            has_more = true;
         }
-        if more {
+        if has_more {
             shared.slots.wake();
         }
     }
@@ -131,7 +131,7 @@ pub(super) async fn heartbeats(shared: Arc<Shared>) {
     let mut pause = every;
     loop {
         tokio::time::sleep(pause).await;
-        let claims = shared.active_claims.held();
+        let claims = shared.active_claims.to_vec();
         let sent = Instant::now();
         match with_time_limit(every, shared.queue.heartbeat(&claims)).await {
             Ok(lost) => {

@@ -383,10 +383,10 @@ async fn group_changes_do_not_deadlock_with_workers() {
                 let claims: Vec<Claim> =
                     fixture.claim(20).await.into_iter().map(|claimed| claimed.claim).collect();
                 active.extend(claims.iter().map(|claim| (claim.id, *claim)));
-                let all: Vec<Claim> = active.values().copied().collect();
+                let kept: Vec<Claim> = active.values().copied().collect();
                 let (batch, single) = claims.split_at(claims.len() / 2);
                 let (beat, stale) =
-                    tokio::join!(fixture.queue.heartbeat(&all), fixture.queue.complete_many(batch));
+                    tokio::join!(fixture.queue.heartbeat(&kept), fixture.queue.complete_many(batch));
                 beat.unwrap();
                 stale.unwrap();
                 for claim in single {
@@ -422,9 +422,9 @@ async fn group_changes_do_not_deadlock_with_workers() {
         over.store(true, Ordering::Relaxed);
         let mut tx = fixture.db.pool().begin().await.unwrap();
         let cancelled = fixture.queue.groups().cancel(&mut tx, group, i64::MAX).await.unwrap();
-        let left = fixture.queue.groups().count_live(&mut tx, group).await.unwrap();
+        let live = fixture.queue.groups().count_live(&mut tx, group).await.unwrap();
         tx.commit().await.unwrap();
-        assert_eq!(left, 0, "{cancelled} were cancelled");
+        assert_eq!(live, 0, "{cancelled} were cancelled");
     };
     soon("all have ended", async { tokio::join!(workers, operator) }).await;
     let listed =

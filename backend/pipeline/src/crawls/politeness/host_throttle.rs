@@ -263,7 +263,7 @@ impl HostConcurrency {
         })
     }
 
-    /// Adapts the limit. `response_time` is `None` if there was no response.
+    /// Adapts the limit. `took` is `None` if there was no response.
     pub(crate) fn record_response(&self, host: &str, took: Option<Duration>) {
         self.with(host, |state| {
             state.allowed = match took {

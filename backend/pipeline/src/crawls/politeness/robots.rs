@@ -248,7 +248,7 @@ impl RobotsCache {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = hosts.len() >= MAX_HOSTS || self.bytes.load(Ordering::Relaxed) >= MAX_BYTES;
         if is_full && !hosts.contains_key(host) {
-            // Entries in use are kept, so that no robots.txt is requested twice at once.
+            // Entries in use are kept, so that only one request per robots.txt runs.
             hosts.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
         hosts.entry(host.to_owned()).or_default().clone()

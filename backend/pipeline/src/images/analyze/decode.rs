@@ -98,7 +98,7 @@ impl Analyzer {
         let requested = Instant::now();
         let budget = &self.memory().images;
         let mut share =
-            budget.take(head.decoding_bytes().max(held_bytes), priority, self.engine().deadline()).await?;
+            budget.acquire(head.decoding_bytes().max(held_bytes), priority, self.engine().deadline()).await?;
         let waited = requested.elapsed();
         let images = head.format.needs_ffmpeg().then(|| self.config().images.clone());
         let ran = self

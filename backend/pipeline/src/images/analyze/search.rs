@@ -126,7 +126,7 @@ struct Search<'r, 'a> {
 }
 
 impl Search<'_, '_> {
-    /// Searches the image as it is. With [`Rotate::Auto`], searches it again at the rotation at
+    /// Searches the unrotated image. With [`Rotate::Auto`], searches it again at the rotation at
     /// which its faces are upright, if that is another one, and returns this result if it contains
     /// a face.
     async fn run(mut self) -> Result<DetectedFaces, AnalyzeError> {

@@ -140,9 +140,9 @@ impl ShownFaces {
         let shown = analysis.faces.iter().enumerate().filter_map(|(at, face)| {
             let Rect { x, y, width: w, height: h } = face.detection.bbox;
             let region = Rect { x: x / width, y: y / height, width: w / width, height: h / height };
-            let own = face.embedding.as_ref();
-            let embedding = own.or_else(|| extra.get(at)?.as_ref())?.clone();
-            Some(ShownFace { region, embedding, is_stored: own.is_some() })
+            let embedded = face.embedding.as_ref();
+            let embedding = embedded.or_else(|| extra.get(at)?.as_ref())?.clone();
+            Some(ShownFace { region, embedding, is_stored: embedded.is_some() })
         });
         Self { faces: shown.collect(), lacks_embeddings: false }
     }

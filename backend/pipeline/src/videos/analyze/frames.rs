@@ -117,7 +117,7 @@ impl Reader {
         let result = outcome.clone();
         std::thread::Builder::new().name("video".into()).spawn(move || {
             let state = read(&sender).unwrap_or_else(|error| {
-                // The receiver may have gone.
+                // The receiver may have been dropped.
                 let _ = sender.blocking_send(Err(error));
                 ReadState::default()
             });
