@@ -48,8 +48,7 @@ pub struct Scan {
     lease: Arc<AbortOnDropHandle<()>>,
 }
 
-/// Renews the scan's lease until the handle is dropped. The task ends if another process has ended
-/// the scan.
+/// Renews the scan's lease until the handle is dropped or another process ends the scan.
 fn hold_lease(store: Store, scan: Uuid) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
@@ -86,8 +85,8 @@ impl Scan {
         let store = faces.store.clone();
         let collection = collection_id(&store, collection).await?;
         closing::end_lapsed_scans(&store, &faces.queue).await?;
-        let own = profile_of(&store.collections().by_id(collection).await?);
-        let options = AnalyzeOptions { quality_profile: options.quality_profile.or(own), ..options };
+        let profile = profile_of(&store.collections().by_id(collection).await?);
+        let options = AnalyzeOptions { quality_profile: options.quality_profile.or(profile), ..options };
         let mut tx = store.begin().await?;
         let mut stored = serde_json::json!({ "dedupe": dedupe });
         if options.rotate == Rotate::Auto {
@@ -259,7 +258,7 @@ impl Scan {
         progress: &mut dyn VideoProgress,
     ) -> Result<ScannedVideo, IngestError> {
         self.check_alive()?;
-        let new = NewVideo {
+        let new_video = NewVideo {
             collection: self.crawl.collection_id,
             sha256: Some(file.sha256),
             bytes: Some(i64::try_from(file.bytes).unwrap_or(i64::MAX)),
@@ -268,9 +267,9 @@ impl Scan {
             scan: Some(self.crawl.id),
             options: serde_json::to_value(request).expect("options are plain data"),
         };
-        let id = match self.begin_video(&new).await? {
+        let id = match self.begin_video(&new_video).await? {
             Begun::Running(id) => id,
-            Begun::Existing(id) => return self.duplicate(&new, id).await,
+            Begun::Existing(id) => return self.duplicate(&new_video, id).await,
             Begun::Suppressed => return Ok(ScannedVideo::Suppressed),
         };
         let video = retried("video", || self.store.videos().get(id)).await?;
@@ -287,8 +286,7 @@ impl Scan {
         self.unprocessed(id, error).await
     }
 
-    /// Inserts the row of a file, or takes that of an interrupted scan. Waits if another scan may
-    /// be reading the file.
+    /// Inserts the row of a file or reuses an interrupted one. Waits for other scans of the file.
     async fn begin_video(&self, new: &NewVideo) -> Result<Begun, IngestError> {
         let mut first_lease = None;
         loop {

@@ -23,8 +23,7 @@ impl Queue {
     /// of a held group are held. Waiting workers wake up when the transaction commits.
     ///
     /// # Errors
-    /// Fails with `Invalid` if a job cannot be stored. The text identifies the first such job, and
-    /// no job is added.
+    /// Fails with `Invalid` if a job cannot be stored. The text names it, and no job is added.
     pub async fn enqueue(
         &self,
         conn: &mut PgConnection,

@@ -129,8 +129,8 @@ impl Jobs<'_> {
                 .fetch_all(conn)
                 .await?;
         let live: HashSet<String> = live.into_iter().collect();
-        let held = keys.iter().zip(&stored).filter(|(_, stored)| live.contains(*stored));
-        Ok(held.map(|(key, _)| key.clone()).collect())
+        let live_keys = keys.iter().zip(&stored).filter(|(_, stored)| live.contains(*stored));
+        Ok(live_keys.map(|(key, _)| key.clone()).collect())
     }
 
     /// Returns a discarded or cancelled job to the queue inside the caller's transaction, due now
@@ -155,8 +155,7 @@ impl Jobs<'_> {
         Ok(row)
     }
 
-    /// Sets the tenant of a live job, for example of a retried one: the records of ended jobs do
-    /// not contain it.
+    /// Sets the tenant of a live job, for example after a retry: records contain no tenant.
     pub async fn set_tenant(self, conn: &mut PgConnection, id: Uuid, tenant: Uuid) -> Result<(), QueueError> {
         sqlx::query("update jobs set tenant = $2 where id = $1").bind(id).bind(tenant).execute(conn).await?;
         Ok(())

@@ -75,18 +75,18 @@ impl Queue {
         if rooms.is_empty() {
             return Ok(0);
         }
-        let held: Vec<bool> = sqlx::query_scalar(UNPARK)
+        let unparked: Vec<bool> = sqlx::query_scalar(UNPARK)
             .bind(rooms.iter().map(|room| room.kind.as_str()).collect::<Vec<_>>())
             .bind(rooms.iter().map(|room| room.group_id).collect::<Vec<_>>())
             .bind(rooms.iter().map(|room| room.partition_key.as_deref()).collect::<Vec<_>>())
             .bind(rooms.iter().map(|room| room.room).collect::<Vec<_>>())
             .fetch_all(&mut *tx)
             .await?;
-        if held.contains(&false) {
+        if unparked.contains(&false) {
             wake(&mut tx).await?;
         }
         tx.commit().await?;
-        Ok(held.len() as u64)
+        Ok(unparked.len() as u64)
     }
 
     /// Returns the next groups with parked jobs: kinds, ids, and keys after which the pass starts.

@@ -96,8 +96,7 @@ impl Groups {
     }
 }
 
-/// Deletes the oldest jobs first, along the index `finished_jobs_purge`. Skips rows that are being
-/// retried.
+/// Deletes the oldest jobs first (index `finished_jobs_purge`). Skips rows that are being retried.
 const PURGE: &str = "
 with gate as materialized (
     select pg_try_advisory_xact_lock($3) as mine

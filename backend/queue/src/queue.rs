@@ -31,8 +31,7 @@ pub struct Config {
     /// half of this number is reached, each partition key gets only a few places. So in a group
     /// with very many keys, the keys share the remaining places.
     pub group_window: i64,
-    /// The newest schema version that this program knows. If the database requires a newer one, no
-    /// jobs are claimed.
+    /// The newest schema version that this program knows. With a newer one, it claims no jobs.
     pub schema_version: i64,
 }
 
@@ -81,8 +80,7 @@ impl QueueError {
 pub(crate) struct PartitionCursor {
     /// Kind and id of the last group of the last pass. The default sorts before all groups.
     pub(crate) group: (String, Uuid),
-    /// The last key that the last pass visited in each group. A pass starts at the first key of a
-    /// group without an entry.
+    /// The last key that the last pass visited in each group. No entry: start at the first key.
     pub(crate) partitions: HashMap<(String, Uuid), String>,
 }
 

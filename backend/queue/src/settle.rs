@@ -137,15 +137,15 @@ impl Queue {
     /// Returns jobs to the queue (at shutdown). The runs are not counted as attempts. Returns the
     /// number of released jobs. The other claims were no longer held.
     pub async fn release(&self, claims: &[Claim]) -> Result<u64, QueueError> {
-        let mut left = claims.to_vec();
+        let mut unsettled = claims.to_vec();
         let mut released = 0;
         loop {
-            let batch = self.try_release(&left).await?;
-            released += (left.len() - batch.stale.len() - batch.busy.len()) as u64;
+            let batch = self.try_release(&unsettled).await?;
+            released += (unsettled.len() - batch.stale.len() - batch.busy.len()) as u64;
             if batch.busy.is_empty() {
                 return Ok(released);
             }
-            left = batch.busy;
+            unsettled = batch.busy;
             tokio::time::sleep(BUSY_PAUSE).await;
         }
     }
@@ -199,12 +199,13 @@ impl Queue {
             return Ok(Batch::default());
         }
         let done: HashSet<Uuid> = done.into_iter().collect();
-        let left: Vec<Claim> = claims.iter().filter(|claim| !done.contains(&claim.id)).copied().collect();
-        let (ids, fences) = ids_and_fences(&left);
-        let held: Vec<Claim> =
+        let unsettled: Vec<Claim> =
+            claims.iter().filter(|claim| !done.contains(&claim.id)).copied().collect();
+        let (ids, fences) = ids_and_fences(&unsettled);
+        let valid: Vec<Claim> =
             sqlx::query_as(STILL_HELD).bind(ids).bind(fences).fetch_all(&self.pool).await?;
-        let held: HashSet<Claim> = held.into_iter().collect();
-        let (busy, stale) = left.into_iter().partition(|claim| held.contains(claim));
+        let valid: HashSet<Claim> = valid.into_iter().collect();
+        let (busy, stale) = unsettled.into_iter().partition(|claim| valid.contains(claim));
         Ok(Batch { stale, busy })
     }
 }

@@ -35,7 +35,7 @@ pub struct Budget {
     units: u32,
     background_units: u32,
     /// Free units for all callers.
-    all: Arc<Semaphore>,
+    total: Arc<Semaphore>,
     /// Free units for background work.
     background: Arc<Semaphore>,
     held: Gauge,
@@ -45,9 +45,9 @@ pub struct Budget {
 /// A part of a budget. Dropping it returns the part to the budget.
 #[derive(Debug)]
 pub struct Share {
-    all: OwnedSemaphorePermit,
+    total: OwnedSemaphorePermit,
     background: Option<OwnedSemaphorePermit>,
-    /// Includes the bytes of `all`.
+    /// Includes the bytes of `total`.
     held: Gauge,
 }
 
@@ -71,7 +71,7 @@ impl Budget {
             what,
             units,
             background_units,
-            all: semaphore(units),
+            total: semaphore(units),
             background: semaphore(background_units),
             held: gauge!("facecrawl_held_bytes", "what" => what),
             waiting: gauge!("facecrawl_held_waiting", "what" => what),
@@ -93,10 +93,10 @@ impl Budget {
     }
 
     /// Returns a share of `bytes` for an interactive caller, or `None` if they are not free now.
-    pub fn try_take(&self, bytes: u64) -> Option<Share> {
+    pub fn try_acquire(&self, bytes: u64) -> Option<Share> {
         let units = units(bytes).min(self.units);
-        let all = self.all.clone().try_acquire_many_owned(units).ok()?;
-        Some(self.share(all, None))
+        let total = self.total.clone().try_acquire_many_owned(units).ok()?;
+        Some(self.share(total, None))
     }
 
     /// Returns the error for a caller that found no free memory and cannot wait.
@@ -110,7 +110,7 @@ impl Budget {
     ///
     /// # Errors
     /// Fails with [`Exhausted`] shortly before `deadline`. Without one the wait has no limit.
-    pub async fn take(
+    pub async fn acquire(
         &self,
         bytes: u64,
         priority: Priority,
@@ -124,7 +124,7 @@ impl Budget {
                     (units, Some(self.background.clone().acquire_many_owned(units).await?))
                 }
             };
-            Ok::<_, AcquireError>((self.all.clone().acquire_many_owned(units).await?, background))
+            Ok::<_, AcquireError>((self.total.clone().acquire_many_owned(units).await?, background))
         };
         let waiting = Waiting::new(&self.waiting);
         let permits = match deadline {
@@ -136,34 +136,34 @@ impl Budget {
             }
         };
         drop(waiting);
-        let (all, background) = permits.expect("the semaphores are never closed");
-        Ok(self.share(all, background))
+        let (total, background) = permits.expect("the semaphores are never closed");
+        Ok(self.share(total, background))
     }
 
-    fn share(&self, all: OwnedSemaphorePermit, background: Option<OwnedSemaphorePermit>) -> Share {
-        self.held.increment(in_bytes(all.num_permits()));
-        Share { all, background, held: self.held.clone() }
+    fn share(&self, total: OwnedSemaphorePermit, background: Option<OwnedSemaphorePermit>) -> Share {
+        self.held.increment(in_bytes(total.num_permits()));
+        Share { total, background, held: self.held.clone() }
     }
 }
 
 impl Share {
     /// Reduces the share to `bytes` and returns the rest to the budget.
     pub fn shrink(&mut self, bytes: u64) {
-        let surplus = self.all.num_permits().saturating_sub(units(bytes) as usize);
+        let surplus = self.total.num_permits().saturating_sub(units(bytes) as usize);
         drop(self.part(surplus));
     }
 
     /// Splits a separate share of `bytes` off this one, or the whole share if it is smaller.
     #[must_use]
     pub fn split(&mut self, bytes: u64) -> Self {
-        self.part(self.all.num_permits().min(units(bytes) as usize))
+        self.part(self.total.num_permits().min(units(bytes) as usize))
     }
 
     /// Adds another share of the same budget. Both must have been acquired with the same priority.
     pub fn join(&mut self, mut other: Self) {
         // The bytes of the permits that are taken out of `other` remain in the gauge.
-        let units = other.all.num_permits();
-        self.all.merge(other.all.split(units).expect("all units are held"));
+        let units = other.total.num_permits();
+        self.total.merge(other.total.split(units).expect("all units are held"));
         match (&mut self.background, other.background.take()) {
             (Some(mine), Some(theirs)) => mine.merge(theirs),
             (mine @ None, theirs) => *mine = theirs,
@@ -172,10 +172,10 @@ impl Share {
     }
 
     fn part(&mut self, units: usize) -> Self {
-        let take = |permit: &mut OwnedSemaphorePermit| permit.split(units).expect("too few units held");
+        let split = |permit: &mut OwnedSemaphorePermit| permit.split(units).expect("too few units held");
         Self {
-            all: take(&mut self.all),
-            background: self.background.as_mut().map(take),
+            total: split(&mut self.total),
+            background: self.background.as_mut().map(split),
             held: self.held.clone(),
         }
     }
@@ -195,7 +195,7 @@ fn semaphore(units: u32) -> Arc<Semaphore> {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.held.decrement(in_bytes(self.all.num_permits()));
+        self.held.decrement(in_bytes(self.total.num_permits()));
     }
 }
 
@@ -249,7 +249,7 @@ const MIN_SMALL_IMAGES: u64 = 2;
 /// Limits the memory of decoded images. A small image of an interactive caller does not wait for a
 /// large image that waits for memory.
 pub(crate) struct DecodedImageBudget {
-    all: Budget,
+    total: Budget,
     small: Budget,
 }
 
@@ -258,7 +258,7 @@ impl DecodedImageBudget {
     /// for small images. One image takes at most `largest` bytes.
     pub(crate) fn new(bytes: u64, largest: u64) -> Self {
         Self {
-            all: Budget::new("decoded_pictures", bytes).with_background_room(largest),
+            total: Budget::new("decoded_pictures", bytes).with_background_room(largest),
             small: Budget::new("small_decoded_pictures", bytes / SMALL_BUDGET_DIVISOR),
         }
     }
@@ -267,19 +267,19 @@ impl DecodedImageBudget {
     ///
     /// # Errors
     /// Fails with [`Exhausted`] shortly before `deadline`.
-    pub(crate) async fn take(
+    pub(crate) async fn acquire(
         &self,
         bytes: u64,
         priority: Priority,
         deadline: Option<Instant>,
     ) -> Result<Share, Exhausted> {
         if priority == Priority::Background || bytes > self.small.limit() / MIN_SMALL_IMAGES {
-            return self.all.take(bytes, priority, deadline).await;
+            return self.total.acquire(bytes, priority, deadline).await;
         }
         tokio::select! {
             biased;
-            share = self.small.take(bytes, priority, deadline) => share,
-            share = self.all.take(bytes, priority, deadline) => share,
+            share = self.small.acquire(bytes, priority, deadline) => share,
+            share = self.total.acquire(bytes, priority, deadline) => share,
         }
     }
 }
@@ -292,25 +292,28 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn now(memory: &DecodedImageBudget, mib: u64, priority: Priority) -> Option<Share> {
-        memory.take(mib * MIB, priority, None).now_or_never().transpose().unwrap()
+    fn try_share(memory: &DecodedImageBudget, mib: u64, priority: Priority) -> Option<Share> {
+        memory.acquire(mib * MIB, priority, None).now_or_never().transpose().unwrap()
     }
 
     #[test]
     fn small_image_does_not_wait_behind_large_image() {
         let memory = DecodedImageBudget::new(80 * MIB, 60 * MIB);
-        let _held = now(&memory, 80, Priority::Interactive).unwrap();
-        let mut waiting = Box::pin(memory.take(60 * MIB, Priority::Interactive, None));
+        let _held = try_share(&memory, 80, Priority::Interactive).unwrap();
+        let mut waiting = Box::pin(memory.acquire(60 * MIB, Priority::Interactive, None));
         assert!((&mut waiting).now_or_never().is_none());
-        let small: Vec<_> = (0..2).map(|_| now(&memory, 5, Priority::Interactive).unwrap()).collect();
-        assert!(now(&memory, 5, Priority::Interactive).is_none(), "the budget for small images is full");
+        let small: Vec<_> = (0..2).map(|_| try_share(&memory, 5, Priority::Interactive).unwrap()).collect();
+        assert!(
+            try_share(&memory, 5, Priority::Interactive).is_none(),
+            "the budget for small images is full"
+        );
         drop(small);
         assert!(
-            now(&memory, 6, Priority::Interactive).is_none(),
+            try_share(&memory, 6, Priority::Interactive).is_none(),
             "6 MiB is more than half of the budget for small images"
         );
         assert!(
-            now(&memory, 5, Priority::Background).is_none(),
+            try_share(&memory, 5, Priority::Background).is_none(),
             "background work has no access to the budget for small images"
         );
     }

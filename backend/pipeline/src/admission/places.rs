@@ -1,5 +1,5 @@
 //! Limits on how much work runs at a time: [`FairSemaphore`], whose callers wait, and [`Places`],
-//! whose callers are told when to try again.
+//! whose callers receive the time of the next attempt.
 
 use inference::{FairQueue, Requester};
 use parking_lot::Mutex;
@@ -75,7 +75,7 @@ impl Drop for Permit {
     }
 }
 
-/// Spreads the retries of rejected callers, so that they do not all come back at once.
+/// Spreads the retries of rejected callers, so that they do not all return at the same time.
 #[derive(Debug)]
 pub(crate) struct RetryTimes {
     interval: Duration,
@@ -183,27 +183,27 @@ mod tests {
     #[test]
     fn permits_alternate_between_requesters() {
         let semaphore = FairSemaphore::new(1);
-        let (one, other) = (Requester(1), Requester(2));
-        let held = poll(pin!(semaphore.acquire(one)));
-        let (mut second, mut third) = (pin!(semaphore.acquire(one)), pin!(semaphore.acquire(one)));
-        let mut late = pin!(semaphore.acquire(other));
+        let (first, last) = (Requester(1), Requester(2));
+        let permit = poll(pin!(semaphore.acquire(first)));
+        let (mut second, mut third) = (pin!(semaphore.acquire(first)), pin!(semaphore.acquire(first)));
+        let mut late = pin!(semaphore.acquire(last));
         assert!(poll(second.as_mut()).is_none() && poll(third.as_mut()).is_none());
         assert!(poll(late.as_mut()).is_none());
-        drop(held);
-        let held = poll(second.as_mut());
-        assert!(held.is_some() && poll(third.as_mut()).is_none() && poll(late.as_mut()).is_none());
-        drop(held);
+        drop(permit);
+        let permit = poll(second.as_mut());
+        assert!(permit.is_some() && poll(third.as_mut()).is_none() && poll(late.as_mut()).is_none());
+        drop(permit);
         assert!(poll(third.as_mut()).is_none());
-        let held = poll(late.as_mut());
-        assert!(held.is_some());
-        drop(held);
+        let permit = poll(late.as_mut());
+        assert!(permit.is_some());
+        drop(permit);
         assert!(poll(third.as_mut()).is_some());
     }
 
     #[test]
     fn dropped_waiters_do_not_lose_permits() {
         let semaphore = FairSemaphore::new(1);
-        let held = poll(pin!(semaphore.acquire(Requester(1))));
+        let permit = poll(pin!(semaphore.acquire(Requester(1))));
         {
             let mut leaves = Box::pin(semaphore.acquire(Requester(2)));
             assert!(poll(leaves.as_mut()).is_none());
@@ -211,7 +211,7 @@ mod tests {
             let mut granted = Box::pin(semaphore.acquire(Requester(3)));
             assert!(poll(granted.as_mut()).is_none());
             drop(leaves);
-            drop(held);
+            drop(permit);
         }
         assert!(poll(pin!(semaphore.acquire(Requester(4)))).is_some());
     }

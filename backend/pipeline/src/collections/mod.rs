@@ -45,8 +45,7 @@ impl EraseCollection {
         let mut tx = self.store.begin().await?;
         let erased = self.store.collections().erase_some(tx.conn(), collection).await?;
         if erased.done {
-            // Blobs of earlier pieces may remain. The audit entry states that none remain, so they
-            // are deleted first.
+            // The audit entry states that no blobs remain, so earlier ones are deleted first.
             self.store.blobs().delete_pending(&self.blobs).await?;
         }
         if erased.done && erased.rows > 0 {
@@ -90,7 +89,7 @@ impl Handler for EraseCollection {
         if let Err(error) = self.cancel_crawls(collection).await {
             return RunEnd::Retry(error.to_string(), None);
         }
-        let turn = Turn::of(&self.queue, &job, TURN);
+        let turn = Turn::new(&self.queue, &job, TURN);
         loop {
             if cancel.is_cancelled() || turn.is_over().await {
                 return RunEnd::Snooze(Duration::ZERO);

@@ -209,13 +209,13 @@ mod tests {
         let outcomes = |reason| LedgerCount { fetched: false, reason: Some(reason), count: 2 };
         let missing = outcomes(Reason::Http(404));
         assert_eq!(failure_reason(&[missing]).as_deref(), Some("nothing could be fetched: http_404 (2)"));
-        let guarded = failure_reason(&[outcomes(Reason::ForbiddenAddress)]).unwrap_or_default();
+        let forbidden = failure_reason(&[outcomes(Reason::ForbiddenAddress)]).unwrap_or_default();
         assert!(
-            guarded.contains("forbidden_address (2); ") && guarded.contains("CRAWL_ALLOW_PRIVATE"),
-            "{guarded}"
+            forbidden.contains("forbidden_address (2); ") && forbidden.contains("CRAWL_ALLOW_PRIVATE"),
+            "{forbidden}"
         );
-        let twice = failure_reason(&[outcomes(Reason::ForbiddenUrl), outcomes(Reason::ForbiddenUrl)]);
-        assert_eq!(twice.unwrap_or_default().matches("CRAWL_PORTS").count(), 1, "of pages and of images");
+        let repeated = failure_reason(&[outcomes(Reason::ForbiddenUrl), outcomes(Reason::ForbiddenUrl)]);
+        assert_eq!(repeated.unwrap_or_default().matches("CRAWL_PORTS").count(), 1, "of pages and of images");
         assert_eq!(
             failure_reason(&[
                 outcomes(Reason::OutOfScope),

@@ -96,8 +96,7 @@ impl Context {
     ) -> RunEnd {
         let live = self.live_jobs.begin(crawl);
         let outcome = self.run(job, crawl, row, &cancel, work).await;
-        // The row of a stale claim may be settled too, by a commit without a response or before the
-        // work was dropped.
+        // A commit without a response, or before the drop, may have settled a stale claim's row.
         let settled = matches!(outcome, RunEnd::Settled | RunEnd::Stale) || cancel.is_cancelled();
         if live.end(settled) {
             closing::end_if_done(&self.store, &self.queue, crawl).await;
@@ -280,7 +279,7 @@ impl LiveJobs {
     }
 
     /// Removes a job. Returns whether it was the last and a row was settled since the last check.
-    fn leave(&self, crawl: Uuid, settled: bool) -> bool {
+    fn remove(&self, crawl: Uuid, settled: bool) -> bool {
         let mut crawls = self.lock();
         let Some(jobs) = crawls.get_mut(&crawl) else { return settled };
         jobs.running -= 1;
@@ -302,14 +301,14 @@ impl LiveJob<'_> {
     /// process, and a row was settled since the last check.
     pub(crate) fn end(mut self, settled: bool) -> bool {
         self.has_ended = true;
-        self.jobs.leave(self.crawl, settled)
+        self.jobs.remove(self.crawl, settled)
     }
 }
 
 impl Drop for LiveJob<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.jobs.leave(self.crawl, false);
+            self.jobs.remove(self.crawl, false);
         }
     }
 }

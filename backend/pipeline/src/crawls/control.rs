@@ -139,8 +139,7 @@ impl Crawls {
         Ok(crawl)
     }
 
-    /// Changes the state and closes the first piece. Returns the crawl, and whether rows or jobs
-    /// remain to be closed.
+    /// Changes the state and closes the first piece. Returns whether rows or jobs remain to close.
     async fn begin_closing(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
         let mut tx = self.store.begin().await?;
         let jobs = self.queue.groups().cancel(tx.conn(), id, CHUNK).await?;
@@ -156,16 +155,14 @@ impl Crawls {
         Ok((crawl, closing))
     }
 
-    /// Closes the remaining rows and jobs of a cancelled crawl. Several processes may call it at
-    /// the same time.
+    /// Closes the remaining rows and jobs of a cancelled crawl. Several processes may call it.
     pub(super) async fn close(&self, id: Uuid) -> Result<(), CrawlError> {
         loop {
             let mut tx = self.store.begin().await?;
             let jobs = self.queue.groups().cancel(tx.conn(), id, CHUNK).await?;
             let skipped = match self.store.crawls().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await
             {
-                // The crawl and its rows were deleted meanwhile. Its jobs must still be
-                // cancelled.
+                // The crawl and its rows were deleted. Its jobs must still be cancelled.
                 Err(StoreError::NotFound { .. }) => Skipped::default(),
                 skipped => skipped?,
             };
@@ -368,7 +365,7 @@ impl Crawls {
     }
 
     /// Returns the queued rows without a live job among the next [`ROWS_AT_A_TIME`] rows. Rows are
-    /// read before jobs. A row that is settled in between is still returned as an orphan, and
+    /// read before jobs. A row that is settled between these reads is returned as an orphan, and
     /// settling it again is a no-op.
     async fn orphans(
         &self,

@@ -75,7 +75,7 @@ async fn scan(
         retried("settle_row", || ingest.settle_suppressed(&incoming, Some(claim), reason.clone())).await?;
         return Ok(());
     }
-    let mut known = match view.options.revalidate {
+    let mut cached = match view.options.revalidate {
         true => {
             let url = job.url.as_str();
             retried("cached_image", || context.store.hosts().cached_image(collection, url, model)).await?
@@ -84,12 +84,12 @@ async fn scan(
     };
     let referrer = referrer(context, job).await?;
     loop {
-        let hops = FetchPolicy::new(context, &view, Area::Anywhere);
-        let validators = known.as_ref().and_then(|known| validators(&known.visit));
+        let policy = FetchPolicy::new(context, &view, Area::Anywhere);
+        let validators = cached.as_ref().and_then(|cached| validators(&cached.visit));
         let referrer = referrer.clone();
         let request = Request { validators, referrer, ..Request::new(job.url.clone(), Kind::Image) };
-        let fetched = accept_incomplete(hops.fetch(request).await, accepts_incomplete);
-        let fetched = fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?;
+        let fetched = accept_incomplete(policy.fetch(request).await, accepts_incomplete);
+        let fetched = fetched.map_err(|error| JobError::from_fetch(error, context.config.robots_retry))?;
         if view.options.respect_robots {
             let tags = fetched.robots_tags.iter().map(String::as_str);
             if let Some(reason) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
@@ -107,12 +107,12 @@ async fn scan(
             ..incoming.clone()
         };
         if fetched.status == NOT_MODIFIED
-            && let Some(known) = known.take()
+            && let Some(cached) = cached.take()
         {
             // The stored visit does not change.
             incoming.fetched = None;
-            if ingest.settle_unchanged(&incoming, claim, known.image_id).await?.is_some() {
-                saved("image", known.visit.bytes);
+            if ingest.settle_unchanged(&incoming, claim, cached.image_id).await?.is_some() {
+                saved("image", cached.visit.bytes);
                 return Ok(());
             }
             // The image was deleted in the meantime, so fetch the complete file.

@@ -41,7 +41,7 @@ impl JobError {
 
     /// Converts the error of a fetch. `robots_retry` is the wait before a retry for a host whose
     /// robots.txt could not be fetched.
-    pub(crate) fn of_fetch(error: FetchError, robots_retry: Duration) -> Self {
+    pub(crate) fn from_fetch(error: FetchError, robots_retry: Duration) -> Self {
         let (reason, detail) = (error.reason(), error.to_string());
         match error {
             FetchError::Postponed(wait) => Self::Later(wait),
@@ -120,31 +120,31 @@ mod tests {
     use super::*;
     use vision::DecodeError;
 
-    fn of(error: FetchError) -> JobError {
-        JobError::of_fetch(error, Duration::from_secs(30))
+    fn error_of(error: FetchError) -> JobError {
+        JobError::from_fetch(error, Duration::from_secs(30))
     }
 
     #[test]
     fn http_status_selects_failure_or_delayed_retry() {
-        let missing = of(FetchError::Status { status: 404, retry_after: None });
+        let missing = error_of(FetchError::Status { status: 404, retry_after: None });
         assert!(matches!(
             missing,
             JobError::Final { state: Unprocessed::Failed, reason: Reason::Http(404), status: Some(404), .. }
         ));
-        let asked = Duration::from_secs(120);
-        let busy = of(FetchError::Status { status: 503, retry_after: Some(asked) });
+        let requested = Duration::from_secs(120);
+        let busy = error_of(FetchError::Status { status: 503, retry_after: Some(requested) });
         let JobError::Retry { wait, .. } = busy else { panic!("{busy:?}") };
-        assert_eq!(wait, Some(asked));
+        assert_eq!(wait, Some(requested));
     }
 
     #[test]
     fn maps_refusals_to_skipped_and_errors_to_failed() {
         for expected in [Reason::RobotsDisallowed, Reason::OutOfScope] {
-            let refused = of(FetchError::Refused(expected.clone()));
+            let refused = error_of(FetchError::Refused(expected.clone()));
             let JobError::Final { state, reason, .. } = refused else { panic!("{refused:?}") };
             assert_eq!((state, reason), (Unprocessed::Skipped, expected));
         }
-        let endless = of(FetchError::TooManyRedirects);
+        let endless = error_of(FetchError::TooManyRedirects);
         assert!(matches!(endless, JobError::Final { state: Unprocessed::Failed, .. }));
         let corrupt = DecodeError::Corrupt { format: "jpeg", reason: "x".into() };
         assert_eq!(AnalyzeError::from(corrupt).state(), Unprocessed::Failed);

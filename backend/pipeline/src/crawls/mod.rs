@@ -1,5 +1,4 @@
-//! Creates crawls, and starts their first and later runs. Their jobs are handled in `page`, `image`
-//! and `webhook`.
+//! Creates crawls, and starts their runs. Their jobs are handled in `page`, `image` and `webhook`.
 pub(crate) mod closing;
 pub(crate) mod context;
 mod control;
@@ -158,7 +157,7 @@ impl Crawls {
         let (mut pages, mut images, mut videos) = (Vec::new(), Vec::new(), Vec::new());
         for seed in &crawl.seeds {
             let (url, parsed) = (seed.clone(), Url::parse(seed));
-            match parsed.as_ref().map_or(SeedKind::Page, |url| SeedKind::of(url, options)) {
+            match parsed.as_ref().map_or(SeedKind::Page, |url| SeedKind::guess(url, options)) {
                 SeedKind::Page => pages.push(NewPage { url, depth: 0 }),
                 SeedKind::Image => {
                     images.push(NewImageUrl { url, page_url: None, requested_url: None, alt: None });
@@ -194,20 +193,20 @@ impl Crawls {
     pub(crate) async fn start_next(&self, previous: Uuid, claim: Claim) -> Result<Option<Crawl>, CrawlError> {
         let mut tx = self.store.begin().await?;
         self.queue.complete(tx.conn(), claim).await?;
-        let mut next = None;
+        let mut started = None;
         if self.store.crawls().claim_next_run(tx.conn(), previous).await? {
             let previous = self.store.crawls().get(previous).await?;
             let options: CrawlOptions = serde_json::from_value(previous.options.clone())
                 .map_err(|error| StoreError::Invalid(format!("the options cannot be parsed: {error}")))?;
             let crawl = self.store.crawls().insert_next_run(tx.conn(), &previous).await?;
             self.enqueue_seeds(&mut tx, &crawl, &options).await?;
-            next = Some(crawl);
+            started = Some(crawl);
         }
         tx.commit().await?;
-        if next.is_some() {
+        if started.is_some() {
             metrics::counter!("facecrawl_crawls_total", "event" => "created").increment(1);
         }
-        Ok(next)
+        Ok(started)
     }
 }
 
@@ -225,15 +224,15 @@ fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
         ));
     }
     let mut bytes = 0;
-    let mut seen = HashSet::new();
+    let mut unique = HashSet::new();
     let mut urls = Vec::with_capacity(seeds.len());
     for (index, seed) in seeds.iter().enumerate() {
-        let wrong = |reason: String| CrawlError::invalid("seeds", format!("number {}: {reason}", index + 1));
-        let url = crawler::urls::parse(seed.trim()).map_err(&wrong)?;
+        let error = |reason: String| CrawlError::invalid("seeds", format!("number {}: {reason}", index + 1));
+        let url = crawler::urls::parse(seed.trim()).map_err(&error)?;
         if let Some(why) = crawler::urls::credentials_error(&url) {
-            return Err(wrong(format!("the URL is not allowed: {why}; send it without them")));
+            return Err(error(format!("the URL is not allowed: {why}; send it without them")));
         }
-        if seen.insert(url.clone()) {
+        if unique.insert(url.clone()) {
             bytes += url.as_str().len();
             urls.push(url);
         }
@@ -258,7 +257,7 @@ enum SeedKind {
 
 impl SeedKind {
     /// Returns the kind of a seed, guessed by its extension. The guess saves one fetch.
-    fn of(url: &Url, options: &CrawlOptions) -> Self {
+    fn guess(url: &Url, options: &CrawlOptions) -> Self {
         match url {
             url if is_image_file(url) => Self::Image,
             url if options.videos && extract::has_video_extension(url.path()) => Self::Video,
@@ -268,9 +267,9 @@ impl SeedKind {
 }
 
 fn counts(seeds: &[Url], options: &CrawlOptions) -> SeedCounts {
-    let count = |kind| seeds.iter().filter(|url| SeedKind::of(url, options) == kind).count();
+    let count = |kind| seeds.iter().filter(|url| SeedKind::guess(url, options) == kind).count();
     let mut videos_by_host: HashMap<String, usize> = HashMap::new();
-    for url in seeds.iter().filter(|url| SeedKind::of(url, options) == SeedKind::Video) {
+    for url in seeds.iter().filter(|url| SeedKind::guess(url, options) == SeedKind::Video) {
         *videos_by_host.entry(crawler::urls::host_key(url)).or_default() += 1;
     }
     SeedCounts {

@@ -68,7 +68,7 @@ async fn scan(
     let page = PageScan { context, view: &view, job };
     let is_sitemap = looks_like_sitemap(job);
     let reader = page.reader_of(&job.url);
-    let mut known = match view.options.revalidate && !is_sitemap {
+    let mut cached = match view.options.revalidate && !is_sitemap {
         true => {
             context.store.hosts().cached_page(view.crawl.collection_id, job.url.as_str(), &reader).await?
         }
@@ -86,7 +86,7 @@ async fn scan(
             (true, Some(_)) => Kind::Sitemap,
         };
         let hops = FetchPolicy::new(context, &view, Area::Page(job));
-        let validators = known.as_ref().and_then(|known| validators(&known.visit));
+        let validators = cached.as_ref().and_then(|cached| validators(&cached.visit));
         let request = Request { validators, ..Request::new(job.url.clone(), kind) };
         let fetched = match accept_incomplete(hops.fetch(request).await, accepts_incomplete) {
             // The sitemap was guessed or only listed, so its absence is not an error.
@@ -97,12 +97,12 @@ async fn scan(
                 permits.remember_large(job.page_id);
                 continue;
             }
-            fetched => fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?,
+            fetched => fetched.map_err(|error| JobError::from_fetch(error, context.config.robots_retry))?,
         };
         if fetched.status == NOT_MODIFIED
-            && let Some(known) = known.take()
+            && let Some(cached) = cached.take()
         {
-            match page.reuse_stored(fetched, known).await? {
+            match page.reuse_stored(fetched, cached).await? {
                 Some(outcome) => break (outcome, None),
                 // The stored visit cannot be read, so fetch the complete page.
                 None => continue,
@@ -138,8 +138,8 @@ impl PageScan<'_> {
             }
             Content::Html => self.read_page(fetched).await,
             Content::Sitemap => self.read_sitemap(fetched).await,
-            Content::Image => Ok(page_outcome::of_image(self.job, &fetched)),
-            Content::Video => Ok(page_outcome::of_video(self.view, self.job, &fetched)),
+            Content::Image => Ok(page_outcome::from_image(self.job, &fetched)),
+            Content::Video => Ok(page_outcome::from_video(self.view, self.job, &fetched)),
             Content::Other if fetched.incomplete && fetched.body.len() < DETECTION_BYTES => {
                 Err(JobError::Retry {
                     reason: Reason::IncompleteTransfer,
@@ -148,11 +148,11 @@ impl PageScan<'_> {
                 })
             }
             Content::Other => {
-                let found = fetched.content_type.as_deref().unwrap_or("(none)");
+                let content_type = fetched.content_type.as_deref().unwrap_or("(none)");
                 Err(JobError::Final {
                     state: Unprocessed::Skipped,
                     reason: Reason::NotHtml,
-                    detail: format!("the response has the content type {found}"),
+                    detail: format!("the response has the content type {content_type}"),
                     status: Some(fetched.status),
                 })
             }
@@ -163,7 +163,7 @@ impl PageScan<'_> {
         let Self { context, view, job } = *self;
         let agent = context.fetcher.agent().to_owned();
         let recipes = context.config.recipes.clone();
-        let (page, visit, fetched) = on_a_thread(move || {
+        let (page, visit, fetched) = offload(move || {
             let Fetched { body, url, content_type, .. } = &fetched;
             let mut page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
             page.referrer_policy = fetched.referrer_policy;
@@ -178,7 +178,7 @@ impl PageScan<'_> {
         let visit = visit.filter(|_| self.reader_of(&fetched.url) == self.reader_of(&job.url));
         let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
         let rules = Rules::new(context, view, job);
-        let outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
+        let outcome = offload(move || page_outcome::from_page(&rules, fetched, page, sitemaps)).await?;
         Ok(PageOutcome { visit_change: VisitChange::Replaced(visit), ..outcome })
     }
 
@@ -186,11 +186,11 @@ impl PageScan<'_> {
     async fn reuse_stored(
         &self,
         mut fetched: Fetched,
-        known: CachedPage,
+        cached: CachedPage,
     ) -> Result<Option<PageOutcome>, JobError> {
         let Self { context, view, job } = *self;
-        let CachedPage { visit, content, .. } = known;
-        let Some((mut page, mut tags)) = on_a_thread(move || Page::from_stored_bytes(&content)).await? else {
+        let CachedPage { visit, content, .. } = cached;
+        let Some((mut page, mut tags)) = offload(move || Page::from_stored_bytes(&content)).await? else {
             return Ok(None);
         };
         // The directives of both responses apply.
@@ -200,7 +200,7 @@ impl PageScan<'_> {
         fetched.last_modified = fetched.last_modified.or(visit.last_modified);
         let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
         let rules = Rules::new(context, view, job);
-        let mut outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
+        let mut outcome = offload(move || page_outcome::from_page(&rules, fetched, page, sitemaps)).await?;
         outcome.result.reason.get_or_insert(Reason::NotModified);
         saved("page", visit.bytes);
         Ok(Some(PageOutcome { visit_change: VisitChange::Renewed, ..outcome }))
@@ -209,9 +209,9 @@ impl PageScan<'_> {
     async fn read_sitemap(&self, fetched: Fetched) -> Result<PageOutcome, JobError> {
         let Self { context, view, job } = *self;
         let rules = Rules::new(context, view, job);
-        on_a_thread(move || {
+        offload(move || {
             let map = sitemap::parse(&fetched.body, &fetched.url);
-            page_outcome::of_sitemap(&rules, fetched, map)
+            page_outcome::from_sitemap(&rules, fetched, map)
         })
         .await
     }
@@ -378,14 +378,13 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
     }
 }
 
-/// Returns `true` if the first byte after white space is `<`. Reads the first 4 KiB, as
-/// [`sitemap::root`] does.
+/// Returns `true` if the first byte after white space is `<`. Reads only the first 4 KiB.
 fn begins_like_markup(body: &[u8]) -> bool {
     body.iter().take(DETECTION_BYTES).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<')
 }
 
 /// Runs `work` on a blocking thread, because parsing takes milliseconds of CPU time.
-async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JobError> {
+async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JobError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| JobError::failed(Reason::ExtractPanicked, error))
 }
 
@@ -422,13 +421,13 @@ async fn page_jobs(
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let yields = store.ledger().yields(tx.conn(), crawl.id, &names).await?;
     let jobs = pages.iter().zip(yields.chunks_exact(2)).map(|(page, yields)| {
-        let priority = frontier::priority(page.depth, counted(yields[0]), counted(yields[1]));
+        let priority = frontier::priority(page.depth, to_yield(yields[0]), to_yield(yields[1]));
         page.job(crawl.collection_id, priority)
     });
     Ok(jobs.collect())
 }
 
-fn counted(yields: DirectoryYield) -> Yield {
+fn to_yield(yields: DirectoryYield) -> Yield {
     let count = |n: i64| n.max(0).unsigned_abs();
     Yield { pages: count(yields.pages), images: count(yields.images) }
 }

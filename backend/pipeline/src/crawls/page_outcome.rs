@@ -74,17 +74,17 @@ pub(crate) enum VisitChange {
 pub(crate) struct Rules {
     view: Arc<CrawlView>,
     job: PageJob,
-    spelling: urls::Spelling,
+    normalization: urls::Spelling,
     agent: String,
 }
 
 impl Rules {
     pub(crate) fn new(context: &Context, view: &Arc<CrawlView>, job: &PageJob) -> Self {
         let agent = context.fetcher.agent().to_owned();
-        Self { view: view.clone(), job: job.clone(), spelling: context.config.spelling.clone(), agent }
+        Self { view: view.clone(), job: job.clone(), normalization: context.config.spelling.clone(), agent }
     }
 
-    fn tags(&self, fetched: &Fetched) -> Directives {
+    fn robots_directives(&self, fetched: &Fetched) -> Directives {
         if !self.view.options.respect_robots {
             return Directives::default();
         }
@@ -94,11 +94,11 @@ impl Rules {
 
 /// Computes the outcome of an HTML page. `sitemaps` are the sitemaps of its host if the page is a
 /// seed. Compares up to 10,000 links with up to 10,000 seeds. Do not call this function or
-/// [`of_sitemap`] on a thread of the async runtime.
-pub(crate) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> PageOutcome {
+/// [`from_sitemap`] on a thread of the async runtime.
+pub(crate) fn from_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> PageOutcome {
     let Rules { view, job, .. } = rules;
     let mentions = page.addresses().map(str::to_owned).collect();
-    let directives = page.directives.union(rules.tags(&fetched));
+    let directives = page.directives.union(rules.robots_directives(&fetched));
     let directives = if view.options.respect_robots { directives } else { Directives::default() };
     let home = job.home.clone().or_else(|| {
         let moved = job.depth == 0 && !in_scope(view, None, &fetched.url);
@@ -113,7 +113,7 @@ pub(crate) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
     let (pages, left_out) = collector.finish();
     let home_page = fetched.url.clone();
     let page_url = home_page.to_string();
-    let asked = asked(job, &fetched);
+    let original_url = original_url(job, &fetched);
     let denied = directives.images_denied();
     let policy = |image: &ImageCandidate| (image.url.to_string(), page.referrer_policy_of(image));
     let referrer_policies = page.images.iter().map(policy).collect();
@@ -123,7 +123,7 @@ pub(crate) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
             .map(|image| NewImageUrl {
                 url: image.url.into(),
                 page_url: Some(page_url.clone()),
-                requested_url: asked.clone(),
+                requested_url: original_url.clone(),
                 alt: image.alt,
             })
             .collect(),
@@ -131,7 +131,7 @@ pub(crate) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
     let shown_videos = page.videos.iter().map(|video| video.url.to_string()).collect();
     let videos = match &denied {
         None if view.options.videos => (page.videos.into_iter())
-            .filter_map(|video| new_video(video.url, Some(page_url.clone()), asked.clone()))
+            .filter_map(|video| new_video(video.url, Some(page_url.clone()), original_url.clone()))
             .collect(),
         _ => Vec::new(),
     };
@@ -155,12 +155,12 @@ pub(crate) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
 
 /// Computes the outcome of a sitemap or a feed. A `noindex` directive applies to the file itself,
 /// not to its entries, and is ignored.
-pub(crate) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutcome {
+pub(crate) fn from_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutcome {
     let Rules { view, job, .. } = rules;
-    let tags = Directives { noindex: false, ..rules.tags(&fetched) };
-    let directives = if view.options.respect_robots { tags } else { Directives::default() };
+    let robots_directives = Directives { noindex: false, ..rules.robots_directives(&fetched) };
+    let directives = if view.options.respect_robots { robots_directives } else { Directives::default() };
     let denied = directives.images_denied();
-    let own_url = fetched.url.to_string();
+    let sitemap_url = fetched.url.to_string();
     let mut collector = PageCollector::new(rules, job.home.as_ref());
     let mut images = Vec::new();
     let mut videos = map.videos;
@@ -170,7 +170,7 @@ pub(crate) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
         } else if extract::has_image_extension(entry.url.path()) {
             images.push(NewImageUrl {
                 url: entry.url.to_string(),
-                page_url: Some(own_url.clone()),
+                page_url: Some(sitemap_url.clone()),
                 requested_url: None,
                 alt: None,
             });
@@ -184,7 +184,7 @@ pub(crate) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
         let page = image.page.filter(|page| may_list(page, &fetched.url));
         NewImageUrl {
             url: image.url.into(),
-            page_url: Some(page.map_or_else(|| own_url.clone(), String::from)),
+            page_url: Some(page.map_or_else(|| sitemap_url.clone(), String::from)),
             requested_url: None,
             alt: None,
         }
@@ -196,7 +196,7 @@ pub(crate) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
         true => (videos.into_iter())
             .filter_map(|video| {
                 let page = video.page.filter(|page| may_list(page, &fetched.url));
-                new_video(video.url, Some(page.map_or_else(|| own_url.clone(), String::from)), None)
+                new_video(video.url, Some(page.map_or_else(|| sitemap_url.clone(), String::from)), None)
             })
             .collect(),
         false => Vec::new(),
@@ -211,24 +211,24 @@ pub(crate) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
 }
 
 /// Computes the outcome of a page that is an image. The image is added to the image ledger.
-pub(crate) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
+pub(crate) fn from_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     let detail = "the URL is an image; it was added to the images of the crawl";
     let result = skipped(fetched, Reason::IsAnImage, detail);
-    let requested_url = asked(job, fetched);
+    let requested_url = original_url(job, fetched);
     let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, requested_url, alt: None }];
     PageOutcome { images, ..PageOutcome::new(result) }
 }
 
 /// Computes the outcome of a page that is a video file or a playlist. The video is added to those
 /// of the crawl, if the crawl reads videos.
-pub(crate) fn of_video(view: &CrawlView, job: &PageJob, fetched: &Fetched) -> PageOutcome {
+pub(crate) fn from_video(view: &CrawlView, job: &PageJob, fetched: &Fetched) -> PageOutcome {
     let detail = match view.options.videos {
         true => "the URL is a video; it was added to the videos of the crawl",
         false => "the URL is a video, and the crawl reads no videos; start one with \"videos\": true",
     };
     let result = skipped(fetched, Reason::IsAVideo, detail);
-    let found = new_video(fetched.url.clone(), None, asked(job, fetched));
-    let videos = found.filter(|_| view.options.videos).into_iter().collect();
+    let video = new_video(fetched.url.clone(), None, original_url(job, fetched));
+    let videos = video.filter(|_| view.options.videos).into_iter().collect();
     PageOutcome { videos, ..PageOutcome::new(result) }
 }
 
@@ -250,7 +250,7 @@ fn new_video(url: Url, page_url: Option<String>, requested_url: Option<Arc<str>>
     Some(NewVideoUrl { host: urls::host_key(&url), url: url.into(), page_url, requested_url })
 }
 
-fn asked(job: &PageJob, fetched: &Fetched) -> Option<Arc<str>> {
+fn original_url(job: &PageJob, fetched: &Fetched) -> Option<Arc<str>> {
     (job.url != fetched.url).then(|| job.url.as_str().into())
 }
 
@@ -261,25 +261,23 @@ pub(crate) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJ
     if job.depth > 0 || options.max_depth == 0 || options.sitemaps == Sitemaps::Off {
         return Vec::new();
     }
-    let mut named = Vec::new();
+    let mut urls = Vec::new();
     if options.respect_robots {
-        // The rules were read for the fetch just before. If they are missing now, the crawl
-        // continues without sitemaps.
-        named = context
+        // The fetch has just read these rules. If they are missing, the crawl has no sitemaps.
+        urls = context
             .robots
             .rules(url, view.own_delay())
             .await
             .map(|rules| rules.sitemaps())
             .unwrap_or_default();
     }
-    if named.is_empty() && options.sitemaps == Sitemaps::Always {
-        named.extend(url.join("/sitemap.xml"));
+    if urls.is_empty() && options.sitemaps == Sitemaps::Always {
+        urls.extend(url.join("/sitemap.xml"));
     }
-    named
+    urls
 }
 
-/// Returns `true` if a sitemap at `from` may list `url`. A sitemap applies only to its own site
-/// (sitemaps.org).
+/// Returns `true` if a sitemap at `from` may list `url`: only on its own site (sitemaps.org).
 fn may_list(url: &Url, from: &Url) -> bool {
     Scope::Domain.contains(std::slice::from_ref(from), &[], url) && urls::trap(url).is_none()
 }
@@ -290,7 +288,7 @@ fn seeds(urls: impl Iterator<Item = Url>) -> Vec<NewPage> {
 
 /// Collects the pages that belong to the crawl, and counts the others.
 struct PageCollector<'a> {
-    spelling: &'a urls::Spelling,
+    normalization: &'a urls::Spelling,
     view: &'a CrawlView,
     depth: i32,
     home: Option<&'a Url>,
@@ -303,7 +301,7 @@ struct PageCollector<'a> {
 impl<'a> PageCollector<'a> {
     fn new(rules: &'a Rules, home: Option<&'a Url>) -> Self {
         Self {
-            spelling: &rules.spelling,
+            normalization: &rules.normalization,
             view: &rules.view,
             depth: rules.job.depth,
             home,
@@ -319,7 +317,7 @@ impl<'a> PageCollector<'a> {
         {
             return;
         }
-        let url = self.spelling.apply(url.clone());
+        let url = self.normalization.apply(url.clone());
         match urls::trap(&url) {
             Some(reason) => *self.left_out.entry(reason).or_default() += 1,
             None => self.pages.push(NewPage { url: url.into(), depth: self.depth + 1 }),

@@ -112,8 +112,8 @@ impl Handler for DeliverWebhook {
 
 /// Returns a signature for each secret, newest first, comma-separated; two during a rotation.
 fn signatures(secrets: &[Secret], timestamp: &str, body: &str) -> String {
-    let all: Vec<String> = secrets.iter().map(|secret| sign(secret, timestamp, body)).collect();
-    all.join(",")
+    let values: Vec<String> = secrets.iter().map(|secret| sign(secret, timestamp, body)).collect();
+    values.join(",")
 }
 
 /// Returns `sha256=` and the hexadecimal HMAC-SHA256 (RFC 2104) of `timestamp.body` under the
@@ -127,9 +127,9 @@ fn sign(secret: &Secret, timestamp: &str, body: &str) -> String {
 pub const DELIVERY_PLACES: usize = 32;
 /// Maximum number of these places for messages of one collection to one receiver, for one
 /// collection, and for messages that failed before.
-const OF_A_RECEIVER: usize = 1;
-const OF_A_COLLECTION: usize = DELIVERY_PLACES / 4;
-const OF_LATER_ATTEMPTS: usize = DELIVERY_PLACES / 2;
+const RECEIVER_PLACES: usize = 1;
+const COLLECTION_PLACES: usize = DELIVERY_PLACES / 4;
+const RETRY_PLACES: usize = DELIVERY_PLACES / 2;
 /// Interval between the retry times of messages without a place, and maximum time to a retry.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_RETRY_WAIT: Duration = Duration::from_secs(60);
@@ -150,16 +150,15 @@ enum Share {
 impl Share {
     fn places(&self) -> usize {
         match self {
-            Self::Receiver(..) => OF_A_RECEIVER,
-            Self::Collection(_) => OF_A_COLLECTION,
-            Self::LaterAttempts => OF_LATER_ATTEMPTS,
+            Self::Receiver(..) => RECEIVER_PLACES,
+            Self::Collection(_) => COLLECTION_PLACES,
+            Self::LaterAttempts => RETRY_PLACES,
         }
     }
 }
 
 impl Deliveries {
-    /// Occupies a place for a message to a host, or returns how long to wait before the next
-    /// attempt.
+    /// Occupies a place for a message to a host, or returns the wait before the next attempt.
     fn acquire(&self, host: &str, collection: Uuid, is_first: bool) -> Result<Place<Share>, Duration> {
         let mut shares = vec![Share::Receiver(collection, host.to_owned()), Share::Collection(collection)];
         if !is_first {
@@ -207,12 +206,12 @@ impl Crawls {
             return Err(StoreError::Conflict(sentence.into()).into());
         };
         let salt = keys::random::<SALT>()?;
-        let made =
+        let created =
             self.store.collections().rotate_webhook_secret(tx.conn(), collection, &salt, overlap).await?;
         Ok(NewWebhookSecret {
-            secret: derived(service, &salt).reveal().to_owned(),
-            created_at: made.created_at,
-            overlaps_until: made.overlaps_until,
+            secret: derive_secret(service, &salt).reveal().to_owned(),
+            created_at: created.created_at,
+            overlaps_until: created.overlaps_until,
         })
     }
 }
@@ -220,13 +219,13 @@ impl Crawls {
 /// Returns the secrets that sign a message.
 pub(crate) fn secrets(service: &Secret, signers: &[WebhookSigner]) -> Vec<Secret> {
     let secret = |signer: &WebhookSigner| match signer {
-        WebhookSigner::Own(salt) => derived(service, salt),
+        WebhookSigner::Own(salt) => derive_secret(service, salt),
         WebhookSigner::Service => service.clone(),
     };
     signers.iter().map(secret).collect()
 }
 
-fn derived(service: &Secret, salt: &[u8]) -> Secret {
+fn derive_secret(service: &Secret, salt: &[u8]) -> Secret {
     Secret::new(hex(&service.hmac(&[LABEL, salt])))
 }
 
@@ -246,23 +245,26 @@ mod tests {
     #[test]
     fn limits_deliveries_by_receiver_collection_and_attempt() {
         let deliveries = Deliveries::default();
-        let hosts = |of: &str| (0..DELIVERY_PLACES).map(|n| format!("{of}{n}")).collect::<Vec<_>>();
-        let acquire_all = |of: &str, collection, is_first| -> Vec<Place<Share>> {
-            hosts(of).iter().filter_map(|host| deliveries.acquire(host, collection, is_first).ok()).collect()
+        let hosts = |name: &str| (0..DELIVERY_PLACES).map(|n| format!("{name}{n}")).collect::<Vec<_>>();
+        let acquire_all = |name: &str, collection, is_first| -> Vec<Place<Share>> {
+            hosts(name)
+                .iter()
+                .filter_map(|host| deliveries.acquire(host, collection, is_first).ok())
+                .collect()
         };
-        let one = deliveries.acquire("slow", Uuid::from_u128(1), true);
-        assert!(one.is_ok() && deliveries.acquire("slow", Uuid::from_u128(1), true).is_err());
+        let slow = deliveries.acquire("slow", Uuid::from_u128(1), true);
+        assert!(slow.is_ok() && deliveries.acquire("slow", Uuid::from_u128(1), true).is_err());
         assert!(deliveries.acquire("slow", Uuid::from_u128(2), true).is_ok(), "of another collection");
-        assert_eq!(acquire_all("a", Uuid::from_u128(1), true).len(), OF_A_COLLECTION - 1);
-        let later: Vec<_> =
-            (10..20).map(|of| acquire_all(&format!("{of}-"), Uuid::from_u128(of), false)).collect();
-        assert_eq!(later.iter().map(Vec::len).sum::<usize>(), OF_LATER_ATTEMPTS);
+        assert_eq!(acquire_all("a", Uuid::from_u128(1), true).len(), COLLECTION_PLACES - 1);
+        let retries: Vec<_> =
+            (10..20).map(|name| acquire_all(&format!("{name}-"), Uuid::from_u128(name), false)).collect();
+        assert_eq!(retries.iter().map(Vec::len).sum::<usize>(), RETRY_PLACES);
         assert_eq!(
             acquire_all("b", Uuid::from_u128(3), true).len(),
-            OF_A_COLLECTION,
+            COLLECTION_PLACES,
             "first attempts have room"
         );
-        drop((one, later));
+        drop((slow, retries));
         assert!(deliveries.acquire("slow", Uuid::from_u128(2), false).is_ok());
         assert!(deliveries.0.is_unused(), "nothing is remembered");
     }
@@ -280,12 +282,12 @@ mod tests {
     #[test]
     fn webhook_secret_is_derived_from_service_secret_and_salt() {
         let service = Secret::new("0123456789abcdef");
-        let one = derived(&service, &[1; SALT]);
-        assert_eq!(one.reveal().len(), 64);
-        assert_eq!(one, derived(&service, &[1; SALT]));
-        assert_ne!(one, derived(&service, &[2; SALT]));
-        assert_ne!(one, derived(&Secret::new("another secret!!"), &[1; SALT]));
-        let both = secrets(&service, &[WebhookSigner::Own(vec![1; SALT]), WebhookSigner::Service]);
-        assert_eq!(both, [one, service]);
+        let derived = derive_secret(&service, &[1; SALT]);
+        assert_eq!(derived.reveal().len(), 64);
+        assert_eq!(derived, derive_secret(&service, &[1; SALT]));
+        assert_ne!(derived, derive_secret(&service, &[2; SALT]));
+        assert_ne!(derived, derive_secret(&Secret::new("another secret!!"), &[1; SALT]));
+        let signing = secrets(&service, &[WebhookSigner::Own(vec![1; SALT]), WebhookSigner::Service]);
+        assert_eq!(signing, [derived, service]);
     }
 }

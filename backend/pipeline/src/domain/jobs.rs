@@ -19,8 +19,7 @@ pub(crate) struct PageJob {
     pub(crate) crawl_id: Uuid,
     pub(crate) url: Url,
     pub(crate) depth: i32,
-    /// The URL to which the seed of this page was redirected. The scope treats this URL as a
-    /// further seed.
+    /// The URL to which the seed of this page was redirected. It extends the scope like a seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) home: Option<Url>,
     /// The nesting depth, if this is a sitemap that was guessed or found in robots.txt or another

@@ -191,14 +191,14 @@ pub(crate) async fn discard_blobs(store: &Store, blobs: &Blobs, keys: Vec<String
     }
     .await;
     match recorded {
-        Ok(()) => drop_blobs(store, blobs, &keys).await,
+        Ok(()) => delete_blobs(store, blobs, &keys).await,
         Err(error) => tracing::warn!(%error, blobs = keys.len(), "failed to record unused blobs"),
     }
 }
 
 /// Deletes blobs that a committed transaction recorded for deletion, unless a row refers to them
 /// again. If this fails, a sweep deletes them later.
-pub(crate) async fn drop_blobs(store: &Store, blobs: &Blobs, keys: &[String]) {
+pub(crate) async fn delete_blobs(store: &Store, blobs: &Blobs, keys: &[String]) {
     if let Err(error) = store.blobs().delete(blobs, keys).await {
         tracing::warn!(%error, blobs = keys.len(), "failed to delete unused blobs; a sweep deletes them");
     }
@@ -236,8 +236,7 @@ pub(crate) fn video_end(state: VideoState, reason: Reason, detail: Option<&str>)
     VideoEnd { state, people: None, reason: Some(reason), detail, original: None, keeps_file: false }
 }
 
-/// Erases the address of a video that ended without a part. Call it in the transaction that ends
-/// the video.
+/// Erases the address of a video without parts. Call it in the transaction that ends the video.
 pub(crate) async fn forget_emptied_video(
     store: &Store,
     queue: &Queue,
@@ -316,13 +315,12 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// Begins the turn of a job.
-    pub(crate) fn of(queue: &Queue, job: &ClaimedJob, length: Duration) -> Self {
+    pub(crate) fn new(queue: &Queue, job: &ClaimedJob, length: Duration) -> Self {
         let (kind, tenant, ends) = (job.kind.clone(), job.tenant, Instant::now() + length);
         Self { queue: queue.clone(), kind, tenant, ends }
     }
 
-    /// Returns whether the turn is over and a job of another tenant waits. If the database fails,
-    /// the turn continues.
+    /// Returns whether the turn is over and another tenant waits; `false` if the query fails.
     pub(crate) async fn is_over(&self) -> bool {
         Instant::now() >= self.ends && self.queue.others_wait(&self.kind, self.tenant).await.unwrap_or(false)
     }
@@ -352,13 +350,13 @@ mod tests {
 
     #[test]
     fn match_threshold_uses_most_specific_setting() {
-        let of = |request, collection, config| {
+        let resolve = |request, collection, config| {
             let threshold = MatchThreshold::resolve(request, collection, config, 0.4);
             (threshold.value, threshold.source)
         };
-        assert_eq!(of(Some(0.1), Some(0.2), Some(0.3)), (0.1, ThresholdSource::Request));
-        assert_eq!(of(None, Some(0.2), Some(0.3)), (0.2, ThresholdSource::Collection));
-        assert_eq!(of(None, None, Some(0.3)), (0.3, ThresholdSource::Service));
-        assert_eq!(of(None, None, None), (0.4, ThresholdSource::Model));
+        assert_eq!(resolve(Some(0.1), Some(0.2), Some(0.3)), (0.1, ThresholdSource::Request));
+        assert_eq!(resolve(None, Some(0.2), Some(0.3)), (0.2, ThresholdSource::Collection));
+        assert_eq!(resolve(None, None, Some(0.3)), (0.3, ThresholdSource::Service));
+        assert_eq!(resolve(None, None, None), (0.4, ThresholdSource::Model));
     }
 }

@@ -227,8 +227,7 @@ fn within<T: PartialOrd + std::fmt::Display>(
     ))
 }
 
-/// Checks a webhook URL without DNS. The message does not repeat the URL, because the URL may
-/// contain a secret.
+/// Checks a webhook URL without DNS. The message omits the URL, which may contain a secret.
 fn check_webhook(url: &Url) -> Result<(), CrawlError> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(CrawlError::invalid(
@@ -439,11 +438,11 @@ mod tests {
 
     #[test]
     fn refine_requires_auto_sampling() {
-        let of = |sampling| VideoRequest { sampling, refine: true, ..VideoRequest::default() };
-        assert_eq!(of(Sampling::Auto).checked(), Ok(of(Sampling::Auto)));
+        let with_sampling = |sampling| VideoRequest { sampling, refine: true, ..VideoRequest::default() };
+        assert_eq!(with_sampling(Sampling::Auto).checked(), Ok(with_sampling(Sampling::Auto)));
         for sampling in [Sampling::Keyframes, Sampling::Fps(5.0)] {
-            assert_eq!(of(sampling).checked(), Err(CannotRefine));
-            assert!(VideoRequest { refine: false, ..of(sampling) }.checked().is_ok());
+            assert_eq!(with_sampling(sampling).checked(), Err(CannotRefine));
+            assert!(VideoRequest { refine: false, ..with_sampling(sampling) }.checked().is_ok());
         }
     }
 }

@@ -38,7 +38,7 @@ pub async fn reapply(
     deletion_log: Vec<Entry>,
 ) -> Result<Reapplied, ChangeError> {
     store.erasures().import_deletion_log(deletion_log).await?;
-    let mut all = Reapplied::default();
+    let mut total = Reapplied::default();
     for collection in store.erasures().restored_deleted_collections().await? {
         let mut tx = store.begin().await?;
         queue.enqueue(tx.conn(), &[erase_collection(collection)]).await?;
@@ -48,29 +48,29 @@ pub async fn reapply(
             .record(tx.conn(), &record(collection, Reapplied { collections: 1, ..Reapplied::default() }))
             .await?;
         tx.commit().await?;
-        all.collections += 1;
+        total.collections += 1;
     }
     for collection in store.collections().list().await? {
         loop {
             let mut tx = store.begin().await?;
-            let again = store.erasures().reapply(tx.conn(), collection.id).await?;
-            if again.is_empty() {
+            let erased = store.erasures().reapply(tx.conn(), collection.id).await?;
+            if erased.is_empty() {
                 break;
             }
-            forget_jobs(queue, &mut tx, &again.jobs).await?;
-            let (faces, images, subjects) = (again.faces, again.images, again.subjects);
-            let (videos, addresses) = (again.videos, again.addresses);
+            forget_jobs(queue, &mut tx, &erased.jobs).await?;
+            let (faces, images, subjects) = (erased.faces, erased.images, erased.subjects);
+            let (videos, addresses) = (erased.videos, erased.addresses);
             let piece = Reapplied { faces, images, subjects, videos, addresses, collections: 0 };
             store.audit().record(tx.conn(), &record(collection.id, piece)).await?;
             tx.commit().await?;
-            all.faces += faces;
-            all.images += images;
-            all.subjects += subjects;
-            all.videos += videos;
-            all.addresses += addresses;
+            total.faces += faces;
+            total.images += images;
+            total.subjects += subjects;
+            total.videos += videos;
+            total.addresses += addresses;
         }
     }
-    Ok(all)
+    Ok(total)
 }
 
 fn record(collection: Uuid, what: Reapplied) -> AuditEntry<'static> {

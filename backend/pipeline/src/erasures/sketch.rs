@@ -44,7 +44,7 @@ pub struct Sketcher {
 
 impl Sketcher {
     pub fn new(secret: Secret) -> Self {
-        let digest = stream(&secret, b"name", &place(0, 0));
+        let digest = stream(&secret, b"name", &position(0, 0));
         let key = hex(&digest[..8]);
         Self { secret, key, signs: Arc::default() }
     }
@@ -91,7 +91,7 @@ impl Sketcher {
     fn signs_of(&self, block: usize) -> Signs {
         let mut signs = vec![[0.0; SKETCH_BITS]; BLOCK];
         for plane in 0..SKETCH_BITS {
-            let digest = stream(&self.secret, b"plane", &place(plane, block));
+            let digest = stream(&self.secret, b"plane", &position(plane, block));
             for (at, component) in signs.iter_mut().enumerate() {
                 component[plane] = if digest[at / 8] >> (at % 8) & 1 == 1 { 1.0 } else { -1.0 };
             }
@@ -111,7 +111,7 @@ impl fmt::Debug for Sketcher {
     }
 }
 
-fn place(plane: usize, block: usize) -> [u8; 16] {
+fn position(plane: usize, block: usize) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&(plane as u64).to_be_bytes());
     bytes[8..].copy_from_slice(&(block as u64).to_be_bytes());
@@ -134,17 +134,17 @@ mod tests {
     fn sketch_mask_preserves_distance_and_hides_identity() {
         let sketcher = Sketcher::new(Secret::new("a secret of thirty-two characters"));
         let direction = |seed: f32| (0..128).map(|at| ((at * at) as f32 + seed).sin()).collect::<Vec<_>>();
-        let (one, other) = (sketcher.sketch(1, &direction(0.0)), sketcher.sketch(1, &direction(0.4)));
+        let (first, second) = (sketcher.sketch(1, &direction(0.0)), sketcher.sketch(1, &direction(0.4)));
         let region = [0.1, 0.2, 0.3, 0.4];
         let masked = |sketch: &Sketch| sketcher.masked(sketch, &[7; 32], region);
-        assert_eq!(differing(&masked(&one), &masked(&other)), differing(&one, &other));
-        assert_eq!(masked(&masked(&one)), one);
+        assert_eq!(differing(&masked(&first), &masked(&second)), differing(&first, &second));
+        assert_eq!(masked(&masked(&first)), first);
         for elsewhere in [
-            sketcher.masked(&one, &[8; 32], region),
-            sketcher.masked(&one, &[7; 32], [0.1, 0.2, 0.3, 0.5]),
-            one.clone(),
+            sketcher.masked(&first, &[8; 32], region),
+            sketcher.masked(&first, &[7; 32], [0.1, 0.2, 0.3, 0.5]),
+            first.clone(),
         ] {
-            let chance = differing(&masked(&one), &elsewhere);
+            let chance = differing(&masked(&first), &elsewhere);
             assert!((88..=168).contains(&chance), "{chance}");
         }
     }

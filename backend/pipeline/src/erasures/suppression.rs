@@ -77,8 +77,7 @@ impl Suppressor {
         Self { sketcher: Some(sketcher), ..self.clone() }
     }
 
-    /// Returns `true` if the address of a ledger row is suppressed. The crawl does not fetch such
-    /// an address.
+    /// Returns `true` if the address of a ledger row is suppressed and must not be fetched.
     pub async fn refuses_address(&self, collection: Uuid, image_url: Uuid) -> Result<bool, StoreError> {
         self.store.suppressions().suppresses_url(self.store.pool(), collection, image_url, None).await
     }
@@ -138,7 +137,7 @@ impl Suppressor {
                 suppressed.faces.push(at);
             }
         }
-        // The image resembles one that was erased as a whole. It is stored only for a face that is
+        // The image resembles a completely erased one. It is stored only for a face that is
         // known to be another one.
         let is_left = |at: usize| embeddings[at].is_some() && !suppressed.faces.contains(&at);
         if erased.iter().any(SuppressedImage::is_whole) && !(0..embeddings.len()).any(is_left) {
@@ -156,19 +155,19 @@ impl Suppressor {
         collection: Uuid,
         faces: &[Option<&Embedding>],
     ) -> Result<Vec<bool>, StoreError> {
-        let mut known = vec![false; faces.len()];
+        let mut are_suppressed = vec![false; faces.len()];
         let sketches = self.sketches(faces).into_iter().enumerate();
         let (indices, sketches): (Vec<usize>, Vec<Sketch>) =
             sketches.filter_map(|(at, sketch)| Some((at, sketch?))).unzip();
-        let found = self
+        let results = self
             .store
             .suppressions()
             .suppressed_sketches(tx.conn(), collection, &sketches, self.max_bits)
             .await?;
-        for (at, is_known) in indices.into_iter().zip(found) {
-            known[at] = is_known;
+        for (at, is_suppressed) in indices.into_iter().zip(results) {
+            are_suppressed[at] = is_suppressed;
         }
-        Ok(known)
+        Ok(are_suppressed)
     }
 
     /// Inserts the suppressions of the images, videos and faces of a plan, and `others`. Returns

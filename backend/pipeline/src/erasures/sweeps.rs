@@ -12,8 +12,7 @@ use time::OffsetDateTime;
 
 /// Interval between two maintenance runs, across all processes.
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// Minimum age of a blob that the sweep deletes. A younger blob may belong to an image that is
-/// being stored.
+/// Minimum age of a blob that the sweep deletes. An image with a younger blob may be incomplete.
 pub const GRACE: Duration = Duration::from_secs(3600);
 /// Number of blobs that one query looks up.
 const CHUNK: usize = 500;
@@ -171,15 +170,15 @@ impl Maintenance {
         // A blob is deleted only if it is older than `grace` by the clock of the database and by
         // the clock of this process. Otherwise, a clock that is ahead could delete a blob that is
         // still being stored.
-        let before = self.store.clock().await?.min(OffsetDateTime::now_utc()) - grace;
-        swept.abandoned = self.blobs.remove_abandoned(before, dry_run).await?;
+        let cutoff = self.store.clock().await?.min(OffsetDateTime::now_utc()) - grace;
+        swept.abandoned = self.blobs.remove_abandoned(cutoff, dry_run).await?;
         let mut chunks = self.blobs.list().try_chunks(CHUNK);
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|error| error.1)?;
             swept.blobs += chunk.len() as u64;
-            let old = chunk.into_iter().filter(|blob| blob.modified < before).map(|blob| blob.key).collect();
+            let keys = chunk.into_iter().filter(|blob| blob.modified < cutoff).map(|blob| blob.key).collect();
             let mut tx = self.store.begin().await?;
-            let orphans = self.store.blobs().orphans(tx.conn(), old).await?;
+            let orphans = self.store.blobs().orphans(tx.conn(), keys).await?;
             swept.orphans += orphans.len() as u64;
             if dry_run || orphans.is_empty() {
                 continue;

@@ -37,8 +37,7 @@ pub struct Analyzer {
 struct Inner {
     config: Config,
     cpu: Cpu,
-    /// A separate pool that parses image headers. Parsing takes microseconds and must not wait for
-    /// decoding.
+    /// A separate pool that parses image headers, so that parsing does not wait for decoding.
     header_cpu: Cpu,
     memory: AnalysisMemory,
 }
@@ -322,10 +321,9 @@ pub struct Config {
     /// including the memory for decoding and enhancing them. Background work may use three quarters
     /// of it. Images that would exceed these limits wait.
     pub decoded_bytes: u64,
-    /// Memory of all processes that decode videos, in bytes. A video that needs more is decoded
-    /// alone.
+    /// Memory of all processes that decode videos, in bytes. A larger video is decoded alone.
     pub video_decoder_bytes: u64,
-    /// Decodes the formats for which this program has no decoder of its own.
+    /// Decodes the formats for which this program has no own decoder.
     pub images: ImageDecoder,
 }
 
@@ -357,8 +355,7 @@ impl Config {
 pub struct AnalyzeOptions {
     /// Minimum `det_score`, from [`MIN_SCORE_FLOOR`] to 1; `None` means the detector's default.
     pub min_score: Option<f32>,
-    /// Maximum number of faces, at least 1; the best ones are kept. A value above [`MAX_FACES`] is
-    /// reduced to it.
+    /// Maximum number of faces, at least 1 and at most [`MAX_FACES`]; the best ones are kept.
     pub max_faces: Option<usize>,
     pub embeddings: bool,
     /// Whether to skip the embedding of a face that was assessed and does not meet the profile.

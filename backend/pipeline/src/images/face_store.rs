@@ -6,7 +6,7 @@
 //! failure) or another transaction stores the image first, the blobs are not deleted. The next
 //! attempt with the same image uses the same names. A sweep of the blob store removes blobs that no
 //! row refers to.
-use crate::domain::{ChangeError, discard_blobs, drop_blobs};
+use crate::domain::{ChangeError, delete_blobs, discard_blobs};
 use crate::erasures::sketch::Sketcher;
 use crate::erasures::suppression::Suppressor;
 use crate::{Analysis, AnalyzeError, AnalyzedFace, Analyzer, Thumbnails};
@@ -80,7 +80,7 @@ impl FaceStore {
         self.model_id
     }
 
-    /// Returns what asks for suppressions.
+    /// Returns the component that checks suppressions.
     pub fn suppressor(&self) -> &Suppressor {
         &self.suppressor
     }
@@ -122,7 +122,7 @@ const CROP_QUALITY: u8 = 90;
 const WRITES_IN_FLIGHT: usize = 8;
 
 pub(crate) struct StoredBlobs {
-    /// `None` if the configuration wants no thumbnail of this image.
+    /// `None` if the configuration excludes thumbnails of this image.
     pub(crate) thumbnail: Option<String>,
     /// Crop and chip of each face, in the order of the analysis. `None` for a face without an
     /// embedding, because it is not stored.
@@ -178,19 +178,19 @@ impl FaceStore {
             .analyzer
             .cpu()
             .run(move || {
-                let mut all = Vec::new();
+                let mut files = Vec::new();
                 if wants_thumbnail {
                     let bytes = encode::jpeg(&crop::thumbnail(&frame, THUMBNAIL_SIDE), THUMBNAIL_QUALITY);
-                    all.push(Encoded { kind: "thumbnails", extension: "jpg", bytes: bytes.into() });
+                    files.push(Encoded { kind: "thumbnails", extension: "jpg", bytes: bytes.into() });
                 }
                 for (bbox, chip) in faces {
                     let mut face = crop::face_crop(&frame, &bbox, CROP_MARGIN);
                     if rotation != 0 {
                         face = crop::rotate(&face, rotation);
                     }
-                    all.extend([Encoded::crop(&face), Encoded::chip(&chip)]);
+                    files.extend([Encoded::crop(&face), Encoded::chip(&chip)]);
                 }
-                all
+                files
             })
             .await?
             .output;
@@ -231,9 +231,9 @@ impl FaceStore {
     /// that an erasure deleted in the meantime.
     pub(crate) async fn keep_blobs(&self, tx: &mut Tx, stored: &StoredBlobs) -> Result<(), IngestError> {
         let keys = stored.keys();
-        let lost = self.store.blobs().keep(tx.conn(), &keys).await?;
+        let missing = self.store.blobs().keep(tx.conn(), &keys).await?;
         for (key, blob) in &stored.written {
-            if lost.contains(key) {
+            if missing.contains(key) {
                 self.blobs.put(blob.kind, blob.extension, blob.bytes.clone()).await?;
             }
         }
@@ -245,7 +245,7 @@ impl FaceStore {
         discard_blobs(&self.store, &self.blobs, blobs.keys()).await;
     }
 
-    pub(crate) async fn drop_blobs(&self, keys: &[String]) {
-        drop_blobs(&self.store, &self.blobs, keys).await;
+    pub(crate) async fn delete_blobs(&self, keys: &[String]) {
+        delete_blobs(&self.store, &self.blobs, keys).await;
     }
 }

@@ -87,8 +87,7 @@ impl Ingest {
     /// row. If the call fails, nothing is stored and the row is not settled.
     ///
     /// # Errors
-    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost in
-    /// the meantime.
+    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost.
     pub(crate) async fn ingest(
         &self,
         incoming: Incoming,
@@ -128,7 +127,7 @@ impl Ingest {
             if checks {
                 let mut tx = self.faces.store.begin().await?;
                 let (collection, address) = (incoming.collection, Some(address));
-                suppressed = suppressor.parts(&mut tx, collection, address, &seen(&analysis)).await?;
+                suppressed = suppressor.parts(&mut tx, collection, address, &seen_image(&analysis)).await?;
             }
             if let Some(reason) = suppressed.whole {
                 return self.settle_suppressed(&incoming, claim, reason).await;
@@ -220,7 +219,7 @@ fn address_of(incoming: &Incoming) -> ImageAddress<'_> {
     ImageAddress { row: incoming.image_url, moved_to: incoming.moved_to.as_deref() }
 }
 
-pub(crate) fn seen(analysis: &Analysis) -> SeenImage<'_> {
+pub(crate) fn seen_image(analysis: &Analysis) -> SeenImage<'_> {
     SeenImage {
         sha256: &analysis.sha256,
         hashes: &analysis.hashes,
@@ -305,7 +304,7 @@ impl Ingest {
         store.suppressions().lock(settlement.tx.conn(), incoming.collection, false).await?;
         let address = Some(address_of(incoming));
         let suppressed =
-            suppressor.parts(&mut settlement.tx, incoming.collection, address, &seen(analysis)).await?;
+            suppressor.parts(&mut settlement.tx, incoming.collection, address, &seen_image(analysis)).await?;
         if !suppressed.is_clear() {
             return Ok(None);
         }
@@ -350,7 +349,7 @@ impl Ingest {
         metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
         if !smaller.is_empty() {
             metrics::counter!("facecrawl_images_superseded_total").increment(smaller.len() as u64);
-            self.faces.drop_blobs(&unused).await;
+            self.faces.delete_blobs(&unused).await;
         }
         Ok(Some(Ingested::Stored { image: image.id, faces: faces.len() }))
     }

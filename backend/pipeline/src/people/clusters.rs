@@ -113,7 +113,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn of(index: usize, unit: &ClusterUnit) -> Self {
+    fn new(index: usize, unit: &ClusterUnit) -> Self {
         Self {
             members: BTreeSet::from([index]),
             enrolled: unit.enrolled,
@@ -205,15 +205,14 @@ struct Graph {
 
 impl Graph {
     fn new(units: &[ClusterUnit], threshold: f32) -> Self {
-        let clusters = units.iter().enumerate().map(|(index, unit)| Some(Cluster::of(index, unit)));
+        let clusters = units.iter().enumerate().map(|(index, unit)| Some(Cluster::new(index, unit)));
         Self { clusters: clusters.collect(), candidates: BinaryHeap::new(), threshold }
     }
 
     fn connect(&mut self, a: usize, b: usize) {
         let (a, b) = (a.min(b), a.max(b));
         let (Some(one), Some(other)) = (&self.clusters[a], &self.clusters[b]) else { return };
-        // A pair that must not be merged now can never be merged, because the reasons against it
-        // only accumulate.
+        // A pair that must not be merged stays so, because the reasons against it only accumulate.
         if a == b || !one.may_join(other) {
             return;
         }
@@ -295,10 +294,10 @@ impl ClusterCollection {
         job: &ClaimedJob,
         cancel: &CancellationToken,
     ) -> Result<RunEnd, ChangeError> {
-        let (claim, turn) = (job.claim, Turn::of(&self.queue, job, TURN));
+        let (claim, turn) = (job.claim, Turn::new(&self.queue, job, TURN));
         let run = self.store.clusters().get(id).await?;
-        let left = self.store.clusters().count_unclustered(&scope_of(&run)).await?;
-        if !self.store.clusters().resume(id, left).await? {
+        let unclustered = self.store.clusters().count_unclustered(&scope_of(&run)).await?;
+        if !self.store.clusters().resume(id, unclustered).await? {
             return Ok(RunEnd::Done);
         }
         let mut after = Uuid::nil();
@@ -321,8 +320,7 @@ impl ClusterCollection {
         Ok(RunEnd::Settled)
     }
 
-    /// Processes the next batch of faces after `after`, in the order of their ids, and records
-    /// progress of the job.
+    /// Processes the faces after `after` in the order of their ids, and records progress.
     async fn step(&self, claim: Claim, run: &Clustering, after: Uuid) -> Result<Step, ChangeError> {
         let store = &self.store;
         let scope = scope_of(run);
@@ -420,8 +418,8 @@ mod tests {
     fn enrolled_subject_absorbs_clusters_but_not_enrolled_subjects() {
         let units = [subject(9, true, 0.0), subject(2, false, 5.0), face(1, 8.0)];
         let groups = at(&units, 0.9);
-        let wanted = Group { subject: Some(Uuid::from_u128(9)), joined: ids(&[2]), faces: ids(&[1]) };
-        assert_eq!(groups, [wanted]);
+        let expected = Group { subject: Some(Uuid::from_u128(9)), joined: ids(&[2]), faces: ids(&[1]) };
+        assert_eq!(groups, [expected]);
         assert_eq!(at(&[subject(9, true, 0.0), subject(8, true, 1.0)], 0.9), []);
         let oldest = at(&[subject(4, false, 0.0), subject(3, false, 1.0)], 0.9);
         assert_eq!(oldest[0], Group { subject: Some(Uuid::from_u128(3)), joined: ids(&[4]), faces: vec![] });

@@ -2,7 +2,7 @@
 //! Crawled images are stored in `images::ingest`.
 
 use crate::images::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
-use crate::images::ingest::{new_image, seen};
+use crate::images::ingest::{new_image, seen_image};
 use crate::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
 use inference::Priority;
@@ -130,35 +130,34 @@ impl Enrolment {
         let mut tx = store.begin().await?;
         store.suppressions().lock(tx.conn(), collection, false).await?;
         // An erasure normalises addresses in the same way.
-        let [asked, answered] = [&self.url, &self.answered].map(|url| {
+        let [request_url, final_url] = [&self.url, &self.answered].map(|url| {
             url.as_deref()
                 .map(|url| crawler::urls::parse_address(url).map_or_else(|_| url.to_owned(), String::from))
         });
-        let answered = answered.filter(|answered| asked.as_ref() != Some(answered));
+        let final_url = final_url.filter(|final_url| request_url.as_ref() != Some(final_url));
         let mut erased = false;
-        for address in asked.iter().chain(&answered) {
+        for address in request_url.iter().chain(&final_url) {
             erased |= store.suppressions().suppresses_address(tx.conn(), collection, address).await?;
         }
-        if erased || !suppressor.parts(&mut tx, collection, None, &seen(analysis)).await?.is_clear() {
+        if erased || !suppressor.parts(&mut tx, collection, None, &seen_image(analysis)).await?.is_clear() {
             return Ok(None);
         }
         store.people().lock(tx.conn(), collection, &[subject]).await?;
         let image = new_image(analysis, blobs.thumbnail.clone());
-        let (image, is_new, known) = match store.images().insert(tx.conn(), collection, &image).await? {
+        let (image, is_new, boxes) = match store.images().insert(tx.conn(), collection, &image).await? {
             Ok(()) => (image.id, true, Vec::new()),
             Err(existing) => (existing, false, store.people().boxes_of_image(tx.conn(), existing).await?),
         };
         let bbox = chosen.detection.bbox;
-        let face = match nearest(&known, &bbox) {
+        let face = match nearest(&boxes, &bbox) {
             Some(face) => face,
             None => {
                 let mut faces: Vec<NewFace> = Vec::new();
                 let mut id = Uuid::nil();
                 // If the image is already stored, only this face is missing. The others are stored,
                 // or were deleted.
-                let wanted = |face| is_new || std::ptr::eq(face, chosen);
-                for (face, blobs) in analysis.faces.iter().zip(&blobs.faces).filter(|(face, _)| wanted(*face))
-                {
+                let keep = |face| is_new || std::ptr::eq(face, chosen);
+                for (face, blobs) in analysis.faces.iter().zip(&blobs.faces).filter(|(face, _)| keep(*face)) {
                     let Some(new) = blobs.clone().and_then(|blobs| new_face(face, *model_id, blobs)) else {
                         continue;
                     };
@@ -174,7 +173,7 @@ impl Enrolment {
         store.people().enrol(tx.conn(), collection, subject, &[face], self.moved).await?;
         store
             .people()
-            .add_enrolment_source(tx.conn(), image, subject, asked.as_deref(), answered.as_deref())
+            .add_enrolment_source(tx.conn(), image, subject, request_url.as_deref(), final_url.as_deref())
             .await?;
         face_store.keep_blobs(&mut tx, blobs).await?;
         tx.commit().await?;
@@ -183,11 +182,11 @@ impl Enrolment {
 }
 
 /// Returns the stored face with the largest overlap, if it is the same face.
-fn nearest(known: &[(Uuid, Vec<f32>)], bbox: &Rect) -> Option<Uuid> {
+fn nearest(boxes: &[(Uuid, Vec<f32>)], bbox: &Rect) -> Option<Uuid> {
     let overlap = |stored: &[f32]| match *stored {
         [x, y, width, height] => bbox.iou(&Rect { x, y, width, height }),
         _ => 0.0,
     };
-    let best = known.iter().map(|(id, stored)| (overlap(stored), *id)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let best = boxes.iter().map(|(id, stored)| (overlap(stored), *id)).max_by(|a, b| a.0.total_cmp(&b.0))?;
     (best.0 >= SAME_FACE_IOU).then_some(best.1)
 }

@@ -50,16 +50,16 @@ pub async fn reembed(
 ) -> Result<Reembedded, IngestError> {
     let FaceStore { store, model_id, .. } = faces;
     let model = store.models().get(*model_id).await?;
-    let mut all = Reembedded::default();
+    let mut total = Reembedded::default();
     let mut after = Uuid::nil();
     while !stop.is_cancelled() {
         let batch = store.models().outdated(collection, model.id, after, BATCH).await?;
         let Some(last) = batch.last() else { break };
         after = last.id;
-        reembed_batch(faces, &model, batch, &mut all).await?;
-        progress(&all);
+        reembed_batch(faces, &model, batch, &mut total).await?;
+        progress(&total);
     }
-    Ok(all)
+    Ok(total)
 }
 
 async fn reembed_batch(

@@ -51,8 +51,7 @@ pub struct VideoOptions {
     pub quality_profile: Option<Profile>,
     /// Whether to search frames for faces that are not upright. Each frame is decided separately.
     pub rotate: Rotate,
-    /// Memory for the images of faces that may become best shots, in bytes. A part that needs
-    /// more ends early.
+    /// Memory for the images of possible best shots, in bytes. A part that needs more ends early.
     pub max_image_bytes: u64,
 }
 
@@ -107,7 +106,7 @@ impl VideoProgress for () {
     fn frame(&mut self, _: FrameFaces<'_>) {}
 }
 
-/// Receives the parts of an analysis, and can end it with an error of its own.
+/// Receives the parts of an analysis, and can end it with its own error.
 #[async_trait::async_trait]
 pub trait VideoParts: Send {
     /// The errors of the analysis and of the receiver.
@@ -130,7 +129,7 @@ pub struct VideoAnalyzer<'a> {
 }
 
 impl VideoAnalyzer<'_> {
-    /// Analyses a video. If the future is dropped, the decoder ends at once.
+    /// Analyses a video. If the future is dropped, the decoder ends immediately.
     ///
     /// # Errors
     /// Fails with [`VideoAnalyzeError`]. A video that is damaged or cut off is analysed as far as
@@ -140,9 +139,9 @@ impl VideoAnalyzer<'_> {
         file: File,
         progress: &mut dyn VideoProgress,
     ) -> Result<VideoAnalysis, VideoAnalyzeError> {
-        let mut all = AllTracks { progress, tracks: Vec::new() };
-        let end = self.analyze_parts(file, None, &mut all).await?;
-        let mut tracks = all.tracks;
+        let mut collected = CollectedTracks { progress, tracks: Vec::new() };
+        let end = self.analyze_parts(file, None, &mut collected).await?;
+        let mut tracks = collected.tracks;
         let appearances = tracks.iter().map(VideoTrack::appearance).collect();
         let numbers = number_people(self.analyzer, appearances, self.options.match_threshold).await?;
         let people = numbers.iter().flatten().max().copied().unwrap_or(0);
@@ -160,7 +159,7 @@ impl VideoAnalyzer<'_> {
     /// A few frames per core are in memory at a time. They are counted against the budget for
     /// decoded images by the size that the file reports. A stream whose frames grow later can
     /// exceed it, up to the decoder's limit for one frame. The memory of the process that decodes
-    /// is counted against a budget of its own.
+    /// is counted against a separate budget.
     ///
     /// # Errors
     /// Fails with the errors of [`Self::analyze`] and of `parts`.
@@ -181,12 +180,12 @@ impl VideoAnalyzer<'_> {
         // The process for the frames starts later, so nothing large is held during this wait.
         let (memory, deadline) = (analyzer.memory(), analyzer.engine().deadline());
         let bytes = decoder.memory_bytes(&index);
-        let reserved = memory.decoders.take(bytes, priority, deadline).await;
+        let reserved = memory.decoders.acquire(bytes, priority, deadline).await;
         let _decoder = reserved.map_err(VideoAnalyzeError::from)?;
         let concurrency = std::thread::available_parallelism().map_or(1, usize::from) + 1;
-        let of_frame = u64::from(index.width) * u64::from(index.height) * 3;
-        let bytes = of_frame * (concurrency + frames::BUFFERS) as u64 + plan.bytes();
-        let reserved = memory.images.take(bytes, priority, deadline).await;
+        let frame_bytes = u64::from(index.width) * u64::from(index.height) * 3;
+        let bytes = frame_bytes * (concurrency + frames::BUFFERS) as u64 + plan.bytes();
+        let reserved = memory.images.acquire(bytes, priority, deadline).await;
         let _memory = reserved.map_err(VideoAnalyzeError::from)?;
 
         let source = Source { decoder: decoder.clone(), file: Arc::new(file), index: Arc::new(index) };
@@ -263,12 +262,12 @@ impl VideoAnalyzer<'_> {
         let (frame, high_score) = (frame.clone(), self.high_score());
         let cut = move || {
             let boxes: Vec<Rect> = faces.iter().map(|face| face.detection.bbox).collect();
-            let of = |(at, face): (usize, AnalyzedFace)| {
+            let frame_face = |(at, face): (usize, AnalyzedFace)| {
                 let may_be_best = face.quality.is_some() && face.detection.det_score >= high_score;
-                let cut = may_be_best.then(|| Cut::of(&frame, &boxes, at, rotation));
+                let cut = may_be_best.then(|| Cut::new(&frame, &boxes, at, rotation));
                 FrameFace { face, cut }
             };
-            faces.into_iter().enumerate().map(of).collect()
+            faces.into_iter().enumerate().map(frame_face).collect()
         };
         Ok(self.analyzer.cpu().run(cut).await?.output)
     }
@@ -294,13 +293,13 @@ pub(crate) async fn number_people(
     Ok(numbers.into_iter().map(|number| number.map(|number| number + 1)).collect())
 }
 
-struct AllTracks<'a> {
+struct CollectedTracks<'a> {
     progress: &'a mut dyn VideoProgress,
     tracks: Vec<VideoTrack>,
 }
 
 #[async_trait::async_trait]
-impl VideoParts for AllTracks<'_> {
+impl VideoParts for CollectedTracks<'_> {
     type Error = VideoAnalyzeError;
 
     async fn opened(&mut self, index: &Index) -> Result<(), VideoAnalyzeError> {
@@ -500,7 +499,7 @@ struct Cut {
 impl Cut {
     /// Cuts the face `at` out of a frame with these faces. `rotation` is the clockwise rotation of
     /// the frame in degrees that makes them upright.
-    fn of(frame: &Frame, faces: &[Rect], at: usize, rotation: u32) -> Self {
+    fn new(frame: &Frame, faces: &[Rect], at: usize, rotation: u32) -> Self {
         let others: Vec<Rect> =
             faces.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, bbox)| *bbox).collect();
         let crop = face_crop_alone(frame, &faces[at], CROP_MARGIN, &others, COVER_MARGIN);

@@ -3,7 +3,7 @@
 use crate::crawls::closing;
 use crate::domain::jobs::VideoJob;
 use crate::domain::{
-    ChangeError, VideoLimits, VideoRequest, discard_blobs, drop_blobs, forget_emptied_video, video_end,
+    ChangeError, VideoLimits, VideoRequest, delete_blobs, discard_blobs, forget_emptied_video, video_end,
 };
 use domain::{JobKind, Reason, VideoState};
 use queue::Queue;
@@ -132,9 +132,9 @@ impl Videos {
                 return Ok(Added::TooMany);
             }
             self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
-            // An upload of the same bytes that ended a moment ago may be deleting the blob.
-            let lost = self.store.blobs().keep(tx.conn(), std::slice::from_ref(&upload.key)).await?;
-            if !lost.is_empty() && !self.blobs.exists(&upload.key).await? {
+            // An upload of the same bytes that has just ended may be deleting the blob.
+            let missing = self.store.blobs().keep(tx.conn(), std::slice::from_ref(&upload.key)).await?;
+            if !missing.is_empty() && !self.blobs.exists(&upload.key).await? {
                 let conflict = "the same video was deleted at the same time; send it again";
                 return Err(StoreError::Conflict(conflict.into()).into());
             }
@@ -246,7 +246,7 @@ impl Videos {
             Ok::<_, ChangeError>(unused)
         })
         .await?;
-        drop_blobs(&self.store, &self.blobs, &unused).await;
+        delete_blobs(&self.store, &self.blobs, &unused).await;
         let video = store.videos().get(id).await?;
         if let Some(crawl) = video.crawl_id {
             closing::end_if_done(&self.store, &self.queue, crawl).await;
@@ -288,7 +288,7 @@ impl Videos {
         let mut tx = self.store.begin().await?;
         let unused = self.store.videos().delete_failed_files(tx.conn(), before, CHUNK).await?;
         tx.commit().await?;
-        drop_blobs(&self.store, &self.blobs, &unused).await;
+        delete_blobs(&self.store, &self.blobs, &unused).await;
         Ok(unused.len() as u64)
     }
 

@@ -6,7 +6,7 @@
 //! apply.
 use crate::crawls::context::{Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED};
 use crate::crawls::job_error::JobError;
-use crate::crawls::politeness::host_throttle::Paced;
+use crate::crawls::politeness::host_throttle::ThrottledPolicy;
 use crate::videos::store::VideoFile;
 use bytes::{Bytes, BytesMut};
 use crawler::fetch::{Download, Kind, Validators};
@@ -184,24 +184,24 @@ pub(crate) async fn fetch_address(
     let source = Source { context, video, view, deadline: Instant::now() + limit };
     source.check_pages().await?;
     source.check_allowed(address.as_str()).await?;
-    let known = source.known(address).await?;
-    let validators = known.as_ref().map(|known| Validators {
+    let stored = source.stored_video(address).await?;
+    let validators = stored.as_ref().map(|stored| Validators {
         url: address.clone(),
-        etag: known.etag.clone(),
-        last_modified: known.last_modified.clone(),
+        etag: stored.etag.clone(),
+        last_modified: stored.last_modified.clone(),
     });
     let request = Request { validators, ..Request::new(address.clone(), Kind::Video) };
     let mut download = source.open(request).await?;
-    if let (NOT_MODIFIED, Some(known)) = (download.head.status, known) {
-        return Err(CopyError::NotModified(known.id));
+    if let (NOT_MODIFIED, Some(stored)) = (download.head.status, stored) {
+        return Err(CopyError::NotModified(stored.id));
     }
-    let answered = download.head.url.clone();
+    let final_url = download.head.url.clone();
     source.record_response(address, &download.head).await?;
     let head = read_head(&mut download).await?;
     if hls::is_playlist(&head) {
         let text = rest_of_playlist(head, download).await?;
-        let all = source.copy_playlist(text, answered, spool);
-        return timeout_at(source.deadline, all).await.map_err(|_| playlist_too_slow())?;
+        let copy = source.copy_playlist(text, final_url, spool);
+        return timeout_at(source.deadline, copy).await.map_err(|_| playlist_too_slow())?;
     }
     // A page or an image is not read to its end.
     if !begins_like_video(&head) {
@@ -264,7 +264,7 @@ impl Source<'_> {
             Playlist::Files(files) => files,
             Playlist::Variant(url) => {
                 let request = Request::new(url, Kind::Playlist);
-                let (text, address) = self.fetch_patiently(request).await?;
+                let (text, address) = self.fetch_playlist(request).await?;
                 match parse(text, address).await? {
                     Playlist::Files(files) => files,
                     Playlist::Variant(_) => return Err(hls::PlaylistError::Invalid.into()),
@@ -289,7 +289,7 @@ impl Source<'_> {
             return Ok(self
                 .context
                 .fetcher
-                .download(request, &Paced::new(&self.context.throttle, None))
+                .download(request, &ThrottledPolicy::new(&self.context.throttle, None))
                 .await?);
         };
         let download = FetchPolicy::new(self.context, view, Area::Anywhere).download(request).await?;
@@ -301,7 +301,12 @@ impl Source<'_> {
     async fn fetch(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
         let fetched = match &self.view {
             Some(view) => FetchPolicy::new(self.context, view, Area::Anywhere).fetch(request).await?,
-            None => self.context.fetcher.fetch(request, &Paced::new(&self.context.throttle, None)).await?,
+            None => {
+                self.context
+                    .fetcher
+                    .fetch(request, &ThrottledPolicy::new(&self.context.throttle, None))
+                    .await?
+            }
         };
         self.check_directives(&fetched.robots_tags)?;
         Ok((fetched.body, fetched.url))
@@ -334,18 +339,18 @@ impl Source<'_> {
     }
 
     /// Works like [`Self::open_file`] for a playlist. Returns it with its address after redirects.
-    async fn fetch_patiently(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
+    async fn fetch_playlist(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
         self.check_allowed(request.url.as_str()).await?;
-        let (text, answered) = loop {
+        let (text, final_url) = loop {
             match self.fetch(request.clone()).await {
                 Err(error) => self.wait_for_host(error).await?,
                 fetched => break fetched?,
             }
         };
-        if answered != request.url {
-            self.check_allowed(answered.as_str()).await?;
+        if final_url != request.url {
+            self.check_allowed(final_url.as_str()).await?;
         }
-        Ok((text, answered))
+        Ok((text, final_url))
     }
 
     /// Waits if the rate limit of the host postponed a request. The request can then be repeated.
@@ -382,7 +387,7 @@ impl Source<'_> {
 
     /// Returns the stored video of this address, if the crawl sends conditional requests. A part of
     /// the video itself may be stored already, so a repeated attempt fetches the file.
-    async fn known(&self, address: &Url) -> Result<Option<KnownVideo>, CopyError> {
+    async fn stored_video(&self, address: &Url) -> Result<Option<KnownVideo>, CopyError> {
         let conditional = self.view.as_ref().is_some_and(|view| view.options.revalidate);
         if !conditional || self.video.checkpoint_us.is_some() {
             return Ok(None);
@@ -439,10 +444,10 @@ fn playlist_too_slow() -> FetchError {
 /// Parses a playlist on a blocking thread, one at a time: a megabyte of text can become a hundred
 /// megabytes of values.
 async fn parse(text: Bytes, address: Url) -> Result<Playlist, CopyError> {
-    static PLACE: Semaphore = Semaphore::const_new(1);
-    let place = PLACE.acquire().await;
+    static PERMIT: Semaphore = Semaphore::const_new(1);
+    let permit = PERMIT.acquire().await;
     let parsed = tokio::task::spawn_blocking(move || {
-        let _place = place;
+        let _permit = permit;
         hls::parse(&text, &address)
     });
     // The parser panicked.

@@ -185,14 +185,14 @@ impl VideoHandler {
     /// Lets the video wait again. This run is not counted as an attempt.
     pub(crate) async fn postpone(&self, job: &ClaimedJob, id: Uuid, wait: Duration) -> RunEnd {
         let Context { store, queue, .. } = &*self.context;
-        let waiting = retried("postpone_video", || async {
+        let postponed = retried("postpone_video", || async {
             let mut tx = store.begin().await?;
             // Without the claim, another worker may be reading the video.
             queue.hold(tx.conn(), job.claim).await?;
             store.videos().set_state(tx.conn(), id, &[VideoState::Running], VideoState::Queued).await?;
             Ok::<_, ChangeError>(tx.commit().await?)
         });
-        match waiting.await {
+        match postponed.await {
             // It was paused, cancelled or deleted in the meantime.
             Ok(()) | Err(ChangeError::Store(StoreError::Conflict(_) | StoreError::NotFound { .. })) => {
                 RunEnd::Snooze(wait)
@@ -203,9 +203,9 @@ impl VideoHandler {
     }
 
     /// Waits until all of this holds: the turn of this video is over, a video of another collection
-    /// waits, and a part was stored a moment ago.
+    /// waits, and a part has just been stored.
     async fn until_turn_ends(&self, job: &ClaimedJob, video: &Video) {
-        let turn = Turn::of(&self.context.queue, job, self.tools.turn);
+        let turn = Turn::new(&self.context.queue, job, self.tools.turn);
         let mut stored = video.checkpoint_us;
         loop {
             tokio::time::sleep(CHECKPOINT_INTERVAL).await;
@@ -269,7 +269,7 @@ impl VideoHandler {
             // The crawl has ended, and its videos are cancelled with it.
             ScanError::Copy(CopyError::Crawl(JobError::Gone)) => return RunEnd::Done,
             ScanError::Copy(CopyError::Fetch(error)) => {
-                match JobError::of_fetch(error, self.context.config.robots_retry) {
+                match JobError::from_fetch(error, self.context.config.robots_retry) {
                     JobError::Later(wait) => return self.postpone(job, id, wait).await,
                     JobError::Retry { reason, wait: later, .. } => {
                         wait = later;
@@ -329,8 +329,7 @@ impl VideoHandler {
         }
     }
 
-    /// Ends the video as failed. If `spent` is `true`, its job has no attempts left, and the file
-    /// is kept: the owner can retry.
+    /// Ends the video as failed. If `spent` is `true`, the file is kept for a retry by the owner.
     pub(crate) async fn end_failed(
         &self,
         job: &ClaimedJob,
@@ -381,7 +380,7 @@ impl VideoHandler {
             Ok::<_, IngestError>(unused)
         })
         .await?;
-        faces.drop_blobs(&unused).await;
+        faces.delete_blobs(&unused).await;
         Ok(())
     }
 }
@@ -446,9 +445,9 @@ impl VideoHandler {
             return Ok(Err(ReadVideoError::Duplicate(other)));
         }
         queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
-        // A video of the same file that ended a moment ago may be deleting the blob.
-        let lost = store.blobs().keep(tx.conn(), std::slice::from_ref(key)).await?;
-        if !lost.is_empty() && !self.context.faces.blobs.exists(key).await? {
+        // A video of the same file that has just ended may be deleting the blob.
+        let missing = store.blobs().keep(tx.conn(), std::slice::from_ref(key)).await?;
+        if !missing.is_empty() && !self.context.faces.blobs.exists(key).await? {
             return Err(StoreError::Blob("the file was deleted at the same time".into()).into());
         }
         tx.commit().await?;

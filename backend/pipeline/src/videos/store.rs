@@ -286,7 +286,7 @@ impl StoredVideo<'_> {
             Ok::<_, IngestError>(Some(unused))
         })
         .await?;
-        self.faces.drop_blobs(&unused.ok_or(ReadVideoError::OtherModel)?).await;
+        self.faces.delete_blobs(&unused.ok_or(ReadVideoError::OtherModel)?).await;
         Ok(())
     }
 
@@ -323,7 +323,7 @@ impl StoredVideo<'_> {
         });
         let Some(unused) = deleted.await? else { return Ok(false) };
         tracing::info!(video = %self.id, "the model changed; the video is read again from the beginning");
-        self.faces.drop_blobs(&unused).await;
+        self.faces.delete_blobs(&unused).await;
         Ok(true)
     }
 
@@ -336,10 +336,11 @@ impl StoredVideo<'_> {
     async fn store_part(&mut self, part: VideoPart) -> Result<(), IngestError> {
         let started = Instant::now();
         let VideoPart { until_us, frames, tracks } = part;
-        let all = tracks.len();
+        let total = tracks.len();
         self.last_track = tracks.last().map_or(self.last_track, |track| track.number);
-        let mut candidates: Vec<TrackWithShots> = tracks.into_iter().filter_map(TrackWithShots::of).collect();
-        self.unidentified += (all - candidates.len()) as u64;
+        let mut candidates: Vec<TrackWithShots> =
+            tracks.into_iter().filter_map(TrackWithShots::from_track).collect();
+        self.unidentified += (total - candidates.len()) as u64;
         for _ in 0..MAX_ATTEMPTS {
             // Most collections suppress nobody. The transaction that stores the part checks again.
             let mut tx = self.faces.store.begin().await?;
@@ -440,10 +441,12 @@ impl StoredVideo<'_> {
             store.suppressions().suppressed_video_faces(tx.conn(), self.collection, &self.sha256).await?;
         let shots = || candidates.iter().flat_map(|candidate| &candidate.shots);
         let embeddings: Vec<_> = shots().map(|shot| shot.face.embedding.as_ref()).collect();
-        let known = self.faces.suppressor.people(tx, self.collection, &embeddings).await?;
-        let mut known = known.into_iter();
+        let people = self.faces.suppressor.people(tx, self.collection, &embeddings).await?;
+        let mut people = people.into_iter();
         for (candidate, suppressed) in candidates.iter().zip(&mut suppressed) {
-            let person = known.by_ref().take(candidate.shots.len()).filter(|known| *known).count() > 0;
+            let person =
+                people.by_ref().take(candidate.shots.len()).filter(|is_suppressed| *is_suppressed).count()
+                    > 0;
             let face = erased.iter().any(|(at_us, region)| {
                 let Some(bbox) = near_box(&candidate.track, *at_us) else { return false };
                 is_centre_inside(&bbox, region, self.size)
@@ -456,7 +459,7 @@ impl StoredVideo<'_> {
 
 impl TrackWithShots {
     /// Returns `None` for a track without a shot that can be recognised.
-    fn of(mut track: VideoTrack) -> Option<Self> {
+    fn from_track(mut track: VideoTrack) -> Option<Self> {
         let mut shots = std::mem::take(&mut track.faces);
         shots.retain(|shot| shot.face.embedding.is_some() && shot.images.is_some());
         (!shots.is_empty()).then_some(Self { track, shots })

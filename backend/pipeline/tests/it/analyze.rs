@@ -1,5 +1,4 @@
-//! Tests the analysis of an image: faces, options, enhancement, and operations on whole images on a
-//! device.
+//! Tests the analysis of an image: faces, options, enhancement, and operations on a device.
 use crate::support::{analyze, analyzer, analyzer_on, pixels, rotating, similarity};
 use inference::{DetectionCanvas, Engine, Operation, Priority, StandIn};
 use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Passes};
@@ -15,7 +14,7 @@ async fn analyze_drawing(analyzer: &Analyzer, name: &str, options: &AnalyzeOptio
 
 #[testing::test]
 async fn finds_portrait_face_in_image_coordinates() {
-    one_face(drawing("ada.jpg"), (720, 900), testing::gallery::face("ada.jpg")).await;
+    assert_one_face(drawing("ada.jpg"), (720, 900), testing::gallery::face("ada.jpg")).await;
 }
 
 #[testing::needs(shared)]
@@ -27,10 +26,10 @@ async fn finds_photographed_reference_face_at_every_rotation() {
     // The reference implementation ran the same model at the full resolution of the image. The face
     // is the same and the box is almost the same.
     let face = serde_json::from_value(expected["yunet_native"][0]["bbox_xywh"].clone()).unwrap();
-    one_face(testing::image("obama.jpg"), (side("width"), side("height")), face).await;
+    assert_one_face(testing::image("obama.jpg"), (side("width"), side("height")), face).await;
     for pack in ["compact", "research"] {
         let photograph = |degrees| testing::image(&format!("rotate_rot_{degrees}.jpg"));
-        turned(&analyzer_on(pack).await, photograph).await;
+        check_rotations(&analyzer_on(pack).await, photograph).await;
     }
 }
 
@@ -39,14 +38,14 @@ async fn finds_photographed_reference_face_at_every_rotation() {
 async fn finds_face_in_formats_decoded_by_ffmpeg() {
     let images = video::ImageDecoder::new(|| Some(crate::videos::decoder()));
     let (without, config) = (analyzer().await, pipeline::Config { images, ..pipeline::Config::default() });
-    let with = Analyzer::new(without.engine().clone(), config);
+    let with_decoder = Analyzer::new(without.engine().clone(), config);
     let [x, y, width, height] = testing::gallery::face("ada.jpg");
-    let wanted = Rect { x, y, width, height };
+    let expected = Rect { x, y, width, height };
     let portrait = pixels(&drawing("ada.jpg"));
     for (format, file) in testing::still::of_each_format(&portrait) {
-        let found = analyze(&with, file.clone(), &AnalyzeOptions::default()).await;
-        assert_eq!((found.format.name(), found.faces.len()), (format, 1));
-        assert!(found.faces[0].detection.bbox.iou(&wanted) > 0.8, "{format}");
+        let analysis = analyze(&with_decoder, file.clone(), &AnalyzeOptions::default()).await;
+        assert_eq!((analysis.format.name(), analysis.faces.len()), (format, 1));
+        assert!(analysis.faces[0].detection.bbox.iou(&expected) > 0.8, "{format}");
         // A crawl or a scan skips the image with this reason.
         let refused = without
             .analyze(file.into(), &AnalyzeOptions::default(), Priority::Interactive)
@@ -59,19 +58,20 @@ async fn finds_face_in_formats_decoded_by_ffmpeg() {
     }
 }
 
-/// Checks the analysis of an image of `size` with one face at `wanted` (x, y, width, height).
-async fn one_face(image: Vec<u8>, size: (u32, u32), wanted: [f32; 4]) {
+/// Checks the analysis of an image of `size` with one face at `expected` (x, y, width, height).
+async fn assert_one_face(image: Vec<u8>, size: (u32, u32), expected: [f32; 4]) {
     let analyzer = analyzer().await;
     let sha256: [u8; 32] = sha2::Sha256::digest(&image).into();
-    let found = analyze(&analyzer, image, &AnalyzeOptions { chips: true, ..AnalyzeOptions::default() }).await;
-    assert_eq!((found.frame.width(), found.frame.height()), size);
-    assert_eq!(found.sha256, sha256);
-    assert_eq!((found.faces.len(), found.rotation), (1, 0));
+    let result =
+        analyze(&analyzer, image, &AnalyzeOptions { chips: true, ..AnalyzeOptions::default() }).await;
+    assert_eq!((result.frame.width(), result.frame.height()), size);
+    assert_eq!(result.sha256, sha256);
+    assert_eq!((result.faces.len(), result.rotation), (1, 0));
 
-    let face = &found.faces[0];
-    let [x, y, width, height] = wanted;
-    let wanted = Rect { x, y, width, height };
-    assert!(face.detection.bbox.iou(&wanted) > 0.8, "{:?} {wanted:?}", face.detection.bbox);
+    let face = &result.faces[0];
+    let [x, y, width, height] = expected;
+    let expected = Rect { x, y, width, height };
+    assert!(face.detection.bbox.iou(&expected) > 0.8, "{:?} {expected:?}", face.detection.bbox);
     let chip = face.chip.as_ref().unwrap();
     assert_eq!((chip.width(), chip.height()), (112, 112));
     assert_eq!(face.embedding.as_ref().unwrap().as_slice().len(), analyzer.engine().embedder().dimensions);
@@ -84,7 +84,7 @@ async fn face_boxes_stay_inside_image() {
     let options = AnalyzeOptions::default();
     let portrait = analyze_drawing(&analyzer, "ada.jpg", &options).await;
     let Rect { x, y, width, height } = portrait.faces[0].detection.bbox;
-    let (mut faces, mut cut) = (0, 0);
+    let (mut faces, mut truncated) = (0, 0);
     for share in [0.1, 0.2, 0.3] {
         // The image ends inside the face at one of its sides.
         let (across, down) = (share * width, share * height);
@@ -96,17 +96,17 @@ async fn face_boxes_stay_inside_image() {
             Rect { x: 0.0, y: 0.0, width: right, height: y + height - down },
         ] {
             let part = encode::png(&crop::face_crop(&portrait.frame, &part, 0.0));
-            let found = analyze(&analyzer, part, &options).await;
-            for face in &found.faces {
+            let analysis = analyze(&analyzer, part, &options).await;
+            for face in &analysis.faces {
                 let bbox = face.detection.bbox;
-                let size = (found.frame.width(), found.frame.height());
+                let size = (analysis.frame.width(), analysis.frame.height());
                 assert_eq!(bbox.clipped(size), Some(bbox), "{size:?}");
                 faces += 1;
-                cut += usize::from(face.quality.as_ref().unwrap().truncation.raw < 1.0);
+                truncated += usize::from(face.quality.as_ref().unwrap().truncation.raw < 1.0);
             }
         }
     }
-    assert!(faces > 0 && cut > 0, "the detector's boxes of {faces} faces never left the image");
+    assert!(faces > 0 && truncated > 0, "the detector's boxes of {faces} faces never left the image");
 }
 
 #[testing::test]
@@ -122,43 +122,43 @@ async fn same_person_scores_higher_than_other_people() {
 
 #[testing::test]
 async fn rotated_image_gives_same_face_as_upright() {
-    turned(&analyzer().await, |degrees| drawing(&format!("turned_{degrees}.jpg"))).await;
+    check_rotations(&analyzer().await, |degrees| drawing(&format!("turned_{degrees}.jpg"))).await;
 }
 
-async fn turned(analyzer: &Analyzer, image: impl Fn(u32) -> Vec<u8>) {
+async fn check_rotations(analyzer: &Analyzer, image: impl Fn(u32) -> Vec<u8>) {
     let options = rotating();
     let upright = analyze(analyzer, image(0), &options).await;
     assert_eq!((upright.faces.len(), upright.rotation), (1, 0));
     let mut rotations = Vec::new();
-    let mut all: Vec<Analysis> = Vec::new();
+    let mut analyses: Vec<Analysis> = Vec::new();
     for name in [90, 180, 270] {
-        let turned = analyze(analyzer, image(name), &options).await;
-        assert_eq!(turned.faces.len(), 1, "{name}");
-        for other in all.iter().chain([&upright]) {
-            assert!(similarity(other, &turned) >= 0.95, "{name}: {}", similarity(other, &turned));
+        let rotated = analyze(analyzer, image(name), &options).await;
+        assert_eq!(rotated.faces.len(), 1, "{name}");
+        for other in analyses.iter().chain([&upright]) {
+            assert!(similarity(other, &rotated) >= 0.95, "{name}: {}", similarity(other, &rotated));
         }
-        rotations.push(turned.rotation);
+        rotations.push(rotated.rotation);
 
         // `rotation` makes the image upright and maps the box to the position of the face there.
-        let frame = crop::rotate(&turned.frame, turned.rotation);
+        let frame = crop::rotate(&rotated.frame, rotated.rotation);
         assert_eq!(
             (frame.width(), frame.height()),
             (upright.frame.width(), upright.frame.height()),
             "{name}"
         );
-        let (width, height) = (turned.frame.width() as f32, turned.frame.height() as f32);
-        let b = turned.faces[0].detection.bbox;
-        let back = match turned.rotation {
+        let (width, height) = (rotated.frame.width() as f32, rotated.frame.height() as f32);
+        let b = rotated.faces[0].detection.bbox;
+        let back = match rotated.rotation {
             90 => Rect { x: height - b.y - b.height, y: b.x, width: b.height, height: b.width },
             180 => Rect { x: width - b.x - b.width, y: height - b.y - b.height, ..b },
             _ => Rect { x: b.y, y: width - b.x - b.width, width: b.height, height: b.width },
         };
         let expected = upright.faces[0].detection.bbox;
         assert!(back.iou(&expected) > 0.85, "{name}: {back:?} {expected:?}");
-        let roll = turned.faces[0].quality.as_ref().unwrap().pose.roll;
+        let roll = rotated.faces[0].quality.as_ref().unwrap().pose.roll;
         let upright_roll = upright.faces[0].quality.as_ref().unwrap().pose.roll;
         assert!((roll - upright_roll).abs() < 10.0, "{name}: roll {roll}, upright {upright_roll}");
-        all.push(turned);
+        analyses.push(rotated);
     }
     rotations.sort_unstable();
     assert_eq!(rotations, [90, 180, 270]);
@@ -167,24 +167,24 @@ async fn turned(analyzer: &Analyzer, image: impl Fn(u32) -> Vec<u8>) {
 #[testing::test]
 async fn returns_best_faces_first_up_to_limit() {
     let analyzer = analyzer().await;
-    let lean = AnalyzeOptions { embeddings: false, quality: false, ..AnalyzeOptions::default() };
-    let all = analyze_drawing(&analyzer, "crowd.jpg", &lean).await;
-    assert!(all.faces.len() > 5);
-    assert!(all.faces.is_sorted_by(|a, b| a.detection.det_score >= b.detection.det_score));
-    assert!(all.faces.iter().all(|face| face.embedding.is_none() && face.quality.is_none()));
+    let options = AnalyzeOptions { embeddings: false, quality: false, ..AnalyzeOptions::default() };
+    let unlimited = analyze_drawing(&analyzer, "crowd.jpg", &options).await;
+    assert!(unlimited.faces.len() > 5);
+    assert!(unlimited.faces.is_sorted_by(|a, b| a.detection.det_score >= b.detection.det_score));
+    assert!(unlimited.faces.iter().all(|face| face.embedding.is_none() && face.quality.is_none()));
 
-    let two = AnalyzeOptions { max_faces: Some(2), ..lean.clone() };
-    let best = analyze_drawing(&analyzer, "crowd.jpg", &two).await;
+    let limited = AnalyzeOptions { max_faces: Some(2), ..options.clone() };
+    let best = analyze_drawing(&analyzer, "crowd.jpg", &limited).await;
     let boxes = |faces: &[pipeline::AnalyzedFace]| faces.iter().map(|f| f.detection.bbox).collect::<Vec<_>>();
-    assert_eq!(boxes(&best.faces), boxes(&all.faces[..2]));
+    assert_eq!(boxes(&best.faces), boxes(&unlimited.faces[..2]));
 
-    let sure = AnalyzeOptions { min_score: Some(0.9), ..lean.clone() };
-    let sure = analyze_drawing(&analyzer, "crowd.jpg", &sure).await;
-    assert!(sure.faces.len() < all.faces.len());
-    assert!(sure.faces.iter().all(|face| face.detection.det_score >= 0.9));
+    let strict = AnalyzeOptions { min_score: Some(0.9), ..options.clone() };
+    let strict = analyze_drawing(&analyzer, "crowd.jpg", &strict).await;
+    assert!(strict.faces.len() < unlimited.faces.len());
+    assert!(strict.faces.iter().all(|face| face.detection.det_score >= 0.9));
 
-    let coarse = AnalyzeOptions { det_size: Some(160), passes: Some(pipeline::Passes::Single), ..lean };
-    assert!(analyze_drawing(&analyzer, "crowd.jpg", &coarse).await.faces.len() < all.faces.len());
+    let coarse = AnalyzeOptions { det_size: Some(160), passes: Some(pipeline::Passes::Single), ..options };
+    assert!(analyze_drawing(&analyzer, "crowd.jpg", &coarse).await.faces.len() < unlimited.faces.len());
 }
 
 #[testing::test]
@@ -209,8 +209,8 @@ async fn out_of_range_options_name_allowed_values() {
         (AnalyzeOptions { det_size: Some(32), ..ok() }, "multiple of 32 from 64 to 2048"),
         (AnalyzeOptions { det_size: Some(4096), ..ok() }, "multiple of 32 from 64 to 2048"),
     ] {
-        let answer = analyzer.analyze(drawing("view.jpg").into(), &options, Priority::Interactive).await;
-        let Err(AnalyzeError::Option(reason)) = answer else { panic!("{options:?}: {answer:?}") };
+        let result = analyzer.analyze(drawing("view.jpg").into(), &options, Priority::Interactive).await;
+        let Err(AnalyzeError::Option(reason)) = result else { panic!("{options:?}: {result:?}") };
         assert!(reason.contains(allowed), "{reason}");
     }
 }
@@ -223,9 +223,9 @@ async fn undecodable_image_is_rejected_with_reason() {
     };
     let error = analyze(b"<html></html>".to_vec()).await;
     assert!(matches!(error, AnalyzeError::Decode(DecodeError::NotAnImage)), "{error:?}");
-    let mut cut = drawing("view.jpg");
-    cut.truncate(200);
-    let error = analyze(cut).await;
+    let mut truncated = drawing("view.jpg");
+    truncated.truncate(200);
+    let error = analyze(truncated).await;
     assert_eq!(error.reason().code(), "corrupt_image", "{error:?}");
 }
 
@@ -234,18 +234,18 @@ async fn concurrent_analyses_match_single_analyses() {
     let analyzer = analyzer().await;
     let options = AnalyzeOptions::default();
     let names = ["ada_small.jpg", "cora.jpg", "small_pair.jpg", "ada_wide.jpg"];
-    let together = futures::future::join_all(
+    let concurrent = futures::future::join_all(
         names.iter().cycle().take(12).map(|name| analyze_drawing(&analyzer, name, &options)),
     )
     .await;
     for (at, name) in names.iter().enumerate() {
-        let alone = analyze_drawing(&analyzer, name, &options).await;
-        for other in together.iter().skip(at).step_by(names.len()) {
-            assert_eq!(alone.faces.len(), other.faces.len(), "{name}");
-            for (a, b) in alone.faces.iter().zip(&other.faces) {
+        let single = analyze_drawing(&analyzer, name, &options).await;
+        for analysis in concurrent.iter().skip(at).step_by(names.len()) {
+            assert_eq!(single.faces.len(), analysis.faces.len(), "{name}");
+            for (a, b) in single.faces.iter().zip(&analysis.faces) {
                 assert_eq!(a.detection, b.detection, "{name}");
-                let same = a.embedding.as_ref().unwrap().similarity(b.embedding.as_ref().unwrap()).unwrap();
-                assert!(same > 0.9999, "{name}: {same}");
+                let score = a.embedding.as_ref().unwrap().similarity(b.embedding.as_ref().unwrap()).unwrap();
+                assert!(score > 0.9999, "{name}: {score}");
             }
         }
     }
@@ -264,9 +264,9 @@ async fn grey_image_returns_bounded_number_of_faces() {
         quality: false,
         ..AnalyzeOptions::default()
     };
-    let found = analyze(&analyzer, grey, &options).await;
-    assert!(found.views > 20, "{}", found.views);
-    assert!(found.faces.len() <= 1_000, "{}", found.faces.len());
+    let analysis = analyze(&analyzer, grey, &options).await;
+    assert!(analysis.views > 20, "{}", analysis.views);
+    assert!(analysis.faces.len() <= 1_000, "{}", analysis.faces.len());
 }
 
 #[testing::test]
@@ -274,21 +274,20 @@ async fn image_processing_fails_after_deadline() {
     let analyzer = analyzer().await;
     let frame = Arc::new(Frame::filled(64, 64, [127; 3]));
     assert!(analyzer.pixels().statistics(frame.clone(), Priority::Interactive).await.is_ok());
-    let late = analyzer.before(Instant::now());
-    let answer = late.pixels().statistics(frame, Priority::Interactive).await;
-    assert_eq!(answer.unwrap_err().reason().code(), "deadline_exceeded");
-    let answer = late.digest(drawing("ada.jpg").into()).await;
-    assert_eq!(answer.unwrap_err().reason().code(), "deadline_exceeded");
+    let expired = analyzer.before(Instant::now());
+    let result = expired.pixels().statistics(frame, Priority::Interactive).await;
+    assert_eq!(result.unwrap_err().reason().code(), "deadline_exceeded");
+    let result = expired.digest(drawing("ada.jpg").into()).await;
+    assert_eq!(result.unwrap_err().reason().code(), "deadline_exceeded");
 }
 
-async fn enhanced(analyzer: &Analyzer, frame: &Frame, enhance: Enhance) -> Analysis {
+async fn analyze_enhanced(analyzer: &Analyzer, frame: &Frame, enhance: Enhance) -> Analysis {
     let options = AnalyzeOptions { enhance, ..AnalyzeOptions::default() };
     analyze(analyzer, encode::png(frame), &options).await
 }
 
-/// Returns `ada_wide.jpg`, scaled down until its face is 48 pixels high and with its contrast
-/// multiplied by `contrast`.
-fn faint(contrast: f32) -> Frame {
+/// Returns `ada_wide.jpg` with a face of 48 pixels and its contrast multiplied by `contrast`.
+fn low_contrast(contrast: f32) -> Frame {
     let frame = pixels(&drawing("ada_wide.jpg"));
     let mut small = crop::thumbnail(&frame, 295);
     for value in small.data_mut() {
@@ -300,33 +299,33 @@ fn faint(contrast: f32) -> Frame {
 #[testing::test]
 async fn enhancement_finds_and_recognises_faint_face() {
     let analyzer = analyzer().await;
-    let small = faint(0.12);
-    let plain = enhanced(&analyzer, &small, Enhance::Off).await;
+    let small = low_contrast(0.12);
+    let plain = analyze_enhanced(&analyzer, &small, Enhance::Off).await;
     assert_eq!((plain.faces.len(), plain.enhancement_scale), (0, None), "too faint without enhancement");
 
-    let found = enhanced(&analyzer, &small, Enhance::Auto).await;
-    let scale = found.enhancement_scale.unwrap();
+    let result = analyze_enhanced(&analyzer, &small, Enhance::Auto).await;
+    let scale = result.enhancement_scale.unwrap();
     assert!((scale - 640.0 / 166.0).abs() < 1e-3, "{scale}");
-    assert_eq!((found.frame.width(), found.frame.height()), (295, 166), "the frame is the original image");
-    let clear = enhanced(&analyzer, &faint(1.0), Enhance::Auto).await;
+    assert_eq!((result.frame.width(), result.frame.height()), (295, 166), "the frame is the original image");
+    let clear = analyze_enhanced(&analyzer, &low_contrast(1.0), Enhance::Auto).await;
     assert_eq!(clear.enhancement_scale, None, "no enhancement if a reliable face is found");
-    let (wanted, bbox) = (clear.faces[0].detection.bbox, found.faces[0].detection.bbox);
+    let (expected, bbox) = (clear.faces[0].detection.bbox, result.faces[0].detection.bbox);
     assert!((46.0..52.0).contains(&bbox.height), "{bbox:?}");
-    let apart = (bbox.x - wanted.x).abs().max((bbox.y - wanted.y).abs());
-    assert!(apart < 4.0, "{bbox:?} is not in coordinates of the image; expected {wanted:?}");
+    let distance = (bbox.x - expected.x).abs().max((bbox.y - expected.y).abs());
+    assert!(distance < 4.0, "{bbox:?} is not in coordinates of the image; expected {expected:?}");
 
     let options = AnalyzeOptions::default();
     let large = analyze_drawing(&analyzer, "ada.jpg", &options).await;
-    let alike = similarity(&found, &large);
-    assert!(alike >= analyzer.engine().embedder().match_threshold, "{alike}");
+    let score = similarity(&result, &large);
+    assert!(score >= analyzer.engine().embedder().match_threshold, "{score}");
 }
 
 #[testing::test]
 async fn large_image_is_never_enhanced() {
     let analyzer = analyzer().await;
     let frame = pixels(&drawing("view.jpg"));
-    let found = enhanced(&analyzer, &frame, Enhance::Auto).await;
-    assert_eq!((found.faces.len(), found.enhancement_scale), (0, None));
+    let analysis = analyze_enhanced(&analyzer, &frame, Enhance::Auto).await;
+    assert_eq!((analysis.faces.len(), analysis.enhancement_scale), (0, None));
 }
 
 async fn analyzer_on_device(stand_in: StandIn, force_gpu_only: bool) -> Analyzer {
@@ -361,8 +360,8 @@ async fn failing_device_falls_back_to_cpu() {
     let (pixels, frame, priority) = (failing.pixels(), portrait(), Priority::Interactive);
     let statistics = pixels.statistics(frame.clone(), priority).await.unwrap().output;
     assert_eq!(statistics, vision::quality::grey_statistics(&frame));
-    let enhanced = pixels.enhance(frame.clone(), priority).await.unwrap().output;
-    assert_eq!(enhanced.frame, vision::enhance::enhance(&frame, &Limits::default()).frame);
+    let output = pixels.enhance(frame.clone(), priority).await.unwrap().output;
+    assert_eq!(output.frame, vision::enhance::enhance(&frame, &Limits::default()).frame);
     let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
     assert_eq!(
         *pixels.canvas(frame.clone(), letterbox, priority).await.unwrap().output,
@@ -384,17 +383,17 @@ async fn device_operations_find_same_faces_as_cpu() {
     assert!(device.engine().detects_frames());
     let options = AnalyzeOptions { enhance: Enhance::Auto, ..rotating() };
     for name in ["ada.jpg", "turned_90.jpg", "small_pair.jpg", "view.jpg"] {
-        let [a, b] = [&device, &cpu].map(|analyzer_on_device| {
+        let [a, b] = [&device, &cpu].map(|analyzer| {
             let bytes = drawing(name).into();
-            analyzer_on_device.analyze(bytes, &options, Priority::Interactive)
+            analyzer.analyze(bytes, &options, Priority::Interactive)
         });
         let (a, b) = (a.await.unwrap(), b.await.unwrap());
         assert_eq!((a.faces.len(), a.rotation), (b.faces.len(), b.rotation), "{name}");
         for (a, b) in a.faces.iter().zip(&b.faces) {
             assert!((a.detection.det_score - b.detection.det_score).abs() < 1e-3, "{name}");
             assert!((a.detection.bbox.x - b.detection.bbox.x).abs() < 0.5, "{name}");
-            let alike = a.embedding.as_ref().unwrap().similarity(b.embedding.as_ref().unwrap()).unwrap();
-            assert!(alike > 0.999, "{name}: {alike}");
+            let score = a.embedding.as_ref().unwrap().similarity(b.embedding.as_ref().unwrap()).unwrap();
+            assert!(score > 0.999, "{name}: {score}");
         }
     }
 }

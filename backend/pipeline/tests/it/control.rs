@@ -1,5 +1,5 @@
 //! Tests creating, pausing, resuming and cancelling crawls, and jobs without remaining attempts.
-use crate::support::{Answer, Site, World, counts, fast, fast_politeness, quick_retries, wait_for};
+use crate::support::{Response, Site, World, counts, fast, fast_politeness, quick_retries, wait_for};
 use domain::{CrawlKind, CrawlState, ImageState, JobKind, PageState, Reason};
 use pipeline::crawls::Reconciled;
 use pipeline::{CrawlError, CrawlOptions};
@@ -36,8 +36,8 @@ async fn invalid_crawl_field_error_names_allowed_values() {
         (seed(), CrawlOptions { allow: vec!["http://x.org".into()], ..ok() }, "allow", "host name"),
     ];
     for (seeds, options, field, allowed) in cases {
-        let answer = world.crawls.create("default", &seeds, options).await;
-        let Err(CrawlError::Invalid { field: named, reason }) = answer else { panic!("{field}: {answer:?}") };
+        let result = world.crawls.create("default", &seeds, options).await;
+        let Err(CrawlError::Invalid { field: named, reason }) = result else { panic!("{field}: {result:?}") };
         assert_eq!(named, field, "{reason}");
         assert!(reason.contains(allowed), "{field}: {reason}");
     }
@@ -73,18 +73,18 @@ async fn gated_site(gate: &Arc<Semaphore>) -> Site {
     let mut index = String::new();
     for i in 0..8 {
         index.push_str(&format!("<img src=i{i}.jpg>"));
-        site.set(&format!("/i{i}.jpg"), Answer::jpeg(drawing("cora.jpg")).gated(gate));
+        site.set(&format!("/i{i}.jpg"), Response::jpeg(drawing("cora.jpg")).gated(gate));
     }
-    site.set("/", Answer::html(&index));
+    site.set("/", Response::html(&index));
     site
 }
 
-async fn images_asked(site: &Site, at_least: usize) {
-    let asked = async || {
-        let asked = site.requests().iter().filter(|path| path.ends_with(".jpg")).count();
-        (asked >= at_least).then_some(())
+async fn wait_for_image_requests(site: &Site, at_least: usize) {
+    let are_requested = async || {
+        let requests = site.requests().iter().filter(|path| path.ends_with(".jpg")).count();
+        (requests >= at_least).then_some(())
     };
-    wait_for(asked).await.expect("the images are requested");
+    wait_for(are_requested).await.expect("the images are requested");
 }
 
 fn kinds() -> Vec<String> {
@@ -98,13 +98,13 @@ async fn paused_crawl_starts_nothing_until_resumed() {
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
     let worker = world.worker("one");
     // The worker fetches four images at a time.
-    images_asked(&site, 4).await;
+    wait_for_image_requests(&site, 4).await;
     assert_eq!(world.crawls.pause(crawl.id).await.unwrap().state, CrawlState::Paused);
     gate.add_permits(100);
     // Running fetches end. The other images remain queued and cannot be claimed.
-    let rest =
+    let remaining =
         async || (counts(&world.progress(crawl.id).await.images).get("queued") == Some(&4)).then_some(());
-    wait_for(rest).await.expect("the images in flight end");
+    wait_for(remaining).await.expect("the images in flight end");
     assert!(world.queue.claim(&kinds(), 100, "probe").await.unwrap().is_empty());
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Paused);
 
@@ -125,12 +125,12 @@ async fn paused_crawl_starts_nothing_until_resumed() {
 async fn crawl_cancellation_aborts_running_fetch() {
     let (world, site) = World::with_site().await;
     let never = Arc::new(Semaphore::new(0));
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).gated(&never));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")).gated(&never));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
     let running = world.run(job);
     let cancel = async {
-        images_asked(&site, 1).await;
+        wait_for_image_requests(&site, 1).await;
         world.crawls.cancel(crawl.id).await.unwrap();
     };
     // The gate remains closed, and the worker does not wait until it opens.
@@ -142,10 +142,10 @@ async fn crawl_cancellation_aborts_running_fetch() {
 async fn paused_crawl_completes_after_last_job() {
     let (world, site) = World::with_site().await;
     let gate = Arc::new(Semaphore::new(0));
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).gated(&gate));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")).gated(&gate));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let worker = world.worker("one");
-    images_asked(&site, 1).await;
+    wait_for_image_requests(&site, 1).await;
     world.crawls.pause(crawl.id).await.unwrap();
     gate.add_permits(1);
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
@@ -158,7 +158,7 @@ async fn cancelled_crawl_skips_remaining_images() {
     let (world, site) = (World::new().await, gated_site(&gate).await);
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
     let worker = world.worker("one");
-    images_asked(&site, 4).await;
+    wait_for_image_requests(&site, 4).await;
     assert_eq!(world.crawls.cancel(crawl.id).await.unwrap().state, CrawlState::Cancelled);
     gate.add_permits(100);
     // The worker finishes its jobs, but their results are ignored.
@@ -170,8 +170,8 @@ async fn cancelled_crawl_skips_remaining_images() {
     assert!(world.images().await.is_empty());
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Cancelled);
 
-    for refused in [world.crawls.cancel(crawl.id).await, world.crawls.resume(crawl.id).await] {
-        assert!(matches!(refused, Err(CrawlError::Store(StoreError::Conflict(_)))), "{refused:?}");
+    for result in [world.crawls.cancel(crawl.id).await, world.crawls.resume(crawl.id).await] {
+        assert!(matches!(result, Err(CrawlError::Store(StoreError::Conflict(_)))), "{result:?}");
     }
 }
 
@@ -203,7 +203,7 @@ async fn large_crawl(world: &World, site: &Site, pages: usize) -> Uuid {
 
 /// Returns the number of rows of the crawl that are queued, regardless of its state; the number of
 /// its live jobs; and the number of crawls that are being closed.
-async fn left(world: &World, crawl: Uuid) -> (i64, i64, usize) {
+async fn open_rows_and_jobs(world: &World, crawl: Uuid) -> (i64, i64, usize) {
     let mut tx = world.store.begin().await.unwrap();
     let rows = world.store.ledger().queued_in_crawl(tx.conn(), crawl).await.unwrap();
     (rows, world.live(crawl).await, world.store.crawls().closing().await.unwrap().len())
@@ -218,7 +218,7 @@ async fn large_crawl_cancels_immediately_and_closes_later() {
     let progress = world.progress(crawl).await;
     assert_eq!(counts(&progress.pages), [("skipped", 12_001)].into());
     assert_eq!(progress.reasons, [(Reason::Cancelled, 12_001)].into());
-    let closed = async || (left(&world, crawl).await == (0, 0, 0)).then_some(());
+    let closed = async || (open_rows_and_jobs(&world, crawl).await == (0, 0, 0)).then_some(());
     wait_for(closed).await.expect("all rows and jobs are closed");
     assert_eq!(world.progress(crawl).await, progress);
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
@@ -229,12 +229,12 @@ async fn reconcile_closes_cancelled_crawl_of_killed_process() {
     let (world, site) = World::with_site().await;
     let crawl = large_crawl(&world, &site, 7_000).await;
     world.execute("update crawls set state = 'cancelled', finished_at = now(), closing = true").await;
-    assert_eq!(left(&world, crawl).await, (7_001, 7_001, 1));
+    assert_eq!(open_rows_and_jobs(&world, crawl).await, (7_001, 7_001, 1));
     let progress = world.progress(crawl).await;
     assert_eq!(counts(&progress.pages), [("skipped", 7_001)].into());
     let closed = Reconciled { closed: 1, ..Reconciled::default() };
     assert_eq!(world.crawls.reconcile().await.unwrap(), closed);
-    assert_eq!(left(&world, crawl).await, (0, 0, 0));
+    assert_eq!(open_rows_and_jobs(&world, crawl).await, (0, 0, 0));
     assert_eq!(world.progress(crawl).await, progress);
 }
 
@@ -242,12 +242,12 @@ async fn reconcile_closes_cancelled_crawl_of_killed_process() {
 async fn unclosed_job_of_cancelled_crawl_stores_nothing() {
     let (world, site) = World::with_site().await;
     let gate = Arc::new(Semaphore::new(0));
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).gated(&gate));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")).gated(&gate));
     world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
     let running = world.run(job);
     let cancel = async {
-        images_asked(&site, 1).await;
+        wait_for_image_requests(&site, 1).await;
         world.execute("update crawls set state = 'cancelled', finished_at = now(), closing = true").await;
         gate.add_permits(1);
     };
@@ -258,12 +258,12 @@ async fn unclosed_job_of_cancelled_crawl_stores_nothing() {
 
 #[testing::test]
 async fn retried_job_of_live_crawl_records_result() {
-    let times = queue::Config { retry_base: Duration::from_millis(1), ..queue::Config::default() };
-    let (world, site) = (World::with(times, fast_politeness()).await, Site::start().await);
+    let config = queue::Config { retry_base: Duration::from_millis(1), ..queue::Config::default() };
+    let (world, site) = (World::with(config, fast_politeness()).await, Site::start().await);
     let gate = Arc::new(Semaphore::new(0));
-    site.set("/", Answer::html("<img src=down.jpg><img src=slow.jpg>"));
-    site.set("/down.jpg", Answer::status(500));
-    site.set("/slow.jpg", Answer::jpeg(drawing("cora_2.jpg")).gated(&gate));
+    site.set("/", Response::html("<img src=down.jpg><img src=slow.jpg>"));
+    site.set("/down.jpg", Response::status(500));
+    site.set("/slow.jpg", Response::jpeg(drawing("cora_2.jpg")).gated(&gate));
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
     let worker = world.worker("one");
     let discarded = async || {
@@ -274,7 +274,7 @@ async fn retried_job_of_live_crawl_records_result() {
     let job = wait_for(discarded).await.expect("the job is discarded");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("failed", 1), ("queued", 1)].into());
 
-    site.set("/down.jpg", Answer::jpeg(drawing("cora.jpg")));
+    site.set("/down.jpg", Response::jpeg(drawing("cora.jpg")));
     assert_eq!(world.crawls.retry(job).await.unwrap().id, job);
     gate.add_permits(1);
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
@@ -283,8 +283,8 @@ async fn retried_job_of_live_crawl_records_result() {
     assert_eq!(counts(&progress.images), [("processed", 2)].into());
     assert_eq!(progress.reasons, [].into());
 
-    let again = world.crawls.retry(job).await;
-    assert!(matches!(again, Err(CrawlError::Queue(QueueError::NotFound(_)))), "{again:?}");
+    let result = world.crawls.retry(job).await;
+    assert!(matches!(result, Err(CrawlError::Queue(QueueError::NotFound(_)))), "{result:?}");
 }
 
 #[testing::test]
@@ -308,8 +308,8 @@ async fn cancelling_jobs_skips_rows_and_ends_crawl() {
     let ended = world.store.crawls().get(crawl.id).await.unwrap();
     assert_eq!(ended.state, CrawlState::Failed, "nothing was fetched");
     assert_eq!(world.progress(crawl.id).await.reasons, [(Reason::Cancelled, 2)].into());
-    let again = world.crawls.cancel_job(jobs[0].id).await;
-    assert!(matches!(again, Err(CrawlError::Queue(QueueError::NotFound(_)))), "{again:?}");
+    let result = world.crawls.cancel_job(jobs[0].id).await;
+    assert!(matches!(result, Err(CrawlError::Queue(QueueError::NotFound(_)))), "{result:?}");
 }
 
 #[testing::test]
@@ -336,28 +336,28 @@ async fn retry_discarded_reports_retried_and_left_jobs() {
 async fn control_of_unknown_crawl_returns_not_found() {
     let world = World::new().await;
     let id = uuid::Uuid::now_v7();
-    for answer in [world.crawls.pause(id).await, world.crawls.resume(id).await, world.crawls.cancel(id).await]
+    for result in [world.crawls.pause(id).await, world.crawls.resume(id).await, world.crawls.cancel(id).await]
     {
-        assert!(matches!(answer, Err(CrawlError::Store(StoreError::NotFound { .. }))), "{answer:?}");
+        assert!(matches!(result, Err(CrawlError::Store(StoreError::NotFound { .. }))), "{result:?}");
     }
 }
 
 #[testing::test]
 async fn reconcile_settles_rows_of_discarded_jobs() {
     // Leases expire immediately, so every worker loses its claim before it starts.
-    let times = queue::Config { lease: Duration::from_millis(1), ..quick_retries() };
-    let (world, site) = (World::with(times, fast_politeness()).await, Site::start().await);
+    let config = queue::Config { lease: Duration::from_millis(1), ..quick_retries() };
+    let (world, site) = (World::with(config, fast_politeness()).await, Site::start().await);
     let crawl = world.create(&[site.url("/")], fast()).await;
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "nothing needs repair yet");
 
-    let given_up = async || {
+    let is_discarded = async || {
         for job in world.queue.claim(&kinds(), 10, "dies").await.unwrap() {
             world.queue.begin_alone(job.claim).await.unwrap();
         }
         world.queue.rescue().await.unwrap();
         (world.live(crawl.id).await == 0).then_some(())
     };
-    wait_for(given_up).await.expect("the queue discards the job");
+    wait_for(is_discarded).await.expect("the queue discards the job");
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Running);
 
     assert_eq!(
@@ -390,16 +390,16 @@ async fn reconcile_ends_crawl_after_crash_at_last_row() {
 #[testing::test]
 async fn image_failing_every_attempt_keeps_discarded_job() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
-    site.set("/", Answer::html("<img src=cora.jpg><img src=flaky.jpg><img src=down.jpg>"));
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
-    let flaky = Answer::jpeg(drawing("cora_2.jpg"));
-    site.set_series("/flaky.jpg", vec![Answer::status(500), Answer::status(502), flaky]);
-    site.set("/down.jpg", Answer::status(500));
+    site.set("/", Response::html("<img src=cora.jpg><img src=flaky.jpg><img src=down.jpg>"));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
+    let flaky = Response::jpeg(drawing("cora_2.jpg"));
+    site.set_series("/flaky.jpg", vec![Response::status(500), Response::status(502), flaky]);
+    site.set("/down.jpg", Response::status(500));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.images), [("processed", 2), ("failed", 1)].into());
     assert_eq!(progress.reasons.get(&Reason::Http(500)), Some(&1));
-    assert_eq!((site.asked("/flaky.jpg"), site.asked("/down.jpg")), (3, 5));
+    assert_eq!((site.count_requests("/flaky.jpg"), site.count_requests("/down.jpg")), (3, 5));
     let discarded =
         world.queue.jobs().list(Some(JobState::Discarded), None, Some(crawl.id), None, 10).await.unwrap();
     assert_eq!(discarded.len(), 1);
@@ -411,8 +411,8 @@ async fn crawl_waits_while_disk_is_full() {
     let mut world = World::new().await;
     let with_space = world.fill_disk().await;
     let site = Site::start().await;
-    site.set("/", Answer::html("<img src=a.jpg>"));
-    site.set("/a.jpg", Answer::jpeg(drawing("cora.jpg")));
+    site.set("/", Response::html("<img src=a.jpg>"));
+    site.set("/a.jpg", Response::jpeg(drawing("cora.jpg")));
     let crawl = world.create(&[site.url("/")], fast()).await;
     let worker = world.worker("one");
     world.postponed(JobKind::ScanPage).await;

@@ -1,6 +1,6 @@
 //! Tests complete crawls. Every page and every image URL of a site has an outcome.
 
-use crate::support::{Answer, Site, World, counts, fast, pixels};
+use crate::support::{Response, Site, World, counts, fast, pixels};
 use domain::{CrawlState, Reason};
 use pipeline::CrawlOptions;
 use std::collections::{BTreeMap, HashSet};
@@ -8,15 +8,15 @@ use store::crawls::OverLimit;
 use store::images::ImageFilter;
 use testing::drawing;
 
-fn map<const N: usize>(pairs: [(&'static str, i64); N]) -> BTreeMap<&'static str, i64> {
+fn counts_of<const N: usize>(pairs: [(&'static str, i64); N]) -> BTreeMap<&'static str, i64> {
     pairs.into()
 }
 
 /// Builds a small site of portraits with one example of every kind of failure.
-fn build(site: &Site) {
+fn build_site(site: &Site) {
     site.set(
         "/",
-        Answer::html(
+        Response::html(
             "<img src=ada.jpg alt='The portrait'> <img src=missing.jpg> <img src=text.jpg> <img src=broken.jpg>
              <img src=/private/secret.jpg> <img src=tagged.jpg>
              <a href=second.html>2</a> <a href=noai.html>3</a> <a href=/private/page.html>4</a> <a href=notes>5</a>
@@ -24,25 +24,25 @@ fn build(site: &Site) {
              <a href=http://elsewhere.invalid/>9</a>",
         ),
     );
-    site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\ndisallow: /private/\n"));
-    site.set("/second.html", Answer::html("<img src=ben.jpg><img src=ada.jpg><a href=third.html>on</a>"));
-    site.set("/third.html", Answer::html("<img src=too-deep.jpg>"));
-    site.set("/noai.html", Answer::html("<img src=never.jpg>").header("x-robots-tag", "noai"));
-    site.set("/notes", Answer::new("text/plain", "no page"));
-    site.set("/picture", Answer::jpeg(drawing("cora.jpg")));
-    site.set("/ada.jpg", Answer::jpeg(drawing("ada.jpg")));
-    site.set("/ben.jpg", Answer::jpeg(drawing("ben.jpg")));
-    site.set("/text.jpg", Answer::jpeg("this is not an image"));
+    site.set("/robots.txt", Response::new("text/plain", "user-agent: *\ndisallow: /private/\n"));
+    site.set("/second.html", Response::html("<img src=ben.jpg><img src=ada.jpg><a href=third.html>on</a>"));
+    site.set("/third.html", Response::html("<img src=too-deep.jpg>"));
+    site.set("/noai.html", Response::html("<img src=never.jpg>").header("x-robots-tag", "noai"));
+    site.set("/notes", Response::new("text/plain", "no page"));
+    site.set("/picture", Response::jpeg(drawing("cora.jpg")));
+    site.set("/ada.jpg", Response::jpeg(drawing("ada.jpg")));
+    site.set("/ben.jpg", Response::jpeg(drawing("ben.jpg")));
+    site.set("/text.jpg", Response::jpeg("this is not an image"));
     let mut broken = drawing("view.jpg");
     broken.truncate(200);
-    site.set("/broken.jpg", Answer::jpeg(broken));
-    site.set("/tagged.jpg", Answer::jpeg(drawing("ada_2.jpg")).header("x-robots-tag", "noimageindex"));
+    site.set("/broken.jpg", Response::jpeg(broken));
+    site.set("/tagged.jpg", Response::jpeg(drawing("ada_2.jpg")).header("x-robots-tag", "noimageindex"));
 }
 
 #[testing::test]
 async fn crawl_accounts_for_every_page_and_image() {
     let (world, site) = World::with_site().await;
-    build(&site);
+    build_site(&site);
     let options = CrawlOptions { max_depth: 1, ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
 
@@ -50,10 +50,10 @@ async fn crawl_accounts_for_every_page_and_image() {
     assert!(crawl.finished_at.is_some());
     // The pages `/`, `second` and `noai` are fetched. The pages `private/page`, `notes` and
     // `image` are skipped. The page `gone` fails.
-    assert_eq!(counts(&progress.pages), map([("fetched", 3), ("skipped", 3), ("failed", 1)]));
+    assert_eq!(counts(&progress.pages), counts_of([("fetched", 3), ("skipped", 3), ("failed", 1)]));
     // The images `ada` and `ben`, and the image that was linked as a page, are processed. The
     // images `text`, `private` and `tagged` are skipped. The images `missing` and `broken` fail.
-    assert_eq!(counts(&progress.images), map([("processed", 3), ("skipped", 3), ("failed", 2)]));
+    assert_eq!(counts(&progress.images), counts_of([("processed", 3), ("skipped", 3), ("failed", 2)]));
     let reasons = [
         ("robots_disallowed", 2),
         ("not_html", 1),
@@ -68,60 +68,60 @@ async fn crawl_accounts_for_every_page_and_image() {
     assert_eq!(progress.faces, 3);
     assert_eq!(world.live(crawl.id).await, 0);
 
-    let asked: HashSet<String> = site.requests().into_iter().collect();
-    for never in ["/private/secret.jpg", "/private/page.html", "/never.jpg", "/third.html", "/quiet.html"] {
-        assert!(!asked.contains(never), "{never} was asked for");
+    let requested: HashSet<String> = site.requests().into_iter().collect();
+    for path in ["/private/secret.jpg", "/private/page.html", "/never.jpg", "/third.html", "/quiet.html"] {
+        assert!(!requested.contains(path), "{path} was asked for");
     }
-    assert_eq!(site.asked("/robots.txt"), 1);
-    assert_eq!(site.asked("/ada.jpg"), 1, "an image on two pages is fetched once");
+    assert_eq!(site.count_requests("/robots.txt"), 1);
+    assert_eq!(site.count_requests("/ada.jpg"), 1, "an image on two pages is fetched once");
 }
 
 #[testing::test]
 async fn uses_received_part_of_broken_transfer() {
     let (world, site) = World::with_site().await;
-    let cut = |name| {
+    let truncated = |name| {
         let mut bytes = drawing(name);
         bytes.truncate(bytes.len() * 9 / 10);
-        Answer::jpeg(bytes).breaking_off()
+        Response::jpeg(bytes).breaking_off()
     };
-    site.set("/", Answer::html("<img src=ada.jpg><img src=ben.jpg>").breaking_off());
-    site.set("/ada.jpg", cut("ada.jpg"));
+    site.set("/", Response::html("<img src=ada.jpg><img src=ben.jpg>").breaking_off());
+    site.set("/ada.jpg", truncated("ada.jpg"));
     // The connection breaks by chance, so the second attempt gets the whole file.
-    site.set_series("/ben.jpg", vec![cut("ben.jpg"), Answer::jpeg(drawing("ben.jpg"))]);
+    site.set_series("/ben.jpg", vec![truncated("ben.jpg"), Response::jpeg(drawing("ben.jpg"))]);
     let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
 
     assert_eq!(crawl.state, CrawlState::Completed);
-    assert_eq!(counts(&progress.pages), map([("fetched", 1)]));
-    assert_eq!(counts(&progress.images), map([("processed", 2)]));
+    assert_eq!(counts(&progress.pages), counts_of([("fetched", 1)]));
+    assert_eq!(counts(&progress.images), counts_of([("processed", 2)]));
     assert_eq!(progress.reasons, [(Reason::IncompleteTransfer, 2)].into());
     assert_eq!(progress.faces, 2);
-    assert_eq!(["/", "/ada.jpg", "/ben.jpg"].map(|path| site.asked(path)), [2, 2, 2]);
+    assert_eq!(["/", "/ada.jpg", "/ben.jpg"].map(|path| site.count_requests(path)), [2, 2, 2]);
 }
 
 #[testing::test]
 async fn refetches_unreadable_partial_transfer() {
     let (world, site) = World::with_site().await;
-    let part = |bytes: &[u8]| Answer::jpeg(bytes).breaking_off();
+    let part = |bytes: &[u8]| Response::jpeg(bytes).breaking_off();
     let ada = drawing("ada.jpg");
-    let page = Answer::new("application/xml", "<?xm").breaking_off();
-    site.set("/", Answer::html("<img src=ada.jpg><img src=ben.jpg><a href=page>1</a><a href=short>2</a>"));
-    let parts = vec![part(&ada[..200]), part(&ada[..200]), part(&ada[..2]), Answer::jpeg(ada.clone())];
+    let page = Response::new("application/xml", "<?xm").breaking_off();
+    site.set("/", Response::html("<img src=ada.jpg><img src=ben.jpg><a href=page>1</a><a href=short>2</a>"));
+    let parts = vec![part(&ada[..200]), part(&ada[..200]), part(&ada[..2]), Response::jpeg(ada.clone())];
     site.set_series("/ada.jpg", parts);
     site.set("/ben.jpg", part(b"no"));
-    site.set_series("/page", vec![page.clone(), page.clone(), Answer::html("")]);
+    site.set_series("/page", vec![page.clone(), page.clone(), Response::html("")]);
     site.set("/short", page);
     let progress = world.completed(&[site.url("/")], fast()).await;
 
-    assert_eq!(counts(&progress.pages), map([("fetched", 2), ("failed", 1)]));
-    assert_eq!(counts(&progress.images), map([("processed", 1), ("failed", 1)]));
+    assert_eq!(counts(&progress.pages), counts_of([("fetched", 2), ("failed", 1)]));
+    assert_eq!(counts(&progress.images), counts_of([("processed", 1), ("failed", 1)]));
     assert_eq!(progress.reasons, [(Reason::IncompleteTransfer, 2)].into());
-    assert_eq!(["/ada.jpg", "/page"].map(|path| site.asked(path)), [4, 3]);
+    assert_eq!(["/ada.jpg", "/page"].map(|path| site.count_requests(path)), [4, 3]);
 }
 
 #[testing::test]
 async fn stores_images_with_sources_faces_and_blobs() {
     let (world, site) = World::with_site().await;
-    build(&site);
+    build_site(&site);
     let (crawl, _) = world.crawl(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
 
     let filter =
@@ -164,9 +164,9 @@ async fn crawl_settles_every_photograph() {
     for file in &files {
         let name = file.file_name().unwrap().to_str().unwrap();
         index.push_str(&format!("<img src={name}>"));
-        site.set(&format!("/{name}"), Answer::jpeg(testing::image(name)));
+        site.set(&format!("/{name}"), Response::jpeg(testing::image(name)));
     }
-    site.set("/", Answer::html(&index));
+    site.set("/", Response::html(&index));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Completed);
     let images = counts(&progress.images);
@@ -182,11 +182,11 @@ async fn crawl_settles_every_photograph() {
 async fn crawl_respects_page_and_image_limits() {
     let (world, site) = World::with_site().await;
     let links: String = (0..20).map(|i| format!("<a href=p{i}.html>x</a><img src=i{i}.jpg>")).collect();
-    site.set("/", Answer::html(&links));
+    site.set("/", Response::html(&links));
     let options = CrawlOptions { max_pages: 4, max_images: 3, ..fast() };
     let progress = world.completed(&[site.url("/")], options).await;
-    assert_eq!(counts(&progress.pages), map([("fetched", 1), ("failed", 3)]));
-    assert_eq!(counts(&progress.images), map([("failed", 3)]));
+    assert_eq!(counts(&progress.pages), counts_of([("fetched", 1), ("failed", 3)]));
+    assert_eq!(counts(&progress.images), counts_of([("failed", 3)]));
     // The page links to twenty pages and shows twenty images.
     assert_eq!(progress.over_limit, OverLimit { pages: 17, images: 17, videos: 0 });
 }
@@ -195,26 +195,26 @@ async fn crawl_respects_page_and_image_limits() {
 async fn endless_directory_does_not_starve_other_pages() {
     let (world, site) = World::with_site().await;
     for i in 0..40 {
-        let next = |n| {
+        let links = |n| {
             format!(
                 "<a href=/calendar/{n}/>on</a><a href=/list?from={n}>list</a><a href=/calendar/{i}/>again</a>"
             )
         };
-        site.set(&format!("/calendar/{i}/"), Answer::html(&next(i + 1)));
-        site.set(&format!("/list?from={i}"), Answer::html(&next(i + 1)));
+        site.set(&format!("/calendar/{i}/"), Response::html(&links(i + 1)));
+        site.set(&format!("/list?from={i}"), Response::html(&links(i + 1)));
     }
     site.set(
         "/",
-        Answer::html(
+        Response::html(
             "<a href=/calendar/0/>calendar</a><a href=/about.html>about</a><a href=/a/a/a/>loop</a>",
         ),
     );
-    site.set("/about.html", Answer::html("nothing"));
+    site.set("/about.html", Response::html("nothing"));
     let options = CrawlOptions { max_depth: 50, max_pages_per_directory: Some(5), ..fast() };
     let progress = world.completed(&[site.url("/")], options).await;
     // These are the seed, the page `about`, five pages of the calendar and five lists.
-    assert_eq!(counts(&progress.pages), map([("fetched", 12)]));
-    assert_eq!(site.asked("/about.html"), 1);
+    assert_eq!(counts(&progress.pages), counts_of([("fetched", 12)]));
+    assert_eq!(site.count_requests("/about.html"), 1);
     assert_eq!(progress.links_left_out.get(&Reason::RepeatedSegments), Some(&1), "{progress:?}");
     assert!(progress.links_left_out[&Reason::DirectoryFull] >= 2, "{progress:?}");
 }
@@ -222,33 +222,33 @@ async fn endless_directory_does_not_starve_other_pages() {
 #[testing::test]
 async fn image_file_seed_is_fetched_as_image() {
     let (world, site) = World::with_site().await;
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
     let progress = world.completed(&[site.url("/cora.jpg")], fast()).await;
-    assert_eq!(counts(&progress.pages), map([]));
-    assert_eq!(counts(&progress.images), map([("processed", 1)]));
+    assert_eq!(counts(&progress.pages), counts_of([]));
+    assert_eq!(counts(&progress.images), counts_of([("processed", 1)]));
 }
 
 #[testing::test]
 async fn seed_redirect_within_domain_is_followed() {
     let world = World::new().await;
-    let (old, new) = (Site::start().await, Site::start().await);
-    old.set("/", Answer::status(301).header("location", &new.url("/home")));
-    new.set("/home", Answer::html("<a href=more.html>x</a>"));
-    new.set("/more.html", Answer::html("<img src=cora.jpg>"));
-    new.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
-    let (_, progress) = world.crawl(&[old.url("/")], fast()).await;
-    assert_eq!(counts(&progress.pages), map([("fetched", 2)]));
-    assert_eq!(counts(&progress.images), map([("processed", 1)]));
+    let (source, target) = (Site::start().await, Site::start().await);
+    source.set("/", Response::status(301).header("location", &target.url("/home")));
+    target.set("/home", Response::html("<a href=more.html>x</a>"));
+    target.set("/more.html", Response::html("<img src=cora.jpg>"));
+    target.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
+    let (_, progress) = world.crawl(&[source.url("/")], fast()).await;
+    assert_eq!(counts(&progress.pages), counts_of([("fetched", 2)]));
+    assert_eq!(counts(&progress.images), counts_of([("processed", 1)]));
 }
 
 #[testing::test]
 async fn redirect_out_of_scope_is_not_followed() {
     let world = World::new().await;
     let (inside, outside) = (Site::start().await, Site::start().await);
-    inside.set("/", Answer::html("<a href=away>x</a>"));
-    inside.set("/away", Answer::status(302).header("location", &outside.url("/")));
+    inside.set("/", Response::html("<a href=away>x</a>"));
+    inside.set("/away", Response::status(302).header("location", &outside.url("/")));
     let (_, progress) = world.crawl(&[inside.url("/")], fast()).await;
-    assert_eq!(counts(&progress.pages), map([("fetched", 1), ("skipped", 1)]));
+    assert_eq!(counts(&progress.pages), counts_of([("fetched", 1), ("skipped", 1)]));
     assert_eq!(progress.reasons.get(&Reason::OutOfScope), Some(&1));
     assert_eq!(outside.requests(), Vec::<String>::new());
 }
@@ -259,7 +259,7 @@ async fn crawl_without_fetched_pages_fails_with_reason() {
     let (crawl, progress) = world.crawl(&[site.url("/a"), site.url("/b")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Failed);
     assert!(crawl.error.unwrap().contains("http_404 (2)"));
-    assert_eq!(counts(&progress.pages), map([("failed", 2)]));
+    assert_eq!(counts(&progress.pages), counts_of([("failed", 2)]));
 }
 
 #[testing::test]
@@ -271,12 +271,12 @@ async fn two_workers_fetch_each_url_once() {
         index.push_str(&format!("<a href=p{page}.html>x</a>"));
         let images: String = (0..5).map(|i| format!("<img src=none{page}-{i}.jpg>")).collect();
         let name = names[page % names.len()];
-        site.set(&format!("/p{page}.html"), Answer::html(&format!("{images}<img src={name}>")));
+        site.set(&format!("/p{page}.html"), Response::html(&format!("{images}<img src={name}>")));
     }
     for name in names {
-        site.set(&format!("/{name}"), Answer::jpeg(drawing(name)));
+        site.set(&format!("/{name}"), Response::jpeg(drawing(name)));
     }
-    site.set("/", Answer::html(&index));
+    site.set("/", Response::html(&index));
     let workers = [world.worker("one"), world.worker("two")];
     // This test runs several rounds to detect a race: the last rows are settled at the same moment.
     for round in 0..3 {
@@ -284,16 +284,16 @@ async fn two_workers_fetch_each_url_once() {
         let crawl = world.ended(crawl.id).await;
         assert_eq!(crawl.state, CrawlState::Completed);
         let progress = world.progress(crawl.id).await;
-        assert_eq!(counts(&progress.pages), map([("fetched", 9)]));
-        let had = if round == 0 { "processed" } else { "duplicate" };
-        assert_eq!(counts(&progress.images), map([(had, 5), ("failed", 40)]));
+        assert_eq!(counts(&progress.pages), counts_of([("fetched", 9)]));
+        let state = if round == 0 { "processed" } else { "duplicate" };
+        assert_eq!(counts(&progress.images), counts_of([(state, 5), ("failed", 40)]));
     }
     for worker in workers {
         worker.stop().await;
     }
     assert_eq!(world.images().await.len(), 5);
     for path in ["/p3.html", "/none3-2.jpg", "/ada_small.jpg"] {
-        assert_eq!(site.asked(path), 3, "{path}: once in each crawl");
+        assert_eq!(site.count_requests(path), 3, "{path}: once in each crawl");
     }
 }
 
@@ -304,32 +304,32 @@ async fn skips_only_images_with_invalid_host_names() {
     let (long, longer) = (host(260), host(600));
     let broken = format!("<img src=http://{long}/x.jpg><img src=http://{longer}/x.jpg>");
     let links = format!("<a href=more.html>x</a><a href=http://{longer}/>y</a>");
-    site.set("/", Answer::html(&format!("{broken}<img src=cora.jpg>{links}")));
-    site.set("/more.html", Answer::html("nothing"));
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
+    site.set("/", Response::html(&format!("{broken}<img src=cora.jpg>{links}")));
+    site.set("/more.html", Response::html("nothing"));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
     let options = CrawlOptions { max_depth: 1, ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(crawl.state, CrawlState::Completed);
-    assert_eq!(counts(&progress.pages), map([("fetched", 2)]), "{:?}", progress.reasons);
-    assert_eq!(counts(&progress.images), map([("processed", 1), ("skipped", 2)]));
+    assert_eq!(counts(&progress.pages), counts_of([("fetched", 2)]), "{:?}", progress.reasons);
+    assert_eq!(counts(&progress.images), counts_of([("processed", 1), ("skipped", 2)]));
     assert_eq!(progress.reasons, [(Reason::ForbiddenUrl, 2)].into());
-    assert_eq!(site.asked("/"), 1, "the page was not fetched again");
+    assert_eq!(site.count_requests("/"), 1, "the page was not fetched again");
 }
 
 #[testing::test]
 async fn skips_page_with_too_long_redirect_url() {
     let (world, site) = World::with_site().await;
     let path = |bytes: usize| format!("/{}", "b".repeat(bytes - site.url("/").len()));
-    site.set("/", Answer::html("<a href=short>x</a><a href=long>y</a>"));
-    let to = |path: &str| Answer::status(302).header("location", path);
+    site.set("/", Response::html("<a href=short>x</a><a href=long>y</a>"));
+    let to = |path: &str| Response::status(302).header("location", path);
     for (from, bytes) in [("/short", 2048), ("/long", 2049)] {
         site.set(from, to(&path(bytes)));
-        site.set(&path(bytes), Answer::html("<img src=/cora.jpg>"));
+        site.set(&path(bytes), Response::html("<img src=/cora.jpg>"));
     }
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
     let options = CrawlOptions { max_depth: 1, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/")], options).await;
-    assert_eq!(counts(&progress.pages), map([("fetched", 2), ("skipped", 1)]));
+    assert_eq!(counts(&progress.pages), counts_of([("fetched", 2), ("skipped", 1)]));
     assert_eq!(progress.reasons, [(Reason::UrlTooLong, 1)].into());
-    assert_eq!(site.asked(&path(2049)), 0);
+    assert_eq!(site.count_requests(&path(2049)), 0);
 }

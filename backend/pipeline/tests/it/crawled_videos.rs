@@ -1,7 +1,7 @@
 //! Videos that crawls find: pauses, deletions and hosts that are busy.
 
-use crate::stored_videos::{add, erase, film as repeated_film, videos, when};
-use crate::support::{Answer, Site, World, fast, wait_for};
+use crate::stored_videos::{add, erase, film as repeated_film, videos, wait_for_video};
+use crate::support::{Response, Site, World, fast, wait_for};
 use crate::videos::decoder;
 use domain::{CrawlState, JobKind, Reason, VideoState};
 use pipeline::CrawlOptions;
@@ -12,18 +12,18 @@ use store::videos::{Video, VideoFilter};
 use testing::film::{Codec, Container, Encoding, Film};
 
 /// Starts a crawl of a page with one video, and reads the page. No worker reads videos yet.
-async fn crawl_with_a_video(world: &World, site: &Site) -> (Crawl, Video) {
-    site.set("/", Answer::html("<video src=/film.mkv></video>"));
+async fn crawl_with_video(world: &World, site: &Site) -> (Crawl, Video) {
+    site.set("/", Response::html("<video src=/film.mkv></video>"));
     let crawl = world.create(&[site.url("/")], CrawlOptions { videos: true, ..fast() }).await;
     let worker = world.worker("pages");
-    let found = wait_for(async || video_of(world, &crawl).await).await.expect("the video is found");
+    let video = wait_for(async || video_of(world, &crawl).await).await.expect("the video is found");
     worker.stop().await;
-    (crawl, found)
+    (crawl, video)
 }
 
-/// Works like [`crawl_with_a_video`], and waits until the crawl ends. Returns the video.
+/// Works like [`crawl_with_video`], and waits until the crawl ends. Returns the video.
 async fn crawled_video(world: &World, site: &Site) -> Video {
-    let (crawl, video) = crawl_with_a_video(world, site).await;
+    let (crawl, video) = crawl_with_video(world, site).await;
     world.ended(crawl.id).await;
     world.store.videos().get(video.id).await.unwrap()
 }
@@ -47,12 +47,12 @@ async fn job_is_postponed(world: &World) {
 #[testing::test]
 async fn video_of_paused_crawl_waits_until_resume() {
     let (world, site) = World::with_site().await;
-    site.set("/film.mkv", Answer::new("video/x-matroska", film()));
-    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    site.set("/film.mkv", Response::new("video/x-matroska", video_file()));
+    let (crawl, video) = crawl_with_video(&world, &site).await;
     world.crawls.pause(crawl.id).await.unwrap();
     let worker = world.video_worker("videos", decoder());
     job_is_postponed(&world).await;
-    assert_eq!(site.asked("/film.mkv"), 0);
+    assert_eq!(site.count_requests("/film.mkv"), 0);
     assert_eq!(world.store.videos().get(video.id).await.unwrap().state, VideoState::Queued);
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Paused);
 
@@ -61,7 +61,7 @@ async fn video_of_paused_crawl_waits_until_resume() {
         world.queue.jobs().list(None, Some(JobKind::FetchVideo.as_str()), None, None, 10).await.unwrap();
     let now = time::OffsetDateTime::now_utc();
     assert!(jobs.iter().all(|job| job.scheduled_at <= now), "the video does not wait: {jobs:?}");
-    let fetched = async || (site.asked("/film.mkv") > 0).then_some(());
+    let fetched = async || (site.count_requests("/film.mkv") > 0).then_some(());
     wait_for(fetched).await.expect("the video is fetched");
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
     assert_eq!(world.store.videos().get(video.id).await.unwrap().state, VideoState::Completed);
@@ -75,11 +75,11 @@ async fn video_of_paused_crawl_waits_until_resume() {
 #[testing::test]
 async fn busy_video_host_postpones_fetch() {
     let (world, site) = World::with_site().await;
-    site.set("/film.mkv", Answer::status(503).header("retry-after", "600"));
-    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    site.set("/film.mkv", Response::status(503).header("retry-after", "600"));
+    let (crawl, video) = crawl_with_video(&world, &site).await;
     let worker = world.video_worker("videos", decoder());
     job_is_postponed(&world).await;
-    site.set("/film.mkv", Answer::status(410));
+    site.set("/film.mkv", Response::status(410));
     world.execute("update hosts set not_before = null").await;
     world.execute("update jobs set scheduled_at = now()").await;
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
@@ -91,17 +91,17 @@ async fn busy_video_host_postpones_fetch() {
 async fn crawl_ends_after_last_video_is_cancelled_or_deleted() {
     let (world, site) = World::with_site().await;
     let control = videos(&world);
-    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    let (crawl, video) = crawl_with_video(&world, &site).await;
     control.cancel(&world.store, video.id).await.unwrap();
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Completed);
 
-    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    let (crawl, video) = crawl_with_video(&world, &site).await;
     world.commit(async |tx| control.delete(tx, &world.store, video.id).await).await;
     world.crawls.reconcile().await.unwrap();
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Completed);
 
     // The deletion of a crawl cancels its videos, because its rules are gone.
-    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    let (crawl, video) = crawl_with_video(&world, &site).await;
     world.crawls.cancel(crawl.id).await.unwrap();
     world.commit(async |tx| world.store.crawls().delete(tx.conn(), crawl.id, false).await).await;
     let video = world.store.videos().get(video.id).await.unwrap();
@@ -112,22 +112,22 @@ async fn crawl_ends_after_last_video_is_cancelled_or_deleted() {
 #[testing::test]
 async fn unchanged_video_file_is_not_downloaded_again() {
     let (world, site) = World::with_site().await;
-    site.set("/film.mkv", Answer::new("video/x-matroska", film()).etag("one"));
+    site.set("/film.mkv", Response::new("video/x-matroska", video_file()).etag("one"));
     let worker = world.video_worker("videos", decoder());
-    let mut found = Vec::new();
+    let mut copies = Vec::new();
     for _ in 0..3 {
-        found.push(crawled_video(&world, &site).await);
+        copies.push(crawled_video(&world, &site).await);
     }
-    assert_eq!((found[0].state, &found[0].reason), (VideoState::Completed, &None));
-    for again in &found[1..] {
-        assert_eq!((again.state, &again.reason), (VideoState::Failed, &Some(Reason::NotModified)));
-        assert_eq!(again.original_id, Some(found[0].id));
+    assert_eq!((copies[0].state, &copies[0].reason), (VideoState::Completed, &None));
+    for video in &copies[1..] {
+        assert_eq!((video.state, &video.reason), (VideoState::Failed, &Some(Reason::NotModified)));
+        assert_eq!(video.original_id, Some(copies[0].id));
     }
     // A file whose video was deleted is read again, and so is one that changed.
     let control = videos(&world);
-    world.commit(async |tx| control.delete(tx, &world.store, found[0].id).await).await;
+    world.commit(async |tx| control.delete(tx, &world.store, copies[0].id).await).await;
     assert_eq!(crawled_video(&world, &site).await.state, VideoState::Completed);
-    site.set("/film.mkv", Answer::new("text/plain", "changed").etag("two"));
+    site.set("/film.mkv", Response::new("text/plain", "changed").etag("two"));
     assert_eq!(crawled_video(&world, &site).await.reason, Some(Reason::NotAVideo));
     worker.stop().await;
 }
@@ -137,10 +137,10 @@ async fn unchanged_video_file_is_not_downloaded_again() {
 async fn seed_may_be_video_with_or_without_extension() {
     let (world, site) = World::with_site().await;
     let playlist = "#EXTM3U\n#EXTINF:6,\n/film.mkv\n#EXT-X-ENDLIST\n";
-    let film = film();
-    site.set("/film.mkv", Answer::new("video/x-matroska", film.clone()));
-    site.set("/watch", Answer::new("video/x-matroska", film));
-    site.set("/list.m3u8", Answer::new("application/vnd.apple.mpegurl", playlist));
+    let video_file = video_file();
+    site.set("/film.mkv", Response::new("video/x-matroska", video_file.clone()));
+    site.set("/watch", Response::new("video/x-matroska", video_file));
+    site.set("/list.m3u8", Response::new("application/vnd.apple.mpegurl", playlist));
     let (pages, videos) = (world.worker("pages"), world.video_worker("videos", decoder()));
     for path in ["/film.mkv", "/watch", "/list.m3u8"] {
         let crawl =
@@ -152,7 +152,7 @@ async fn seed_may_be_video_with_or_without_extension() {
         let is_first = path == "/film.mkv";
         assert_eq!(video.reason, (!is_first).then_some(Reason::ExactDuplicate), "{path}");
     }
-    // Without the option, the reason says what can be done.
+    // Without the option, the reason contains the remedy.
     for path in ["/film.mkv", "/watch", "/list.m3u8"] {
         let crawl = world.create(&[site.url(path)], fast()).await;
         world.ended(crawl.id).await;
@@ -181,10 +181,10 @@ async fn erase_address(world: &World, url: &str) {
 #[testing::test]
 async fn unread_video_of_erased_page_is_not_found_again() {
     let (world, site) = World::with_site().await;
-    let (_, video) = crawl_with_a_video(&world, &site).await;
+    let (_, video) = crawl_with_video(&world, &site).await;
     erase_address(&world, &site.url("/")).await;
     assert!(world.store.videos().get(video.id).await.is_err());
-    site.set("/other", Answer::html("<video src=/film.mkv></video>"));
+    site.set("/other", Response::html("<video src=/film.mkv></video>"));
     let (crawl, _) = world.crawl(&[site.url("/other")], CrawlOptions { videos: true, ..fast() }).await;
     assert_eq!(crawl.state, CrawlState::Completed);
     assert!(video_of(&world, &crawl).await.is_none());
@@ -196,7 +196,7 @@ async fn videos_of_erased_urls_are_not_fetched() {
     let (world, site) = World::with_site().await;
     erase_address(&world, &site.url("/")).await;
     erase_address(&world, &site.url("/seed.mkv")).await;
-    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    let (crawl, video) = crawl_with_video(&world, &site).await;
     let worker = world.video_worker("videos", decoder());
     world.ended(crawl.id).await;
     let video = world.store.videos().get(video.id).await.unwrap();
@@ -207,18 +207,18 @@ async fn videos_of_erased_urls_are_not_fetched() {
     let ended = world.ended(crawl.id).await;
     assert_eq!(ended.state, CrawlState::Failed);
     assert_eq!(ended.error.as_deref(), Some("nothing could be fetched: suppressed_url (1)"));
-    assert_eq!(site.asked("/film.mkv") + site.asked("/seed.mkv"), 0);
+    assert_eq!(site.count_requests("/film.mkv") + site.count_requests("/seed.mkv"), 0);
     worker.stop().await;
 }
 
 #[testing::test]
 async fn html_page_is_not_mistaken_for_video() {
     let (world, site) = World::with_site().await;
-    site.set("/", Answer::html("<h1>mdat and free films</h1><a href=/next>next</a>"));
-    site.set("/next", Answer::new("", "<h1>free films</h1><a href=/last>last</a>"));
-    site.set("/last", Answer::html("the end"));
+    site.set("/", Response::html("<h1>mdat and free films</h1><a href=/next>next</a>"));
+    site.set("/next", Response::new("", "<h1>free films</h1><a href=/last>last</a>"));
+    site.set("/last", Response::html("the end"));
     world.completed(&[site.url("/")], CrawlOptions { videos: true, ..fast() }).await;
-    assert_eq!(site.asked("/last"), 1);
+    assert_eq!(site.count_requests("/last"), 1);
 }
 
 /// Lets jobs run that were postponed.
@@ -230,24 +230,24 @@ async fn run_postponed(world: &World) {
 #[testing::test]
 async fn video_waits_for_running_video_of_same_file() {
     let (world, site) = World::with_site().await;
-    site.set("/film.mkv", Answer::new("video/x-matroska", film()));
-    let (_, first) = crawl_with_a_video(&world, &site).await;
+    site.set("/film.mkv", Response::new("video/x-matroska", video_file()));
+    let (_, first) = crawl_with_video(&world, &site).await;
     let worker = world.video_worker("videos", decoder());
     world.ended(first.crawl_id.unwrap()).await;
     world.execute("update videos set state = 'running', finished_at = null").await;
-    let (crawl, second) = crawl_with_a_video(&world, &site).await;
+    let (crawl, second) = crawl_with_video(&world, &site).await;
     job_is_postponed(&world).await;
     let waiting = world.store.videos().get(second.id).await.unwrap();
     assert_eq!((waiting.state, waiting.original_id), (VideoState::Queued, Some(first.id)));
     // While it waits, the file is not fetched again.
     run_postponed(&world).await;
     job_is_postponed(&world).await;
-    assert_eq!(site.asked("/film.mkv"), 2);
+    assert_eq!(site.count_requests("/film.mkv"), 2);
     world.execute("update videos set state = 'failed', finished_at = now() where state = 'running'").await;
     run_postponed(&world).await;
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
-    let read = world.store.videos().get(second.id).await.unwrap();
-    assert_eq!((read.state, read.original_id, read.reason), (VideoState::Completed, None, None));
+    let last = world.store.videos().get(second.id).await.unwrap();
+    assert_eq!((last.state, last.original_id, last.reason), (VideoState::Completed, None, None));
 
     let third = crawled_video(&world, &site).await;
     assert_eq!((third.reason, third.original_id), (Some(Reason::ExactDuplicate), Some(second.id)));
@@ -258,13 +258,13 @@ async fn video_waits_for_running_video_of_same_file() {
 #[testing::test]
 async fn refetches_file_after_its_video_failed() {
     let (world, site) = World::with_site().await;
-    site.set("/film.mkv", Answer::new("video/x-matroska", film()).etag("one"));
+    site.set("/film.mkv", Response::new("video/x-matroska", video_file()).etag("one"));
     let worker = world.video_worker("videos", decoder());
-    let mut found = Vec::new();
+    let mut videos = Vec::new();
     for _ in 0..2 {
-        found.push(crawled_video(&world, &site).await);
+        videos.push(crawled_video(&world, &site).await);
     }
-    assert_eq!(found[1].reason, Some(Reason::NotModified));
+    assert_eq!(videos[1].reason, Some(Reason::NotModified));
     world.execute("update videos set state = 'failed' where original_id is null").await;
     assert_eq!(crawled_video(&world, &site).await.state, VideoState::Completed);
     worker.stop().await;
@@ -274,7 +274,7 @@ async fn refetches_file_after_its_video_failed() {
 async fn paused_video_leaves_no_job_after_crawl_cancellation() {
     let (world, site) = World::with_site().await;
     let control = videos(&world);
-    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    let (crawl, video) = crawl_with_video(&world, &site).await;
     control.pause(&world.store, video.id).await.unwrap();
     assert_eq!(control.reconcile().await.unwrap(), 0);
     world.crawls.cancel(crawl.id).await.unwrap();
@@ -284,7 +284,7 @@ async fn paused_video_leaves_no_job_after_crawl_cancellation() {
     assert!(!world.queue.groups().is_held(tx.conn(), video.id).await.unwrap());
 }
 
-fn film() -> Vec<u8> {
+fn video_file() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film.mkv");
     Film::standard().encode(&Encoding::new(Codec::H264, Container::Mkv), &path).unwrap();
@@ -298,10 +298,10 @@ async fn cancelled_crawl_deletes_fetched_video_file() {
     // The only place for reading videos is occupied.
     let long = add(&world, &repeated_film(world.folder(), 8)).await;
     let worker = world.video_worker("videos", decoder());
-    when(&world, long, |video| video.state == VideoState::Running).await;
-    site.set("/film.mkv", Answer::new("video/x-matroska", film()));
-    let (crawl, video) = crawl_with_a_video(&world, &site).await;
-    let fetched = when(&world, video.id, |video| video.source_key.is_some()).await;
+    wait_for_video(&world, long, |video| video.state == VideoState::Running).await;
+    site.set("/film.mkv", Response::new("video/x-matroska", video_file()));
+    let (crawl, video) = crawl_with_video(&world, &site).await;
+    let fetched = wait_for_video(&world, video.id, |video| video.source_key.is_some()).await;
     let key = fetched.source_key.unwrap();
     assert!(world.blobs.exists(&key).await.unwrap());
     world.crawls.cancel(crawl.id).await.unwrap();

@@ -1,7 +1,6 @@
-//! Tests duplicates and versions of images, and that the suppression of an image is bound to the
-//! erased faces.
+//! Tests duplicates and versions of images, and suppressions that apply only to erased faces.
 use crate::stored_videos::{collection, erasure};
-use crate::support::{Answer, Site, World, counts, fast, pixels};
+use crate::support::{Response, Site, World, counts, fast, pixels};
 use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, Dedupe, Sketcher};
 use store::crawls::CrawlProgress;
@@ -16,16 +15,18 @@ fn decode(name: &str) -> Frame {
     pixels(&drawing(name))
 }
 
-/// Crawls a site with an image, a copy of the file, a version re-encoded at a smaller size, and a
-/// different image.
+/// Crawls a site with an image, a copy of it, a smaller version, and a different image.
 async fn crawl(world: &World, dedupe: Dedupe) -> CrawlProgress {
     let site = Site::start().await;
-    site.set("/", Answer::html("<img src=a.jpg><img src=copy.jpg><img src=smaller.jpg><img src=other.jpg>"));
-    site.set("/a.jpg", Answer::jpeg(drawing("ada_small.jpg")));
-    site.set("/copy.jpg", Answer::jpeg(drawing("ada_small.jpg")));
+    site.set(
+        "/",
+        Response::html("<img src=a.jpg><img src=copy.jpg><img src=smaller.jpg><img src=other.jpg>"),
+    );
+    site.set("/a.jpg", Response::jpeg(drawing("ada_small.jpg")));
+    site.set("/copy.jpg", Response::jpeg(drawing("ada_small.jpg")));
     let smaller = crop::thumbnail(&decode("ada_small.jpg"), 240);
-    site.set("/smaller.jpg", Answer::jpeg(encode::jpeg(&smaller, 85)));
-    site.set("/other.jpg", Answer::jpeg(drawing("cora.jpg")));
+    site.set("/smaller.jpg", Response::jpeg(encode::jpeg(&smaller, 85)));
+    site.set("/other.jpg", Response::jpeg(drawing("cora.jpg")));
     let progress = world.completed(&[site.url("/")], CrawlOptions { dedupe, ..fast() }).await;
     progress
 }
@@ -44,8 +45,8 @@ async fn duplicates_become_sources_of_stored_image() {
     // One of the three files was stored, and the other two are sources of its image.
     let ids: Vec<_> = images.iter().map(|image| image.id).collect();
     let sources = world.store.images().sources(&ids).await.unwrap();
-    let most = ids.iter().map(|id| sources.iter().filter(|(image, _)| image == id).count()).max();
-    assert_eq!((sources.len(), most), (4, Some(3)));
+    let max_sources = ids.iter().map(|id| sources.iter().filter(|(image, _)| image == id).count()).max();
+    assert_eq!((sources.len(), max_sources), (4, Some(3)));
     // The copy is recognised by its bytes or its hashes; the smaller version by its hashes,
     // whether it is processed before or after the others.
     let codes = ["exact_duplicate", "near_duplicate", "superseded"];
@@ -83,12 +84,12 @@ async fn later_crawl_recognises_stored_images() {
     assert_eq!(world.faces().await.len(), faces);
 }
 
-fn version(name: &str, side: u32) -> Answer {
-    Answer::jpeg(encode::jpeg(&crop::thumbnail(&decode(name), side), 90))
+fn version(name: &str, side: u32) -> Response {
+    Response::jpeg(encode::jpeg(&crop::thumbnail(&decode(name), side), 90))
 }
 
 /// Asserts that only one image is stored, with all sources, and that a search finds its face once.
-async fn assert_alone(world: &World, side: i32, sources: usize) {
+async fn assert_only_image(world: &World, side: i32, sources: usize) {
     let images = world.images().await;
     let sizes: Vec<i32> = images.iter().map(|image| image.width.max(image.height)).collect();
     assert_eq!(sizes, [side]);
@@ -118,15 +119,15 @@ async fn clearly_larger_version_supersedes_smaller_image() {
         site.set(&format!("/{side}.jpg"), version("ada.jpg", side).etag(&format!("\"{side}\"")));
     }
     let (first, _) = world.crawl(&[site.url("/300.jpg")], fast()).await;
-    assert_alone(&world, 300, 1).await;
+    assert_only_image(&world, 300, 1).await;
     // An image with 1.44 times the pixels does not count as clearly larger.
     let (_, progress) = world.crawl(&[site.url("/360.jpg")], fast()).await;
     assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1));
-    assert_alone(&world, 300, 2).await;
+    assert_only_image(&world, 300, 2).await;
 
     let (_, progress) = world.crawl(&[site.url("/600.jpg")], fast()).await;
     assert_eq!((images(&progress), progress.faces), (vec![("processed", 1)], 1));
-    assert_alone(&world, 600, 3).await;
+    assert_only_image(&world, 600, 3).await;
     assert_eq!(world.files(), 3, "a thumbnail, and the crop and the chip of its face");
     let progress = world.progress(first.id).await;
     assert_eq!((images(&progress), progress.faces), (vec![("duplicate", 1)], 1));
@@ -136,11 +137,11 @@ async fn clearly_larger_version_supersedes_smaller_image() {
     let everything = CrawlOptions { revalidate: false, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/300.jpg")], everything).await;
     assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1));
-    assert_alone(&world, 600, 4).await;
+    assert_only_image(&world, 600, 4).await;
     let (_, progress) = world.crawl(&[site.url("/360.jpg")], fast()).await;
     assert_eq!(progress.reasons.get(&Reason::NotModified), Some(&1));
     assert_eq!(images(&progress), [("duplicate", 1)]);
-    assert_alone(&world, 600, 5).await;
+    assert_only_image(&world, 600, 5).await;
 }
 
 #[testing::test]
@@ -156,7 +157,7 @@ async fn image_with_enrolled_face_is_not_superseded() {
     world.execute(enrol).await;
     let (_, progress) = world.crawl(&[site.url("/600.jpg")], fast()).await;
     assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1));
-    assert_alone(&world, 300, 2).await;
+    assert_only_image(&world, 300, 2).await;
 }
 
 #[testing::test]
@@ -165,13 +166,13 @@ async fn concurrent_versions_leave_only_largest_image() {
     let mut page = String::new();
     // Each version has more than twice the pixels of the previous one and occurs three times.
     for side in [160, 240, 360, 540] {
-        let answer = version("ada.jpg", side);
+        let response = version("ada.jpg", side);
         for copy in 0..3 {
             page.push_str(&format!("<img src={side}-{copy}.jpg>"));
-            site.set(&format!("/{side}-{copy}.jpg"), answer.clone());
+            site.set(&format!("/{side}-{copy}.jpg"), response.clone());
         }
     }
-    site.set("/", Answer::html(&page));
+    site.set("/", Response::html(&page));
     let workers = [world.worker("one"), world.worker("two"), world.worker("three")];
     let crawl = world.create(&[site.url("/")], fast()).await;
     let ended = world.ended(crawl.id).await;
@@ -182,7 +183,7 @@ async fn concurrent_versions_leave_only_largest_image() {
     assert_eq!(ended.state, CrawlState::Completed, "{progress:?}");
     assert_eq!(images(&progress), [("duplicate", 11), ("processed", 1)], "{:?}", progress.reasons);
     assert_eq!(progress.faces, 1);
-    assert_alone(&world, 540, 12).await;
+    assert_only_image(&world, 540, 12).await;
 }
 
 /// People whose badges are near each other, and whose faces are found on them.
@@ -198,25 +199,25 @@ pub(crate) fn badge(people: &[u32]) -> Frame {
 fn assert_near(files: &[Vec<u8>]) {
     let hashes: Vec<PerceptualHashes> =
         files.iter().map(|file| PerceptualHashes::of(&pixels(file))).collect();
-    for (at, one) in hashes.iter().enumerate() {
-        for (beside, other) in hashes.iter().enumerate() {
-            assert!(one.is_near(other), "{at} {beside}: {:?}", one.distance(other));
+    for (i, first) in hashes.iter().enumerate() {
+        for (j, second) in hashes.iter().enumerate() {
+            assert!(first.is_near(second), "{i} {j}: {:?}", first.distance(second));
         }
     }
 }
 
 /// Serves each file and crawls the files one after the other.
 async fn crawl_files(world: &World, site: &Site, files: &[Vec<u8>]) -> Vec<CrawlProgress> {
-    let mut all = Vec::new();
+    let mut progresses = Vec::new();
     for (number, file) in files.iter().enumerate() {
-        site.set(&format!("/{number}.jpg"), Answer::jpeg(file.clone()));
-        all.push(world.crawl(&[site.url(&format!("/{number}.jpg"))], fast()).await.1);
+        site.set(&format!("/{number}.jpg"), Response::jpeg(file.clone()));
+        progresses.push(world.crawl(&[site.url(&format!("/{number}.jpg"))], fast()).await.1);
     }
-    all
+    progresses
 }
 
 /// Asserts that each file is an image of its own: with one face, and only with its own address.
-async fn assert_apart(world: &World, site: &Site, files: usize) {
+async fn assert_separate(world: &World, site: &Site, files: usize) {
     let images = world.images().await;
     assert_eq!(images.len(), files);
     let ids: Vec<_> = images.iter().map(|image| image.id).collect();
@@ -239,20 +240,20 @@ async fn badges_of_different_people_are_separate_images() {
     for progress in crawl_files(&world, &site, &files).await {
         assert_eq!(images(&progress), [("processed", 1)], "{:?}", progress.reasons);
     }
-    assert_apart(&world, &site, 5).await;
+    assert_separate(&world, &site, 5).await;
     // The same badges, saved again, are versions of the stored ones.
-    let again = encode::jpeg(&badge(&[BADGES[3]]), 60);
-    site.set("/again.jpg", Answer::jpeg(again));
+    let resaved = encode::jpeg(&badge(&[BADGES[3]]), 60);
+    site.set("/again.jpg", Response::jpeg(resaved));
     let (_, progress) = world.crawl(&[site.url("/again.jpg")], fast()).await;
     assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1), "{:?}", progress.reasons);
     let images = world.images().await;
     let ids: Vec<_> = images.iter().map(|image| image.id).collect();
     let sources = world.store.images().sources(&ids).await.unwrap();
-    let of = |name: &str| {
+    let image_of = |name: &str| {
         let url = site.url(name);
         sources.iter().find(|(_, source)| source.image_url == url).map(|(image, _)| *image)
     };
-    assert_eq!((of("/again.jpg"), images.len()), (of("/3.jpg"), 5));
+    assert_eq!((image_of("/again.jpg"), images.len()), (image_of("/3.jpg"), 5));
 }
 
 #[testing::test]
@@ -261,9 +262,9 @@ async fn concurrent_badges_are_stored_separately() {
     let mut page = String::new();
     for (number, person) in BADGES.into_iter().enumerate() {
         page.push_str(&format!("<img src=/{number}.jpg>"));
-        site.set(&format!("/{number}.jpg"), Answer::jpeg(people::badge_file(&[person])));
+        site.set(&format!("/{number}.jpg"), Response::jpeg(people::badge_file(&[person])));
     }
-    site.set("/", Answer::html(&page));
+    site.set("/", Response::html(&page));
     let workers = [world.worker("one"), world.worker("two")];
     let crawl = world.create(&[site.url("/")], fast()).await;
     world.ended(crawl.id).await;
@@ -272,7 +273,7 @@ async fn concurrent_badges_are_stored_separately() {
     }
     let progress = world.progress(crawl.id).await;
     assert_eq!(images(&progress), [("processed", 5)], "{:?}", progress.reasons);
-    assert_apart(&world, &site, 5).await;
+    assert_separate(&world, &site, 5).await;
 }
 
 #[testing::test]
@@ -308,9 +309,9 @@ async fn images_without_faces_are_compared_by_hashes() {
         [drawing("view.jpg"), encode::jpeg(&crop::thumbnail(&view, 800), 80), encode::jpeg(&view, 50)];
     assert_near(&files);
     let (world, site) = World::with_site().await;
-    let all = crawl_files(&world, &site, &files).await;
-    assert_eq!(images(&all[0]), [("processed", 1)]);
-    for progress in &all[1..] {
+    let progresses = crawl_files(&world, &site, &files).await;
+    assert_eq!(images(&progresses[0]), [("processed", 1)]);
+    for progress in &progresses[1..] {
         assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1), "{:?}", progress.reasons);
     }
     assert_eq!(world.images().await.len(), 1);
@@ -331,12 +332,12 @@ end $$";
 #[testing::test]
 async fn near_duplicate_is_suppressed_if_url_is_erased_meanwhile() {
     let (world, site) = World::with_site().await;
-    site.set("/", Answer::html("<img src=a.jpg>"));
-    site.set("/a.jpg", Answer::jpeg(drawing("ada_small.jpg")));
+    site.set("/", Response::html("<img src=a.jpg>"));
+    site.set("/a.jpg", Response::jpeg(drawing("ada_small.jpg")));
     world.crawl(&[site.url("/")], fast()).await;
-    site.set("/copy", Answer::html("<img src=smaller.jpg>"));
+    site.set("/copy", Response::html("<img src=smaller.jpg>"));
     let smaller = crop::thumbnail(&decode("ada_small.jpg"), 240);
-    site.set("/smaller.jpg", Answer::jpeg(encode::jpeg(&smaller, 85)));
+    site.set("/smaller.jpg", Response::jpeg(encode::jpeg(&smaller, 85)));
 
     // An erasure is being carried out when the copy is about to be settled.
     let collection = collection(&world).await;
@@ -388,7 +389,7 @@ async fn erase(world: &World, target: Target) {
     world.store.blobs().delete(&world.blobs, &done.blobs).await.unwrap();
 }
 
-async fn crawl_one(world: &World, site: &Site, name: &str, dedupe: Dedupe) -> CrawlProgress {
+async fn crawl_image(world: &World, site: &Site, name: &str, dedupe: Dedupe) -> CrawlProgress {
     let options = CrawlOptions { dedupe, revalidate: false, ..fast() };
     world.crawl(&[site.url(name)], options).await.1
 }
@@ -404,8 +405,8 @@ async fn image_at(world: &World, url: &str) -> Option<Uuid> {
 async fn erase_third(world: &World, site: &Site) -> Vec<String> {
     let names: Vec<String> = (0..BADGES.len()).map(|number| format!("/{number}.jpg")).collect();
     for (name, person) in names.iter().zip(BADGES) {
-        site.set(name, Answer::jpeg(people::badge_file(&[person])));
-        crawl_one(world, site, name, Dedupe::Near).await;
+        site.set(name, Response::jpeg(people::badge_file(&[person])));
+        crawl_image(world, site, name, Dedupe::Near).await;
     }
     assert_eq!(world.faces().await.len(), 5);
     let third = image_at(world, &site.url(&names[2])).await.unwrap();
@@ -422,7 +423,7 @@ async fn erasure_of_one_badge_suppresses_no_other() {
     delete_images(&world).await;
     for dedupe in [Dedupe::Near, Dedupe::Exact, Dedupe::Off] {
         for (number, name) in names.iter().enumerate() {
-            let progress = crawl_one(&world, &site, name, dedupe).await;
+            let progress = crawl_image(&world, &site, name, dedupe).await;
             let suppressed = counts(&progress.images).get("suppressed").copied().unwrap_or_default();
             assert_eq!(suppressed, i64::from(number == 2), "{name} {dedupe:?}: {:?}", progress.reasons);
         }
@@ -443,9 +444,9 @@ async fn copies_of_erased_badge_are_suppressed() {
     ];
     for (number, copy) in copies.into_iter().enumerate() {
         let name = format!("/copy-{number}.jpg");
-        site.set(&name, Answer::jpeg(copy));
+        site.set(&name, Response::jpeg(copy));
         for dedupe in [Dedupe::Near, Dedupe::Off] {
-            let progress = crawl_one(&world, &site, &name, dedupe).await;
+            let progress = crawl_image(&world, &site, &name, dedupe).await;
             assert_eq!(progress.reasons.get(&Reason::SuppressedImage), Some(&1), "{name}");
         }
     }
@@ -456,16 +457,16 @@ async fn copies_of_erased_badge_are_suppressed() {
 async fn erasure_of_one_face_suppresses_no_other_face() {
     let (world, site) = (world_with_secret().await, Site::start().await);
     let [one, two, three, ..] = BADGES;
-    site.set("/a.jpg", Answer::jpeg(people::badge_file(&[one, two])));
-    site.set("/b.jpg", Answer::jpeg(people::badge_file(&[one, three])));
-    site.set("/c.jpg", Answer::jpeg(encode::jpeg(&badge(&[one, two]), 50)));
-    crawl_one(&world, &site, "/a.jpg", Dedupe::Near).await;
+    site.set("/a.jpg", Response::jpeg(people::badge_file(&[one, two])));
+    site.set("/b.jpg", Response::jpeg(people::badge_file(&[one, three])));
+    site.set("/c.jpg", Response::jpeg(encode::jpeg(&badge(&[one, two]), 50)));
+    crawl_image(&world, &site, "/a.jpg", Dedupe::Near).await;
     let right = world.faces().await.into_iter().max_by(|a, b| a.bbox[0].total_cmp(&b.bbox[0])).unwrap();
     erase(&world, Target::Face(right.id)).await;
-    let progress = crawl_one(&world, &site, "/b.jpg", Dedupe::Near).await;
+    let progress = crawl_image(&world, &site, "/b.jpg", Dedupe::Near).await;
     assert_eq!(progress.faces, 2, "{:?}", progress.reasons);
     assert_eq!(progress.reasons.get(&Reason::FacesSuppressed), None);
-    let progress = crawl_one(&world, &site, "/c.jpg", Dedupe::Off).await;
+    let progress = crawl_image(&world, &site, "/c.jpg", Dedupe::Off).await;
     assert_eq!(progress.reasons.get(&Reason::FacesSuppressed), Some(&1), "{:?}", progress.reasons);
     assert_eq!(progress.faces, 1);
 }
@@ -477,7 +478,7 @@ async fn near_images_are_suppressed_if_sketches_are_incomparable() {
     world.face_store = with_secret(&world, "another secret, as long as the first");
     delete_images(&world).await;
     for name in names {
-        let progress = crawl_one(&world, &site, &name, Dedupe::Near).await;
+        let progress = crawl_image(&world, &site, &name, Dedupe::Near).await;
         assert_eq!(progress.reasons.get(&Reason::SuppressedImage), Some(&1), "{name}");
     }
 }

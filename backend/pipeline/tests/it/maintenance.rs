@@ -1,6 +1,6 @@
 //! Tests retention, the deletion of unreferenced files, and a database whose clock differs from the
 //! clock of the process by an hour, as on hosts without time synchronisation.
-use crate::support::{Answer, Site, World, analyzer, fast, fast_politeness, wait_for};
+use crate::support::{Response, Site, World, analyzer, fast, fast_politeness, wait_for};
 use bytes::Bytes;
 use pipeline::{AnalyzeOptions, CrawlOptions, Dedupe, FaceStore, Maintenance, crawls};
 use std::fs::File;
@@ -31,8 +31,8 @@ async fn retention_deletes_only_images_not_seen_recently() {
     assert_eq!(maintenance.expire().await.unwrap().images, 0, "the images are new");
     world.execute("update images set created_at = now() - interval '31 days'").await;
     assert_eq!(maintenance.expire().await.unwrap().images, 0, "the images were seen recently");
-    let seen = "update image_sources set found_at = now() - interval '31 days' where image_url like '%cora%'";
-    world.execute(seen).await;
+    let sql = "update image_sources set found_at = now() - interval '31 days' where image_url like '%cora%'";
+    world.execute(sql).await;
     world.execute("update crawls set finished_at = now() - interval '31 days'").await;
     let expired = maintenance.expire().await.unwrap();
     assert_eq!((expired.images, expired.faces, expired.crawls), (1, 1, 1));
@@ -66,7 +66,7 @@ async fn sweep_deletes_orphans_and_reports_missing_blobs() {
 }
 
 /// Starts and ends a request to a host.
-async fn asked(world: &World, host: &str) {
+async fn request_host(world: &World, host: &str) {
     let PermitDecision::Granted { token } = world.store.hosts().acquire_permit(host, 1_000).await.unwrap()
     else {
         panic!("{host} must be free")
@@ -79,7 +79,7 @@ async fn forget_hosts_deletes_only_unused_hosts() {
     let world = World::new().await;
     let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
     for host in ["old.test", "paused.test", "recent.test"] {
-        asked(&world, host).await;
+        request_host(&world, host).await;
     }
     let unused =
         "update hosts set finished_at = now() - interval '8 days', granted_at = null, pace_ms = 4000";
@@ -99,19 +99,19 @@ async fn forget_hosts_deletes_only_unused_hosts() {
         world.store.hosts().acquire_permit("paused.test", 1_000).await.unwrap(),
         PermitDecision::Wait { .. }
     ));
-    asked(&world, "old.test").await;
+    request_host(&world, "old.test").await;
     assert_eq!(maintenance.forget_hosts().await.unwrap(), 0);
 }
 
 #[testing::test]
 async fn maintenance_is_claimed_by_one_process() {
     let world = World::new().await;
-    let take = async || {
+    let claim = async || {
         world.store.retention().claim_maintenance("upkeep", Duration::from_secs(3600)).await.unwrap()
     };
-    assert_eq!((take().await, take().await), (true, false));
+    assert_eq!((claim().await, claim().await), (true, false));
     world.execute("update upkeep set due_at = now() - interval '1 second'").await;
-    assert_eq!((take().await, take().await), (true, false));
+    assert_eq!((claim().await, claim().await), (true, false));
 }
 
 /// A file system whose first sync of a file waits until it is released.
@@ -164,8 +164,8 @@ async fn image_is_stored_after_its_blobs_are_durable() {
     let (store, queue) = (world.store.clone(), world.queue.clone());
     world.face_store = FaceStore::new(analyzer().await, store, world.blobs.clone(), queue).await.unwrap();
     let site = Site::start().await;
-    site.set("/", Answer::html("<img src=ada.jpg>"));
-    site.set("/ada.jpg", Answer::jpeg(testing::drawing("ada_small.jpg")));
+    site.set("/", Response::html("<img src=ada.jpg>"));
+    site.set("/ada.jpg", Response::jpeg(testing::drawing("ada_small.jpg")));
     let crawl = world.create(&[site.url("/")], fast()).await;
     let worker = world.worker("worker");
     disk.reached.notified().await;
@@ -194,7 +194,7 @@ async fn host_pause_has_requested_length_despite_clock_shift() {
     for shift_s in SHIFTS_S {
         let world = world(shift_s, fast_politeness()).await;
         let site = Site::start().await;
-        site.set("/", Answer::status(429).header("retry-after", &pause.as_secs().to_string()));
+        site.set("/", Response::status(429).header("retry-after", &pause.as_secs().to_string()));
         world.create(&[site.url("/")], fast()).await;
         let worker = world.worker("one");
         let host = site.url("/").trim_end_matches('/').to_owned();
@@ -210,7 +210,7 @@ async fn host_pause_has_requested_length_despite_clock_shift() {
             .expect("the page is tried again");
         assert!(due <= pause && due > pause / 2, "with the database ahead by {shift_s} s: {due:?}");
         worker.stop().await;
-        assert_eq!(site.asked("/"), 1);
+        assert_eq!(site.count_requests("/"), 1);
     }
 }
 
@@ -221,9 +221,9 @@ async fn crawl_with_delay_completes_despite_clock_shift() {
         let world =
             world(shift_s, crawls::Config { robots_retry: Duration::ZERO, ..Default::default() }).await;
         let site = Site::start().await;
-        site.set("/", Answer::html("<img src=a.jpg><img src=b.jpg><img src=c.jpg>"));
+        site.set("/", Response::html("<img src=a.jpg><img src=b.jpg><img src=c.jpg>"));
         for name in ["/a.jpg", "/b.jpg", "/c.jpg"] {
-            site.set(name, Answer::jpeg(drawing("cora.jpg")));
+            site.set(name, Response::jpeg(drawing("cora.jpg")));
         }
         let options = CrawlOptions { delay_ms: Some(100), ..CrawlOptions::default() };
         let (crawl, progress) = world.crawl(&[site.url("/")], options).await;

@@ -7,7 +7,7 @@ use testing::people::Head;
 use testing::{drawing, gallery, image};
 use vision::{Detection, Frame, Letterbox, Rect, crop, encode};
 
-const LEAN: AnalyzeOptions = AnalyzeOptions {
+const DETECTION_ONLY: AnalyzeOptions = AnalyzeOptions {
     min_score: None,
     max_faces: None,
     embeddings: false,
@@ -21,8 +21,8 @@ const LEAN: AnalyzeOptions = AnalyzeOptions {
     quality_profile: None,
 };
 
-async fn look(analyzer: &Analyzer, bytes: Vec<u8>, passes: Passes) -> Analysis {
-    let options = AnalyzeOptions { passes: Some(passes), ..LEAN };
+async fn detect(analyzer: &Analyzer, bytes: Vec<u8>, passes: Passes) -> Analysis {
+    let options = AnalyzeOptions { passes: Some(passes), ..DETECTION_ONLY };
     analyze(analyzer, bytes, &options).await
 }
 
@@ -31,16 +31,16 @@ fn boxes(analysis: &Analysis) -> Vec<Rect> {
 }
 
 /// Returns the number of pairs of boxes of one face, in which one covers most of the other.
-fn twice(boxes: &[Rect]) -> usize {
-    let mostly = |a: &Rect, b: &Rect| a.intersection(b).area() > 0.5 * a.area().min(b.area());
-    boxes.iter().enumerate().map(|(i, a)| boxes[..i].iter().filter(|b| mostly(a, b)).count()).sum()
+fn duplicates(boxes: &[Rect]) -> usize {
+    let overlap = |a: &Rect, b: &Rect| a.intersection(b).area() > 0.5 * a.area().min(b.area());
+    boxes.iter().enumerate().map(|(i, a)| boxes[..i].iter().filter(|b| overlap(a, b)).count()).sum()
 }
 
 /// Cuts the face of a portrait so that it fills `share` of the frame in both directions. Returns
 /// the image as a PNG and the box of the face.
-async fn filling(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>, Rect) {
+async fn cut_to_face(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>, Rect) {
     let frame = pixels(&portrait);
-    let face = boxes(&look(analyzer, portrait, Passes::Auto).await)[0];
+    let face = boxes(&detect(analyzer, portrait, Passes::Auto).await)[0];
     let (width, height) = (face.width / share, face.height / share);
     let (x, y) = (face.x - (width - face.width) / 2.0, face.y - (height - face.height) / 2.0);
     let cut = crop::face_crop(&frame, &Rect { x, y, width, height }, 0.0);
@@ -56,31 +56,32 @@ async fn trimmed_canvas_border_does_not_change_faces() {
     for pack in ["compact", "research"] {
         let analyzer = analyzer_on(pack).await;
         let engine = analyzer.engine();
-        let (mut found, mut black, mut apart) = (0, 0, Vec::new());
+        let (mut found, mut black, mut offsets) = (0, 0, Vec::new());
         for path in testing::images() {
             let name = path.display();
             let frame = pixels(&std::fs::read(&path).unwrap());
             let square = Letterbox::fit((frame.width(), frame.height()), (640, 640));
             let trimmed = engine.faces().adapt_letterbox(square);
-            let [whole, spared] = [square, trimmed].map(|letterbox| {
+            let [square_faces, trimmed_faces] = [square, trimmed].map(|letterbox| {
                 let canvas = Arc::new(letterbox.draw(&frame));
                 engine.detect(canvas, engine.detector().min_score, Priority::Interactive)
             });
-            let (whole, spared) = (whole.await.unwrap().output, spared.await.unwrap().output);
-            assert_eq!(whole.len(), spared.len(), "{pack} {name}");
-            found += whole.len();
+            let (square_faces, trimmed_faces) =
+                (square_faces.await.unwrap().output, trimmed_faces.await.unwrap().output);
+            assert_eq!(square_faces.len(), trimmed_faces.len(), "{pack} {name}");
+            found += square_faces.len();
             black += usize::from(trimmed != square);
-            for face in &whole {
+            for face in &square_faces {
                 let overlap = |other: &Detection| face.bbox.iou(&other.bbox);
-                let same = spared.iter().max_by(|a, b| overlap(a).total_cmp(&overlap(b))).unwrap();
-                assert!(overlap(same) > 0.85, "{pack} {name}: {face:?} became {same:?}");
-                assert!((face.det_score - same.det_score).abs() < 0.02, "{pack} {name}: {face:?}, {same:?}");
-                apart.push((face.bbox.x - same.bbox.x).abs());
+                let best = trimmed_faces.iter().max_by(|a, b| overlap(a).total_cmp(&overlap(b))).unwrap();
+                assert!(overlap(best) > 0.85, "{pack} {name}: {face:?} became {best:?}");
+                assert!((face.det_score - best.det_score).abs() < 0.02, "{pack} {name}: {face:?}, {best:?}");
+                offsets.push((face.bbox.x - best.bbox.x).abs());
             }
         }
         assert!(found > 400 && black > 30, "{pack}: {found} faces, {black} images with a black border");
-        apart.sort_by(f32::total_cmp);
-        assert!(apart[apart.len() * 9 / 10] < 0.1, "{pack}: 90% of the boxes hardly move: {apart:?}");
+        offsets.sort_by(f32::total_cmp);
+        assert!(offsets[offsets.len() * 9 / 10] < 0.1, "{pack}: 90% of the boxes hardly move: {offsets:?}");
     }
 }
 
@@ -88,32 +89,32 @@ async fn trimmed_canvas_border_does_not_change_faces() {
 async fn finds_face_filling_frame() {
     let analyzer = analyzer().await;
     for name in ["ada.jpg", "ben.jpg", "cora.jpg", "dan.jpg"] {
-        fills(&analyzer, name, drawing(name), false).await;
+        finds_in(&analyzer, name, drawing(name), false).await;
     }
 }
 
-async fn fills(analyzer: &Analyzer, name: &str, portrait: Vec<u8>, blind: bool) {
-    let (image, face) = filling(analyzer, portrait, 0.9).await;
-    let single = look(analyzer, image.clone(), Passes::Single).await;
+async fn finds_in(analyzer: &Analyzer, name: &str, portrait: Vec<u8>, single_fails: bool) {
+    let (image, face) = cut_to_face(analyzer, portrait, 0.9).await;
+    let single = detect(analyzer, image.clone(), Passes::Single).await;
     // The reason for the small view: on a canvas of 640 pixels, SCRFD does not find such a face.
-    assert!(!blind || single.faces.is_empty(), "{name}");
+    assert!(!single_fails || single.faces.is_empty(), "{name}");
     for passes in [Passes::Auto, Passes::Thorough] {
-        let found = boxes(&look(analyzer, image.clone(), passes).await);
-        assert_eq!(found.len(), 1, "{name} {passes:?}: {found:?}");
-        assert!(found[0].iou(&face) > 0.7, "{name} {passes:?}: {found:?}, not {face:?}");
+        let face_boxes = boxes(&detect(analyzer, image.clone(), passes).await);
+        assert_eq!(face_boxes.len(), 1, "{name} {passes:?}: {face_boxes:?}");
+        assert!(face_boxes[0].iou(&face) > 0.7, "{name} {passes:?}: {face_boxes:?}, not {face:?}");
     }
 }
 
-fn drawn(heads: &[Head]) -> Vec<Rect> {
-    let place = |head: &Head| {
+fn drawn_faces(heads: &[Head]) -> Vec<Rect> {
+    let face_box = |head: &Head| {
         let [x, y, width, height] = head.face();
         Rect { x, y, width, height }
     };
-    heads.iter().map(place).collect()
+    heads.iter().map(face_box).collect()
 }
 
 /// Returns the clear faces that the reference implementation found at full resolution.
-fn photographed(name: &str) -> Vec<Rect> {
+fn reference_faces(name: &str) -> Vec<Rect> {
     let faces = testing::oracle()[name]["yunet_native"].as_array().unwrap().clone();
     faces
         .iter()
@@ -126,31 +127,39 @@ fn photographed(name: &str) -> Vec<Rect> {
 }
 
 /// Returns the number of `faces` that are among `boxes`.
-fn known(boxes: &[Rect], faces: &[Rect]) -> usize {
+fn hits(boxes: &[Rect], faces: &[Rect]) -> usize {
     faces.iter().filter(|face| boxes.iter().any(|b| b.iou(face) > 0.4)).count()
 }
 
 #[testing::test]
 async fn tiles_find_each_crowd_face_once() {
-    crowd(&analyzer().await, "drawn", drawing("throng.jpg"), &drawn(&gallery::throng()), 1.8).await;
+    check_tiles(&analyzer().await, "drawn", drawing("throng.jpg"), &drawn_faces(&gallery::throng()), 1.8)
+        .await;
 }
 
-/// Asserts that tiles find `more` times as many faces as a single view, almost all of `faces`, and
-/// almost no face twice.
-async fn crowd(analyzer: &Analyzer, name: &str, image: Vec<u8>, faces: &[Rect], more: f64) {
-    let single = boxes(&look(analyzer, image.clone(), Passes::Single).await);
-    let found = boxes(&look(analyzer, image, Passes::Thorough).await);
-    assert!(found.len() as f64 >= single.len() as f64 * more, "{name}: {} {}", single.len(), found.len());
-    let (before, after, all) = (known(&single, faces), known(&found, faces), faces.len());
-    assert!(after >= before && after * 100 >= all * 95, "{name}: {before}, {after} of {all}");
-    assert!(twice(&found) * 100 <= found.len() * 2, "{name}: {} of {} twice", twice(&found), found.len());
+/// Asserts that tiles find `ratio` times as many faces as one view, and almost none twice.
+async fn check_tiles(analyzer: &Analyzer, name: &str, image: Vec<u8>, faces: &[Rect], ratio: f64) {
+    let single = boxes(&detect(analyzer, image.clone(), Passes::Single).await);
+    let tiled = boxes(&detect(analyzer, image, Passes::Thorough).await);
+    assert!(tiled.len() as f64 >= single.len() as f64 * ratio, "{name}: {} {}", single.len(), tiled.len());
+    let (single_hits, tile_hits, total) = (hits(&single, faces), hits(&tiled, faces), faces.len());
+    assert!(
+        tile_hits >= single_hits && tile_hits * 100 >= total * 95,
+        "{name}: {single_hits}, {tile_hits} of {total}"
+    );
+    assert!(
+        duplicates(&tiled) * 100 <= tiled.len() * 2,
+        "{name}: {} of {} twice",
+        duplicates(&tiled),
+        tiled.len()
+    );
 }
 
 #[testing::test]
 async fn auto_uses_tiles_for_tiny_faces() {
     let analyzer = analyzer().await;
-    let auto = look(&analyzer, drawing("crowd.jpg"), Passes::Auto).await;
-    let thorough = look(&analyzer, drawing("crowd.jpg"), Passes::Thorough).await;
+    let auto = detect(&analyzer, drawing("crowd.jpg"), Passes::Auto).await;
+    let thorough = detect(&analyzer, drawing("crowd.jpg"), Passes::Thorough).await;
     assert_eq!((auto.views, boxes(&auto)), (thorough.views, boxes(&thorough)));
     assert!(auto.views > 6, "{}", auto.views);
 }
@@ -159,7 +168,7 @@ async fn auto_uses_tiles_for_tiny_faces() {
 async fn auto_uses_one_more_view_than_single() {
     let analyzer = analyzer().await;
     for name in ["ada.jpg", "ada_3.jpg", "two_people.jpg", "group.jpg"] {
-        one_view_more(&analyzer, name, drawing(name)).await;
+        assert_one_more_view(&analyzer, name, drawing(name)).await;
     }
 }
 
@@ -171,7 +180,7 @@ async fn auto_skips_search_of_image_without_face_signs() {
         ("grey", encode::png(&Frame::filled(900, 600, [128; 3]))),
         ("large", encode::png(&Frame::filled(2000, 1500, [200, 30, 90]))),
     ] {
-        let auto = look(&analyzer, image, Passes::Auto).await;
+        let auto = detect(&analyzer, image, Passes::Auto).await;
         // One look, and a second one at the image's own scale if the image is large.
         let looks = if auto.frame.width() > 960 { 2 } else { 1 };
         assert_eq!((auto.faces.len(), auto.views), (0, looks), "{name}");
@@ -180,7 +189,7 @@ async fn auto_skips_search_of_image_without_face_signs() {
 
 /// Draws a portrait, with a face of `height` pixels, into an image that is scaled to `width`.
 async fn small_face(analyzer: &Analyzer, view: &[u8], portrait: Vec<u8>, width: u32, height: f32) -> Vec<u8> {
-    let face = boxes(&look(analyzer, portrait.clone(), Passes::Single).await)[0];
+    let face = boxes(&detect(analyzer, portrait.clone(), Passes::Single).await)[0];
     let portrait = pixels(&portrait);
     let longer = portrait.width().max(portrait.height()) as f32;
     let portrait = crop::thumbnail(&portrait, (longer * height / face.height) as u32);
@@ -206,7 +215,7 @@ async fn auto_finds_usable_face_at_any_image_size() {
         for width in [300, 640, 960, 1280, 1920, 2560] {
             for name in ["obama.jpg", "biden.jpg", "obama3.jpg"] {
                 let picture = small_face(&analyzer, &image("view.jpg"), image(name), width, 48.0).await;
-                let found = look(&analyzer, picture, Passes::Auto).await;
+                let found = detect(&analyzer, picture, Passes::Auto).await;
                 assert_eq!(found.faces.len(), 1, "{pack}: {name} in {width} pixels");
             }
         }
@@ -223,31 +232,32 @@ async fn cheap_first_look_finds_same_faces_as_slow_detector() {
     let (mut found, mut searched) = (0, 0);
     for path in testing::images().into_iter().step_by(3) {
         let (name, bytes) = (path.display(), std::fs::read(&path).unwrap());
-        let [seen, expected] = [look(&cheap, bytes.clone(), Passes::Auto), look(&slow, bytes, Passes::Auto)];
-        let (seen, expected) = (boxes(&seen.await), boxes(&expected.await));
-        assert_eq!(seen.len(), expected.len(), "{name}");
-        for face in &seen {
+        let [actual, expected] =
+            [detect(&cheap, bytes.clone(), Passes::Auto), detect(&slow, bytes, Passes::Auto)];
+        let (actual, expected) = (boxes(&actual.await), boxes(&expected.await));
+        assert_eq!(actual.len(), expected.len(), "{name}");
+        for face in &actual {
             assert!(expected.iter().any(|other| other.iou(face) > 0.9), "{name}: {face:?}");
         }
-        found += seen.len();
-        searched += usize::from(!seen.is_empty());
+        found += actual.len();
+        searched += usize::from(!actual.is_empty());
     }
     assert!(found > 100 && searched > 12, "{found} faces in {searched} images");
     // In an image without a face, the slow detector does not run: one look decides.
     let empty = Frame::filled(600, 400, [120, 130, 90]);
-    let nothing = look(&cheap, encode::png(&empty), Passes::Auto).await;
+    let nothing = detect(&cheap, encode::png(&empty), Passes::Auto).await;
     assert_eq!((nothing.faces.len(), nothing.views), (0, 1));
 }
 
-async fn one_view_more(analyzer: &Analyzer, name: &str, image: Vec<u8>) {
-    let single = look(analyzer, image.clone(), Passes::Single).await;
-    let auto = look(analyzer, image, Passes::Auto).await;
+async fn assert_one_more_view(analyzer: &Analyzer, name: &str, image: Vec<u8>) {
+    let single = detect(analyzer, image.clone(), Passes::Single).await;
+    let auto = detect(analyzer, image, Passes::Auto).await;
     assert_eq!((single.views, auto.views), (1, 2), "{name}");
     assert_eq!(single.faces.len(), auto.faces.len(), "{name}");
 }
 
 /// Returns an image of 24 megapixels with a group scaled by `scale`, and the boxes of its faces.
-fn lost_group(view: &[u8], group: &[u8], faces: &[Rect], scale: f64) -> (Vec<u8>, Vec<Rect>) {
+fn place_group(view: &[u8], group: &[u8], faces: &[Rect], scale: f64) -> (Vec<u8>, Vec<Rect>) {
     let scene = testing::gallery::scene(&pixels(view), &pixels(group), scale, (6000, 4000));
     let [left, top, scale] = [scene.left as f32, scene.top as f32, scene.scale];
     let faces = faces.iter().map(|face| {
@@ -259,19 +269,19 @@ fn lost_group(view: &[u8], group: &[u8], faces: &[Rect], scale: f64) -> (Vec<u8>
 
 #[testing::test]
 async fn auto_finds_group_too_small_for_first_look() {
-    let faces = drawn(&gallery::group());
+    let faces = drawn_faces(&gallery::group());
     let scale = 40.0 / f64::from(faces[0].height);
-    let (image, faces) = lost_group(&drawing("view.jpg"), &drawing("group.jpg"), &faces, scale);
-    too_coarse(&analyzer().await, "drawn", image, &faces).await;
+    let (image, faces) = place_group(&drawing("view.jpg"), &drawing("group.jpg"), &faces, scale);
+    check_first_look(&analyzer().await, "drawn", image, &faces).await;
 }
 
-async fn too_coarse(analyzer: &Analyzer, name: &str, image: Vec<u8>, faces: &[Rect]) {
-    let single = look(analyzer, image.clone(), Passes::Single).await;
+async fn check_first_look(analyzer: &Analyzer, name: &str, image: Vec<u8>, faces: &[Rect]) {
+    let single = detect(analyzer, image.clone(), Passes::Single).await;
     assert_eq!((single.faces.len(), single.views), (0, 1), "{name}: too small for a single view");
-    let found = boxes(&look(analyzer, image, Passes::Auto).await);
-    let true_ones = known(&found, faces);
-    assert!(true_ones + 1 >= faces.len(), "{name}: {true_ones} of {}: {found:?}", faces.len());
-    assert!(found.len() <= true_ones + 1, "{name}: {found:?}");
+    let auto = boxes(&detect(analyzer, image, Passes::Auto).await);
+    let true_hits = hits(&auto, faces);
+    assert!(true_hits + 1 >= faces.len(), "{name}: {true_hits} of {}: {auto:?}", faces.len());
+    assert!(auto.len() <= true_hits + 1, "{name}: {auto:?}");
 }
 
 #[testing::test]
@@ -279,7 +289,7 @@ async fn large_image_without_faces_uses_bounded_number_of_views() {
     let analyzer = analyzer().await;
     let view = pixels(&drawing("view.jpg"));
     let empty = testing::gallery::scene(&view, &view, 0.5, (6000, 4000));
-    let auto = look(&analyzer, encode::jpeg(&empty.frame, 92), Passes::Auto).await;
+    let auto = detect(&analyzer, encode::jpeg(&empty.frame, 92), Passes::Auto).await;
     // The small view, the whole image, and the level at which usable faces are visible: 5 x 3.
     assert_eq!((auto.faces.len(), auto.views), (0, 2 + 15));
 }
@@ -289,7 +299,7 @@ async fn large_image_without_faces_uses_bounded_number_of_views() {
 #[testing::test]
 async fn very_large_image_is_searched_at_affordable_levels() {
     let image = encode::png(&Frame::filled(8064, 6048, [120, 130, 90]));
-    let auto = look(&analyzer().await, image, Passes::Auto).await;
+    let auto = detect(&analyzer().await, image, Passes::Auto).await;
     assert_eq!((auto.faces.len(), auto.views), (0, 2 + 6 + 20));
 }
 
@@ -299,20 +309,20 @@ async fn very_large_image_is_searched_at_affordable_levels() {
 async fn first_look_scales_with_requested_canvas() {
     let analyzer = analyzer_on("compact").await;
     let picture = small_face(&analyzer, &image("view.jpg"), image("obama.jpg"), 900, 24.0).await;
-    let options = AnalyzeOptions { det_size: Some(1280), passes: Some(Passes::Auto), ..LEAN };
+    let options = AnalyzeOptions { det_size: Some(1280), passes: Some(Passes::Auto), ..DETECTION_ONLY };
     let found = analyze(&analyzer, picture, &options).await;
     assert_eq!(found.faces.len(), 1);
 }
 
 #[testing::test]
 async fn face_on_tile_border_is_found_whole() {
-    border(&analyzer().await, "drawn", &drawing("ada.jpg")).await;
+    check_tile_borders(&analyzer().await, "drawn", &drawing("ada.jpg")).await;
 }
 
 /// Asserts that a face on the borders of tiles is found once and completely, at several positions.
-async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
+async fn check_tile_borders(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
     let portrait = crop::thumbnail(&pixels(portrait), 300);
-    let alone = boxes(&look(analyzer, encode::png(&portrait), Passes::Single).await)[0];
+    let single = boxes(&detect(analyzer, encode::png(&portrait), Passes::Single).await)[0];
     let mut off = Vec::new();
     for step in 0..12 {
         let (left, top) = (200 + 40 * step, 40 + 20 * step);
@@ -323,42 +333,42 @@ async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
                 &portrait.data()[(y * portrait.width() * 3) as usize..][..portrait.width() as usize * 3];
             image.data_mut()[at..at + row.len()].copy_from_slice(row);
         }
-        let found = look(analyzer, encode::png(&image), Passes::Thorough).await;
-        assert!(found.views > 6, "the image is searched in tiles");
-        let wanted = Rect { x: alone.x + left as f32, y: alone.y + top as f32, ..alone };
-        let found = boxes(&found);
-        if found.len() != 1 || found[0].iou(&wanted) < 0.75 {
-            off.push(format!("{name} at {left},{top}: {found:?}, not {wanted:?}"));
+        let result = detect(analyzer, encode::png(&image), Passes::Thorough).await;
+        assert!(result.views > 6, "the image is searched in tiles");
+        let expected = Rect { x: single.x + left as f32, y: single.y + top as f32, ..single };
+        let result = boxes(&result);
+        if result.len() != 1 || result[0].iou(&expected) < 0.75 {
+            off.push(format!("{name} at {left},{top}: {result:?}, not {expected:?}"));
         }
     }
     assert!(off.is_empty(), "{off:#?}");
 }
 
-/// Repeats the tests above, which use drawn people and the default pack, on photographs and with
-/// both families of detectors.
+/// Repeats the tests above on photographs and with both families of detectors.
 #[testing::needs(shared, slow)]
 #[testing::test]
 async fn passes_work_on_photographs_with_both_detector_families() {
     let all = testing::oracle()["group_6.jpg"]["yunet_native"].as_array().unwrap().len();
-    let group = photographed("group_6.jpg");
+    let group = reference_faces("group_6.jpg");
     assert_eq!((all, group.len()), (14, 14));
-    let (lost, lost_faces) = lost_group(&image("view.jpg"), &image("group_6.jpg"), &group, 40.0 / 75.0);
+    let (lost, lost_faces) = place_group(&image("view.jpg"), &image("group_6.jpg"), &group, 40.0 / 75.0);
     for (pack, blind) in [("compact", false), ("research", true)] {
         let analyzer = analyzer_on(pack).await;
         for name in ["obama.jpg", "biden.jpg", "mask2.jpg", "pose_left_face.jpeg"] {
-            fills(&analyzer, &format!("{pack} {name}"), image(name), blind).await;
+            finds_in(&analyzer, &format!("{pack} {name}"), image(name), blind).await;
         }
         for (name, more) in
             [("group_17.jpg", 3.0), ("group_25.jpg", 1.8), ("group_1.jpg", 1.0), ("group_26.jpg", 1.0)]
         {
-            crowd(&analyzer, &format!("{pack} {name}"), image(name), &photographed(name), more).await;
+            check_tiles(&analyzer, &format!("{pack} {name}"), image(name), &reference_faces(name), more)
+                .await;
         }
-        too_coarse(&analyzer, pack, lost.clone(), &lost_faces).await;
-        border(&analyzer, pack, &image("obama.jpg")).await;
+        check_first_look(&analyzer, pack, lost.clone(), &lost_faces).await;
+        check_tile_borders(&analyzer, pack, &image("obama.jpg")).await;
     }
     let analyzer = analyzer().await;
     for name in ["obama.jpg", "obama3.jpg", "two_people.jpg", "group_6.jpg"] {
-        one_view_more(&analyzer, name, image(name)).await;
+        assert_one_more_view(&analyzer, name, image(name)).await;
     }
 }
 
@@ -367,14 +377,13 @@ async fn passes_work_on_photographs_with_both_detector_families() {
 async fn fixed_size_detector_supports_all_passes() {
     let analyzer = analyzer_on("fixed").await;
     assert!(analyzer.engine().detector().fixed_size.is_some());
-    let single = look(&analyzer, image("group_25.jpg"), Passes::Single).await;
-    let thorough = look(&analyzer, image("group_25.jpg"), Passes::Thorough).await;
+    let single = detect(&analyzer, image("group_25.jpg"), Passes::Single).await;
+    let thorough = detect(&analyzer, image("group_25.jpg"), Passes::Thorough).await;
     assert!(thorough.faces.len() as f64 > 1.8 * single.faces.len() as f64);
     // Boxes are not enlarged on a canvas that this detector does not accept.
     let large = small_face(&analyzer, &image("view.jpg"), image("obama.jpg"), 2000, 48.0).await;
-    look(&analyzer, large, Passes::Auto).await;
-    // For this detector a small view costs as much as the whole image, so `auto` skips it if a face
-    // was found.
-    assert_eq!(look(&analyzer, image("obama.jpg"), Passes::Auto).await.views, 1);
-    assert_eq!(look(&analyzer, image("view.jpg"), Passes::Auto).await.views, 2);
+    detect(&analyzer, large, Passes::Auto).await;
+    // For this detector a small view is expensive, so `auto` skips it if a face was found.
+    assert_eq!(detect(&analyzer, image("obama.jpg"), Passes::Auto).await.views, 1);
+    assert_eq!(detect(&analyzer, image("view.jpg"), Passes::Auto).await.views, 2);
 }

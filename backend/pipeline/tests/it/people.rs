@@ -79,8 +79,8 @@ async fn cluster(world: &World, threshold: f32) -> store::people::clusters::Clus
     assert!(new);
     let worker = world.worker("clustering");
     let ended = wait_for(async || {
-        let now = world.store.clusters().get(run.id).await.unwrap();
-        now.finished_at.is_some().then_some(now)
+        let current = world.store.clusters().get(run.id).await.unwrap();
+        current.finished_at.is_some().then_some(current)
     });
     let ended = ended.await.expect("the clustering ends");
     worker.stop().await;
@@ -92,69 +92,68 @@ async fn cluster(world: &World, threshold: f32) -> store::people::clusters::Clus
 /// a subject counts as a separate cluster.
 async fn b_cubed(world: &World, images: &[(&str, &str)], faces: &HashMap<&'static str, Uuid>) -> (f64, f64) {
     let ids: Vec<Uuid> = faces.values().copied().collect();
-    let shown = world.store.people().of_faces(&ids).await.unwrap();
-    let known: Vec<(Uuid, &str)> = (images.iter().filter(|(file, _)| faces.contains_key(file)))
+    let assignments = world.store.people().of_faces(&ids).await.unwrap();
+    let pairs: Vec<(Uuid, &str)> = (images.iter().filter(|(file, _)| faces.contains_key(file)))
         .map(|(file, person)| {
             let face = faces[file];
-            (shown.get(&face).map_or(face, |shown| shown.subject_id), *person)
+            (assignments.get(&face).map_or(face, |assignments| assignments.subject_id), *person)
         })
         .collect();
     let (mut precision, mut recall) = (0.0, 0.0);
-    for (cluster, person) in &known {
-        let in_cluster = known.iter().filter(|(other, _)| other == cluster).count();
-        let of_person = known.iter().filter(|(_, other)| other == person).count();
-        let both = known.iter().filter(|(c, p)| c == cluster && p == person).count();
-        precision += both as f64 / in_cluster as f64;
-        recall += both as f64 / of_person as f64;
+    for (cluster, person) in &pairs {
+        let in_cluster = pairs.iter().filter(|(other, _)| other == cluster).count();
+        let of_person = pairs.iter().filter(|(_, other)| other == person).count();
+        let in_both = pairs.iter().filter(|(c, p)| c == cluster && p == person).count();
+        precision += in_both as f64 / in_cluster as f64;
+        recall += in_both as f64 / of_person as f64;
     }
-    (precision / known.len() as f64, recall / known.len() as f64)
+    (precision / pairs.len() as f64, recall / pairs.len() as f64)
 }
 
 #[testing::test]
 async fn drawn_images_of_one_person_form_one_cluster() {
-    cluster_of_each(DRAWN, ["group.jpg", "small_pair.jpg"], drawing).await;
+    assert_clusters(DRAWN, ["group.jpg", "small_pair.jpg"], drawing).await;
 }
 
 #[testing::needs(shared)]
 #[testing::test]
 async fn photographs_of_one_person_form_one_cluster() {
-    cluster_of_each(PHOTOGRAPHED, ["group_24.jpg", "group_1.jpg"], testing::image).await;
+    assert_clusters(PHOTOGRAPHED, ["group_24.jpg", "group_1.jpg"], testing::image).await;
 }
 
-/// Clusters the faces of the images and of two group images, and compares the clusters with the
-/// known people.
-async fn cluster_of_each(pictures: &[(&'static str, &str)], crowd: [&'static str; 2], read: Read) {
+/// Clusters the faces of all these images, and compares the clusters with the people.
+async fn assert_clusters(images: &[(&'static str, &str)], groups: [&'static str; 2], read: Read) {
     let world = World::new().await;
     let embedder = world.face_store.analyzer().engine().embedder();
     let threshold = pipeline::default_threshold(embedder.match_threshold, embedder.cluster_margin);
-    let files: Vec<&str> = pictures.iter().map(|(file, _)| *file).collect();
+    let files: Vec<&str> = images.iter().map(|(file, _)| *file).collect();
     // The first run processes about half of the images and one group image, the second run the
     // rest. The second run must add to the existing clusters.
     let mut faces = store_all(&world, read, &files[..7]).await;
-    store_all(&world, read, &crowd[..1]).await;
+    store_all(&world, read, &groups[..1]).await;
     let first = cluster(&world, threshold).await;
     assert_eq!((first.looked, first.faces), (world.faces().await.len() as i64, first.looked));
-    let before = subjects(&world).await;
+    let first_subjects = subjects(&world).await;
     faces.extend(store_all(&world, read, &files[7..]).await);
-    store_all(&world, read, &crowd[1..]).await;
+    store_all(&world, read, &groups[1..]).await;
     let second = cluster(&world, threshold).await;
     assert_eq!(
         first.looked + second.looked,
         world.faces().await.len() as i64,
         "only new faces are processed"
     );
-    let (precision, recall) = b_cubed(&world, pictures, &faces).await;
+    let (precision, recall) = b_cubed(&world, images, &faces).await;
     println!("B-cubed at {threshold}: precision {precision:.3}, recall {recall:.3}; {first:?} {second:?}");
     assert_eq!(precision, 1.0);
     assert!(recall >= 0.95, "{recall}");
     // A later run adds to the existing clusters and removes nothing from them.
-    let after = subjects(&world).await;
-    for (subject, members) in before {
-        let now = after.values().find(|now| members.is_subset(now));
-        assert!(now.is_some(), "{subject} was split");
+    let second_subjects = subjects(&world).await;
+    for (subject, members) in first_subjects {
+        let current = second_subjects.values().find(|current| members.is_subset(current));
+        assert!(current.is_some(), "{subject} was split");
     }
     // No cluster contains two faces of one image.
-    for members in after.values() {
+    for members in second_subjects.values() {
         let images: Vec<Uuid> = (world.faces().await.iter().filter(|face| members.contains(&face.id)))
             .map(|face| face.image_id)
             .collect();
@@ -165,12 +164,12 @@ async fn cluster_of_each(pictures: &[(&'static str, &str)], crowd: [&'static str
 async fn subjects(world: &World) -> BTreeMap<Uuid, BTreeSet<Uuid>> {
     let collection_id = world.store.collections().get("default").await.unwrap().id;
     let filter = SubjectFilter { collection_id, name: None, external_id: None, origin: None };
-    let mut all = BTreeMap::new();
+    let mut subjects_by_id = BTreeMap::new();
     for subject in world.store.people().list(&filter, None, 1_000).await.unwrap() {
         let faces = world.store.people().faces(collection_id, subject.id, None, 1_000).await.unwrap();
-        all.insert(subject.id, faces.into_iter().map(|face| face.id).collect());
+        subjects_by_id.insert(subject.id, faces.into_iter().map(|face| face.id).collect());
     }
-    all
+    subjects_by_id
 }
 
 #[testing::test]
@@ -179,9 +178,9 @@ async fn reembedding_computes_embeddings_from_chips() {
     let faces = store_all(&world, drawing, &["ada.jpg", "ben.jpg", "group.jpg"]).await;
     let count = world.faces().await.len() as i64;
     let collection = world.store.collections().get("default").await.unwrap().id;
-    let mut wanted = HashMap::new();
+    let mut expected = HashMap::new();
     for face in world.faces().await {
-        wanted.insert(face.id, world.store.faces().embedding(face.id).await.unwrap().1);
+        expected.insert(face.id, world.store.faces().embedding(face.id).await.unwrap().1);
     }
     // Simulates embeddings of a different model: different values, with a different length.
     world
@@ -191,32 +190,32 @@ async fn reembedding_computes_embeddings_from_chips() {
         .execute("update faces set embedding = '[1,0,0]', model_id = (select id from embedding_models where name = 'other')")
         .await;
     // The chip of one face is deleted, and another face never had a chip.
-    let (lost, never) = (faces["ben.jpg"], faces["group.jpg"]);
-    let chip = world.store.faces().get(lost).await.unwrap().chip_key.unwrap();
+    let (without_file, without_chip) = (faces["ben.jpg"], faces["group.jpg"]);
+    let chip = world.store.faces().get(without_file).await.unwrap().chip_key.unwrap();
     world.blobs.delete(&[chip]).await.unwrap();
     world.execute("update faces set chip_key = null where id in (select f.id from faces f join images i on i.id = f.image_id where i.face_count > 5 order by f.det_score desc limit 1)").await;
 
     let stop = CancellationToken::new();
     stop.cancel();
-    let nothing = reembed(&world.face_store, collection, &stop, |_| ()).await.unwrap();
-    assert_eq!((nothing.done, nothing.left.len()), (0, 0));
-    let go = CancellationToken::new();
-    let done = reembed(&world.face_store, collection, &go, |_| ()).await.unwrap();
+    let cancelled = reembed(&world.face_store, collection, &stop, |_| ()).await.unwrap();
+    assert_eq!((cancelled.done, cancelled.left.len()), (0, 0));
+    let running = CancellationToken::new();
+    let done = reembed(&world.face_store, collection, &running, |_| ()).await.unwrap();
     assert_eq!((done.done as i64, done.left.len()), (count - 2, 2));
     let reasons: BTreeMap<Uuid, &str> = done.left.iter().map(|left| (left.face_id, left.reason)).collect();
-    assert_eq!(reasons, BTreeMap::from([(lost, "chip_missing"), (never, "no_chip")]));
-    for (face, embedding) in wanted {
-        let (model, now) = world.store.faces().embedding(face).await.unwrap();
+    assert_eq!(reasons, BTreeMap::from([(without_file, "chip_missing"), (without_chip, "no_chip")]));
+    for (face, embedding) in expected {
+        let (model, recomputed) = world.store.faces().embedding(face).await.unwrap();
         if reasons.contains_key(&face) {
-            assert_eq!(now.len(), 3, "no face is lost, and none is changed without a chip");
+            assert_eq!(recomputed.len(), 3, "no face is lost, and none is changed without a chip");
             continue;
         }
         assert_eq!(model, world.face_store.model_id());
-        let cosine: f32 = embedding.iter().zip(&now).map(|(a, b)| a * b).sum();
+        let cosine: f32 = embedding.iter().zip(&recomputed).map(|(a, b)| a * b).sum();
         assert!(cosine > 0.999, "{cosine}");
     }
-    let again = reembed(&world.face_store, collection, &go, |_| ()).await.unwrap();
-    assert_eq!((again.done, again.left.len()), (0, 2), "a finished face is not processed again");
+    let second = reembed(&world.face_store, collection, &running, |_| ()).await.unwrap();
+    assert_eq!((second.done, second.left.len()), (0, 2), "a finished face is not processed again");
 }
 
 #[testing::test]

@@ -1,6 +1,6 @@
 //! Tests politeness, which includes robots.txt, robots directives and busy hosts.
 
-use crate::support::{Answer, Site, World, counts, fast, fast_politeness, quick_retries, wait_for};
+use crate::support::{Response, Site, World, counts, fast, fast_politeness, quick_retries, wait_for};
 use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, crawls};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use tokio::sync::Semaphore;
 #[testing::test]
 async fn host_is_fetched_after_robots_txt_recovers() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
-    site.set_series("/robots.txt", vec![Answer::status(500), Answer::status(502), Answer::status(404)]);
-    site.set("/", Answer::html("<img src=cora.jpg>"));
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
+    site.set_series("/robots.txt", vec![Response::status(500), Response::status(502), Response::status(404)]);
+    site.set("/", Response::html("<img src=cora.jpg>"));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
     let progress = world.completed(&[site.url("/")], fast()).await;
     assert_eq!(counts(&progress.images), [("processed", 1)].into());
     assert_eq!(site.requests()[..4], ["/robots.txt", "/robots.txt", "/robots.txt", "/"]);
@@ -31,25 +31,25 @@ async fn assert_blocked(world: &World, site: &Site) {
 #[testing::test]
 async fn unavailable_robots_txt_blocks_host() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
-    site.set("/robots.txt", Answer::status(500));
-    site.set("/", Answer::html("<img src=cora.jpg>"));
+    site.set("/robots.txt", Response::status(500));
+    site.set("/", Response::html("<img src=cora.jpg>"));
     assert_blocked(&world, &site).await;
 }
 
 #[testing::test]
 async fn robots_txt_with_false_encoding_is_read_or_rejected() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
-    let rules = Answer::new("text/plain", "user-agent: *\ndisallow: /closed");
+    let rules = Response::new("text/plain", "user-agent: *\ndisallow: /closed");
     site.set("/robots.txt", rules.header("content-encoding", "gzip"));
-    site.set("/", Answer::html("<img src=cora.jpg><img src=/closed/ada.jpg>"));
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
+    site.set("/", Response::html("<img src=cora.jpg><img src=/closed/ada.jpg>"));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.images), [("processed", 1), ("skipped", 1)].into());
     assert_eq!(progress.reasons.get(&Reason::RobotsDisallowed), Some(&1));
 
     let site = Site::start().await;
-    let noise = Answer::new("text/plain", vec![0xff; 200]).header("content-encoding", "gzip");
+    let noise = Response::new("text/plain", vec![0xff; 200]).header("content-encoding", "gzip");
     site.set("/robots.txt", noise);
     assert_blocked(&world, &site).await;
 }
@@ -57,7 +57,7 @@ async fn robots_txt_with_false_encoding_is_read_or_rejected() {
 #[testing::test]
 async fn incomplete_robots_txt_blocks_host() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
-    site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\n").breaking_off());
+    site.set("/robots.txt", Response::new("text/plain", "user-agent: *\n").breaking_off());
     assert_blocked(&world, &site).await;
 }
 
@@ -71,12 +71,12 @@ async fn pages_of_unreachable_host_record_connection_error() {
     assert_eq!(progress.reasons.get(&Reason::ConnectionRefused), Some(&3), "{:?}", progress.reasons);
 }
 
-/// The permit may expire before its job knows of it, and another job may then get one.
+/// The permit may expire before its job receives it. Another job may then get a permit.
 #[testing::test]
 async fn late_host_permit_is_not_used() {
     let politeness = crawls::Config { grant_time_limit: Duration::ZERO, ..fast_politeness() };
     let (world, site) = (World::with(queue::Config::default(), politeness).await, Site::start().await);
-    site.set("/", Answer::html("a page"));
+    site.set("/", Response::html("a page"));
     let crawl = world.create(&[site.url("/")], CrawlOptions::default()).await;
     let worker = world.worker("one");
     wait_for(async || {
@@ -95,25 +95,25 @@ async fn robots_txt_of_image_host_applies() {
     let world = World::new().await;
     let (site, images) = (Site::start().await, Site::start().await);
     let (open, closed) = (images.url("/open/cora.jpg"), images.url("/closed/cora.jpg"));
-    site.set("/", Answer::html(&format!("<img src={open}><img src={closed}>")));
-    images.set("/robots.txt", Answer::new("text/plain", "user-agent: facecrawl\ndisallow: /closed"));
-    images.set("/open/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
-    images.set("/closed/cora.jpg", Answer::jpeg(drawing("cora_2.jpg")));
+    site.set("/", Response::html(&format!("<img src={open}><img src={closed}>")));
+    images.set("/robots.txt", Response::new("text/plain", "user-agent: facecrawl\ndisallow: /closed"));
+    images.set("/open/cora.jpg", Response::jpeg(drawing("cora.jpg")));
+    images.set("/closed/cora.jpg", Response::jpeg(drawing("cora_2.jpg")));
     let (_, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(counts(&progress.images), [("processed", 1), ("skipped", 1)].into());
-    assert_eq!(images.asked("/closed/cora.jpg"), 0);
+    assert_eq!(images.count_requests("/closed/cora.jpg"), 0);
 }
 
 #[testing::test]
 async fn crawl_option_disables_robots_rules() {
     let (world, site) = World::with_site().await;
-    site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\ndisallow: /"));
-    site.set("/", Answer::html("<img src=cora.jpg>").header("x-robots-tag", "noai, nofollow"));
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")).header("x-robots-tag", "noindex"));
+    site.set("/robots.txt", Response::new("text/plain", "user-agent: *\ndisallow: /"));
+    site.set("/", Response::html("<img src=cora.jpg>").header("x-robots-tag", "noai, nofollow"));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")).header("x-robots-tag", "noindex"));
     let options = CrawlOptions { respect_robots: false, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(counts(&progress.images), [("processed", 1)].into());
-    assert_eq!(site.asked("/robots.txt"), 0);
+    assert_eq!(site.count_requests("/robots.txt"), 0);
 }
 
 #[testing::test]
@@ -121,7 +121,7 @@ async fn robots_meta_directives_apply_to_links_and_images() {
     let (world, site) = World::with_site().await;
     let page = "<html><head><meta name=robots content='nofollow, noimageindex'></head><body>
                 <a href=on.html>x</a><img src=cora.jpg></body></html>";
-    site.set("/", Answer::new("text/html", page));
+    site.set("/", Response::new("text/html", page));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!((counts(&progress.pages), counts(&progress.images)), ([("fetched", 1)].into(), [].into()));
@@ -134,11 +134,11 @@ async fn image_requests_follow_referrer_policy() {
     let world = World::new().await;
     let (site, images) = (Site::start().await, Site::start().await);
     let page = format!("<a href=closed>x</a><img src=/own.jpg><img src={}>", images.url("/other.jpg"));
-    site.set("/page", Answer::html(&page));
-    let closed = Answer::html("<img src=/closed.jpg><img src=/open.jpg referrerpolicy=same-origin>");
+    site.set("/page", Response::html(&page));
+    let closed = Response::html("<img src=/closed.jpg><img src=/open.jpg referrerpolicy=same-origin>");
     site.set("/closed", closed.header("referrer-policy", "no-referrer"));
-    site.set_default(Answer::jpeg(drawing("cora.jpg")));
-    images.set_default(Answer::jpeg(drawing("cora_2.jpg")));
+    site.set_fallback(Response::jpeg(drawing("cora.jpg")));
+    images.set_fallback(Response::jpeg(drawing("cora_2.jpg")));
     world.completed(&[site.url("/page")], fast()).await;
     assert_eq!(site.referer("/page"), None);
     assert_eq!(site.referer("/own.jpg"), Some(site.url("/page")));
@@ -150,12 +150,12 @@ async fn image_requests_follow_referrer_policy() {
 #[testing::test]
 async fn busy_host_is_retried_after_requested_delay() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
-    let busy = Answer::status(503).header("retry-after", "1");
-    site.set_series("/", vec![busy, Answer::html("<img src=cora.jpg>")]);
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
+    let busy = Response::status(503).header("retry-after", "1");
+    site.set_series("/", vec![busy, Response::html("<img src=cora.jpg>")]);
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
     let (_, progress) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(counts(&progress.pages), [("fetched", 1)].into());
-    assert_eq!(site.asked("/"), 2);
+    assert_eq!(site.count_requests("/"), 2);
 }
 
 /// The pace of a host is stored in the database, so that every process uses it.
@@ -163,28 +163,30 @@ async fn busy_host_is_retried_after_requested_delay() {
 async fn host_pace_slows_on_refusals_and_recovers() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
     let gate = Arc::new(Semaphore::new(0));
-    let busy = || Answer::status(503).header("retry-after", "1");
-    site.set_series("/", vec![busy(), busy(), Answer::html("well").gated(&gate)]);
+    let busy = || Response::status(503).header("retry-after", "1");
+    site.set_series("/", vec![busy(), busy(), Response::html("well").gated(&gate)]);
     let host = site.url("/").trim_end_matches('/').to_owned();
     let crawl = world.create(&[site.url("/")], CrawlOptions::default()).await;
     let worker = world.worker("one");
-    wait_for(async || (site.asked("/") == 3).then_some(())).await.expect("the host receives a third request");
-    let troubled = world.store.hosts().pace(&host).await.unwrap();
-    assert_eq!(troubled.refusals, 2);
-    assert!(troubled.pace_ms >= 500, "doubled twice: {troubled:?}");
+    wait_for(async || (site.count_requests("/") == 3).then_some(()))
+        .await
+        .expect("the host receives a third request");
+    let slowed = world.store.hosts().pace(&host).await.unwrap();
+    assert_eq!(slowed.refusals, 2);
+    assert!(slowed.pace_ms >= 500, "doubled twice: {slowed:?}");
     gate.add_permits(1);
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
     worker.stop().await;
-    let healed = world.store.hosts().pace(&host).await.unwrap();
-    assert_eq!(healed.refusals, 0);
-    assert!(healed.pace_ms >= troubled.pace_ms / 2, "the delay is halved at most: {healed:?}");
+    let recovered = world.store.hosts().pace(&host).await.unwrap();
+    assert_eq!(recovered.refusals, 0);
+    assert!(recovered.pace_ms >= slowed.pace_ms / 2, "the delay is halved at most: {recovered:?}");
 }
 
 #[testing::test]
 async fn crawl_with_delay_fetches_every_url_once() {
     let (world, site) = World::with_site().await;
     let images: String = (0..6).map(|i| format!("<img src=none{i}.jpg>")).collect();
-    site.set("/", Answer::html(&images));
+    site.set("/", Response::html(&images));
     // Two workers run eight jobs for one host. The host's permits serialise the requests.
     let options = CrawlOptions { delay_ms: Some(20), max_depth: 0, ..CrawlOptions::default() };
     let crawl = world.create(&[site.url("/")], options).await;
@@ -208,18 +210,18 @@ async fn crawl_delay_applies_only_to_its_collection() {
         .commit(async |tx| world.store.collections().create(tx.conn(), "theirs", &Default::default()).await)
         .await;
     let site = Site::start().await;
-    site.set("/slow", Answer::html("nothing")).set("/", Answer::html("<img src=cora.jpg>"));
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
+    site.set("/slow", Response::html("nothing")).set("/", Response::html("<img src=cora.jpg>"));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
     let slow = CrawlOptions { delay_ms: Some(300_000), max_depth: 0, ..CrawlOptions::default() };
     let ours = world.create(&[site.url("/slow")], slow).await;
     let worker = world.worker("one");
-    let asked = async || (site.asked("/robots.txt") > 0).then_some(());
-    wait_for(asked).await.expect("the slow crawl has sent its first request");
+    let is_requested = async || (site.count_requests("/robots.txt") > 0).then_some(());
+    wait_for(is_requested).await.expect("the slow crawl has sent its first request");
     let theirs = [site.url("/")];
     let theirs = world.crawls.create("theirs", &theirs, CrawlOptions::default()).await.unwrap();
     assert_eq!(world.ended(theirs.id).await.state, CrawlState::Completed);
     assert_eq!(counts(&world.progress(theirs.id).await.images), [("processed", 1)].into());
-    assert_eq!(site.asked("/slow"), 0, "the slow crawl still waits");
+    assert_eq!(site.count_requests("/slow"), 0, "the slow crawl still waits");
     world.crawls.cancel(ours.id).await.unwrap();
     worker.stop().await;
 }
@@ -227,28 +229,28 @@ async fn crawl_delay_applies_only_to_its_collection() {
 /// A permit that is not released expires after one minute.
 #[testing::test]
 async fn cancelled_fetch_releases_host_permit() {
-    let times = queue::Config { lease: Duration::from_secs(1), ..quick_retries() };
-    let (world, site) = (World::with(times, fast_politeness()).await, Site::start().await);
+    let config = queue::Config { lease: Duration::from_secs(1), ..quick_retries() };
+    let (world, site) = (World::with(config, fast_politeness()).await, Site::start().await);
     let gate = Arc::new(Semaphore::new(0));
-    site.set("/hangs.jpg", Answer::jpeg(drawing("cora.jpg")).gated(&gate));
-    site.set("/cora.jpg", Answer::jpeg(drawing("cora.jpg")));
+    site.set("/hangs.jpg", Response::jpeg(drawing("cora.jpg")).gated(&gate));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
     let options = CrawlOptions { delay_ms: Some(1), ..CrawlOptions::default() };
     let hanging = world.create(&[site.url("/hangs.jpg")], options.clone()).await;
     let worker = world.worker("one");
-    let asked = async || (site.asked("/hangs.jpg") == 1).then_some(());
-    wait_for(asked).await.expect("the image is requested");
+    let is_requested = async || (site.count_requests("/hangs.jpg") == 1).then_some(());
+    wait_for(is_requested).await.expect("the image is requested");
     world.crawls.cancel(hanging.id).await.unwrap();
     let host = site.url("/").trim_end_matches('/').to_owned();
-    let turn = async || match world.store.hosts().acquire_permit(&host, 1).await.unwrap() {
+    let acquire = async || match world.store.hosts().acquire_permit(&host, 1).await.unwrap() {
         PermitDecision::Granted { token } => Some(token),
         PermitDecision::Wait { .. } => None,
     };
     // The permit is available before an unreleased permit would expire.
-    let token = tokio::time::timeout(Duration::from_secs(40), wait_for(turn)).await;
+    let token = tokio::time::timeout(Duration::from_secs(40), wait_for(acquire)).await;
     let token = token.ok().flatten().expect("the permit is released");
     world.store.hosts().finish_request(&host, token, 1, None, None).await.unwrap();
-    let (next, progress) = world.crawl(&[site.url("/cora.jpg")], options).await;
+    let (crawl, progress) = world.crawl(&[site.url("/cora.jpg")], options).await;
     worker.stop().await;
-    assert_eq!(next.state, CrawlState::Completed);
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.images), [("processed", 1)].into());
 }

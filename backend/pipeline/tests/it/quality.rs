@@ -1,6 +1,5 @@
-//! Tests the learned quality score in combination with the computed measures, and faces that are
-//! not upright in their image.
-use crate::support::{Answer, World, analyze, analyzer, analyzer_on, fast, pixels, rotating};
+//! Tests the learned quality score beside the computed measures, and rotated faces.
+use crate::support::{Response, World, analyze, analyzer, analyzer_on, fast, pixels, rotating};
 use inference::{Engine, Manifest, Priority, ResolvedPack};
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Dedupe, Ingested, Passes, Rotate};
 use store::images::ImageFilter;
@@ -9,11 +8,11 @@ use testing::{draw_face, drawing, fixture_pack, fixture_quality, fixture_score};
 use vision::quality::Measure;
 use vision::{Frame, Profile, crop, encode};
 
-fn start(learned: bool) -> Analyzer {
-    start_with(learned, inference::Config::default().queue_capacity)
+fn analyzer_for(learned: bool) -> Analyzer {
+    analyzer_with(learned, inference::Config::default().queue_capacity)
 }
 
-fn start_with(learned: bool, queue_capacity: usize) -> Analyzer {
+fn analyzer_with(learned: bool, queue_capacity: usize) -> Analyzer {
     let folder = tempfile::tempdir().unwrap();
     let fixture = fixture_pack(folder.path());
     let manifest = Manifest::parse(&fixture.manifest()).unwrap();
@@ -53,14 +52,15 @@ fn means(chip: &Frame) -> [f32; 3] {
 
 #[testing::test]
 async fn learned_quality_score_comes_from_own_chip() {
-    let (with, without) = tokio::task::spawn_blocking(|| (start(true), start(false))).await.unwrap();
+    let (with, without) =
+        tokio::task::spawn_blocking(|| (analyzer_for(true), analyzer_for(false))).await.unwrap();
     let scored = analyze_three(&with, true).await;
     assert_eq!(scored.faces.len(), 3);
     let mut values = Vec::new();
     for face in &scored.faces {
-        let wanted = fixture_score(means(face.chip.as_ref().unwrap()));
+        let expected = fixture_score(means(face.chip.as_ref().unwrap()));
         let Measure { value, raw } = face.quality.as_ref().unwrap().learned.unwrap();
-        assert!((raw - wanted).abs() < 1e-4, "{raw}, not {wanted}");
+        assert!((raw - expected).abs() < 1e-4, "{raw}, not {expected}");
         assert_eq!(value, raw.clamp(0.0, 1.0));
         values.push(raw);
     }
@@ -81,44 +81,44 @@ async fn learned_quality_score_comes_from_own_chip() {
 /// The models process a crowd in groups. Each face keeps its results, and a requested chip.
 #[testing::test]
 async fn crowd_faces_keep_their_own_results() {
-    let analyzer = tokio::task::spawn_blocking(|| start(true)).await.unwrap();
+    let analyzer = tokio::task::spawn_blocking(|| analyzer_for(true)).await.unwrap();
     let crowd = faces(640, (0..81).map(|number| (1 + 2 * (number % 9), 1 + 2 * (number / 9), number)));
     let options = AnalyzeOptions { chips: true, ..AnalyzeOptions::default() };
-    let found = analyze(&analyzer, crowd.clone(), &options).await;
-    assert_eq!(found.faces.len(), 81);
-    for face in &found.faces {
+    let analysis = analyze(&analyzer, crowd.clone(), &options).await;
+    assert_eq!(analysis.faces.len(), 81);
+    for face in &analysis.faces {
         let chip = face.chip.as_ref().unwrap();
         let raw = face.quality.as_ref().unwrap().learned.unwrap().raw;
         assert!((raw - fixture_score(means(chip))).abs() < 1e-4);
-        let alone = analyzer.engine().embed(chip.clone(), Priority::Interactive).await.unwrap().output;
-        assert!(face.embedding.as_ref().unwrap().similarity(&alone) > Some(0.9999));
+        let single = analyzer.engine().embed(chip.clone(), Priority::Interactive).await.unwrap().output;
+        assert!(face.embedding.as_ref().unwrap().similarity(&single) > Some(0.9999));
     }
-    let lean = analyze(&analyzer, crowd, &AnalyzeOptions::default()).await;
-    assert!(lean.faces.iter().all(|face| face.chip.is_none() && face.embedding.is_some()));
+    let without_chips = analyze(&analyzer, crowd, &AnalyzeOptions::default()).await;
+    assert!(without_chips.faces.iter().all(|face| face.chip.is_none() && face.embedding.is_some()));
 }
 
 /// An analysis that has started completes for any number of faces. Each of these images has more
 /// faces than the capacity of the models' queues.
 #[testing::test]
 async fn concurrent_crowds_are_all_analysed() {
-    let analyzer = tokio::task::spawn_blocking(|| start_with(true, 4)).await.unwrap();
+    let analyzer = tokio::task::spawn_blocking(|| analyzer_with(true, 4)).await.unwrap();
     let crowd = faces(480, (0..12).map(|number| (1 + 3 * (number % 6), 2 + 5 * (number / 6), number)));
     let options = AnalyzeOptions::default();
     let images = (0..4).map(|_| analyze(&analyzer, crowd.clone(), &options));
-    for found in futures::future::join_all(images).await {
-        assert_eq!(found.faces.len(), 12);
-        assert!(found.faces.iter().all(|face| face.embedding.is_some()));
+    for analysis in futures::future::join_all(images).await {
+        assert_eq!(analysis.faces.len(), 12);
+        assert!(analysis.faces.iter().all(|face| face.embedding.is_some()));
     }
 }
 
 /// Returns the photograph rotated clockwise by `degrees`.
-fn turned(photograph: &Frame, degrees: u32) -> Vec<u8> {
+fn rotated_file(photograph: &Frame, degrees: u32) -> Vec<u8> {
     encode::jpeg(&crop::rotate(photograph, degrees), 92)
 }
 
 /// Asserts that no face of the image meets a profile, and returns the number of faces that meet all
 /// other limits of `standard`.
-fn meets_no_profile(analysis: &Analysis, name: &str) -> usize {
+fn count_not_upright(analysis: &Analysis, name: &str) -> usize {
     let reports = analysis.faces.iter().filter_map(|face| face.quality.as_ref());
     let unmet: Vec<_> = reports.map(|report| report.unmet_limits(Profile::Standard)).collect();
     assert!(unmet.iter().all(|reasons| !reasons.is_empty()), "{name}: {:?}", analysis.faces);
@@ -130,20 +130,20 @@ fn meets_no_profile(analysis: &Analysis, name: &str) -> usize {
 async fn rotated_faces_meet_no_quality_profile() {
     for pack in ["compact", "research"] {
         let analyzer = analyzer_on(pack).await;
-        let mut refused = 0;
+        let mut not_upright = 0;
         for name in ["obama.jpg", "biden.jpg", "alex2.jpg", "two_people.jpg", "Rob_Lowe_0001.jpg"] {
             let photograph = pixels(&testing::image(name));
-            let upright = analyze(&analyzer, turned(&photograph, 0), &AnalyzeOptions::default()).await;
+            let upright = analyze(&analyzer, rotated_file(&photograph, 0), &AnalyzeOptions::default()).await;
             for face in &upright.faces {
                 assert!(face.quality.as_ref().unwrap().passed, "{pack} {name}: {:?}", face.quality);
             }
             for degrees in [90, 180, 270] {
-                let found =
-                    analyze(&analyzer, turned(&photograph, degrees), &AnalyzeOptions::default()).await;
-                refused += meets_no_profile(&found, &format!("{pack} {name} {degrees}"));
+                let analysis =
+                    analyze(&analyzer, rotated_file(&photograph, degrees), &AnalyzeOptions::default()).await;
+                not_upright += count_not_upright(&analysis, &format!("{pack} {name} {degrees}"));
             }
         }
-        assert!(refused > 6, "{pack}: {refused}");
+        assert!(not_upright > 6, "{pack}: {not_upright}");
     }
 }
 
@@ -162,11 +162,11 @@ async fn only_upright_face_of_pair_passes_quality() {
     }
     let pair = encode::jpeg(&Frame::new(width, 568, rows).unwrap(), 92);
     for pack in ["compact", "research"] {
-        let found = analyze(&analyzer_on(pack).await, pair.clone(), &rotating()).await;
+        let analysis = analyze(&analyzer_on(pack).await, pair.clone(), &rotating()).await;
         // Both faces are equally good, so that both rotations are right.
         let upright =
-            if found.rotation == 0 { 0.0..left.width() as f32 } else { left.width() as f32..width as f32 };
-        let passed: Vec<f32> = (found.faces.iter())
+            if analysis.rotation == 0 { 0.0..left.width() as f32 } else { left.width() as f32..width as f32 };
+        let passed: Vec<f32> = (analysis.faces.iter())
             .filter(|face| face.quality.as_ref().unwrap().passed)
             .map(|face| face.detection.bbox.x + face.detection.bbox.width / 2.0)
             .collect();
@@ -189,10 +189,14 @@ async fn finds_rotation_of_every_photograph() {
             let photograph = pixels(&std::fs::read(&path).unwrap());
             for degrees in [0, 90, 180, 270] {
                 let options = AnalyzeOptions { embeddings: false, quality: false, ..rotating() };
-                let found = analyze(&analyzer, turned(&photograph, degrees), &options).await;
+                let result = analyze(&analyzer, rotated_file(&photograph, degrees), &options).await;
                 images += 1;
-                if found.rotation != (360 - degrees) % 360 || found.faces.is_empty() {
-                    wrong.push(format!("{name} {degrees}: {} ({} faces)", found.rotation, found.faces.len()));
+                if result.rotation != (360 - degrees) % 360 || result.faces.is_empty() {
+                    wrong.push(format!(
+                        "{name} {degrees}: {} ({} faces)",
+                        result.rotation,
+                        result.faces.len()
+                    ));
                 }
             }
         }
@@ -222,9 +226,9 @@ async fn rotation_search_adds_at_most_three_views() {
 async fn crawl_stores_rotated_faces_upright() {
     let (world, site) = World::with_site().await;
     let photograph = pixels(&testing::image("obama.jpg"));
-    site.set("/", Answer::html("<img src=upright.jpg><img src=turned.jpg>"));
-    site.set("/upright.jpg", Answer::jpeg(turned(&photograph, 0)));
-    site.set("/turned.jpg", Answer::jpeg(turned(&photograph, 180)));
+    site.set("/", Response::html("<img src=upright.jpg><img src=turned.jpg>"));
+    site.set("/upright.jpg", Response::jpeg(rotated_file(&photograph, 0)));
+    site.set("/turned.jpg", Response::jpeg(rotated_file(&photograph, 180)));
     let options = CrawlOptions { rotate: Rotate::Auto, dedupe: Dedupe::Exact, ..fast() };
     let (crawl, _) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(crawl.options["rotate"], "auto");
@@ -249,7 +253,7 @@ async fn crawl_stores_rotated_faces_upright() {
 #[testing::needs(shared)]
 #[testing::test]
 async fn scan_finds_rotation_only_if_configured() {
-    let file = turned(&pixels(&testing::image("obama.jpg")), 180);
+    let file = rotated_file(&pixels(&testing::image("obama.jpg")), 180);
     let mut rotations = Vec::new();
     for rotate in [Rotate::Off, Rotate::Auto] {
         let world = World::new().await;

@@ -35,8 +35,8 @@ async fn scan_records_every_file_in_ledger() {
     let Ingested::Stored { image, faces: 1 } = scan.ingest(rows[0].id, read(0)).await.unwrap() else {
         panic!("the first file must be stored with its face");
     };
-    let again = scan.ingest(rows[1].id, read(1)).await.unwrap();
-    assert_eq!(again, Ingested::Duplicate { image, reason: Reason::ExactDuplicate });
+    let result = scan.ingest(rows[1].id, read(1)).await.unwrap();
+    assert_eq!(result, Ingested::Duplicate { image, reason: Reason::ExactDuplicate });
     let error = scan.ingest(rows[2].id, read(2)).await.unwrap_err();
     assert!(matches!(error, IngestError::Analyze(_)), "{error:?}");
     scan.skip(rows[3].id, Reason::TooManyBytes, "30 MB").await.unwrap();
@@ -65,10 +65,10 @@ async fn stores_only_passed_faces_if_configured() {
     let rows = scan.add(&["/x/crowd.jpg"]).await.unwrap();
     let crowd = bytes::Bytes::from(drawing("crowd.jpg"));
     let options = AnalyzeOptions::default();
-    let found = world.face_store.analyzer().analyze(crowd.clone(), &options, Priority::Background).await;
-    let found = found.unwrap().faces;
-    let passed = found.iter().filter(|face| face.quality.as_ref().unwrap().passed).count();
-    assert!(passed > 0 && passed < found.len(), "{passed} of {} pass", found.len());
+    let faces = world.face_store.analyzer().analyze(crowd.clone(), &options, Priority::Background).await;
+    let faces = faces.unwrap().faces;
+    let passed = faces.iter().filter(|face| face.quality.as_ref().unwrap().passed).count();
+    assert!(passed > 0 && passed < faces.len(), "{passed} of {} pass", faces.len());
 
     let Ingested::Stored { image, faces } = scan.ingest(rows[0].id, crowd).await.unwrap() else {
         panic!("the image must be stored");
@@ -86,25 +86,25 @@ async fn stores_only_passed_faces_if_configured() {
 async fn only_scan_with_expired_lease_is_closed() {
     let world = World::new().await;
     let begin = async || world.scan(Dedupe::Exact, AnalyzeOptions::default()).await;
-    let dead = begin().await;
-    dead.add(&["/nowhere/a.jpg"]).await.unwrap();
-    let id = dead.crawl().id;
+    let killed = begin().await;
+    killed.add(&["/nowhere/a.jpg"]).await.unwrap();
+    let id = killed.crawl().id;
     // The scan was killed, so it is not finished and its lease is not renewed.
-    drop(dead);
+    drop(killed);
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "its lease has not expired");
     world.execute("update crawls set lease_until = now() - interval '1 second'").await;
     let live = begin().await;
-    let ended = world.store.crawls().get(id).await.unwrap();
-    assert_eq!(ended.state, CrawlState::Failed, "the next scan closes it");
-    assert!(ended.error.unwrap().contains("run it again"));
+    let expected = world.store.crawls().get(id).await.unwrap();
+    assert_eq!(expected.state, CrawlState::Failed, "the next scan closes it");
+    assert!(expected.error.unwrap().contains("run it again"));
     assert_eq!(world.progress(id).await.reasons.get(&Reason::NotScanned), Some(&1));
 
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
     assert_eq!(world.store.crawls().get(live.crawl().id).await.unwrap().state, CrawlState::Running);
     world.execute("update crawls set lease_until = now() - interval '1 second'").await;
     // The service does this too.
-    let ended = Reconciled { scans: 1, ..Reconciled::default() };
-    assert_eq!(world.crawls.reconcile().await.unwrap(), ended);
+    let expected = Reconciled { scans: 1, ..Reconciled::default() };
+    assert_eq!(world.crawls.reconcile().await.unwrap(), expected);
     assert!(matches!(live.finish(false).await, Err(ChangeError::Store(StoreError::Conflict(_)))));
 }
 
@@ -121,7 +121,7 @@ async fn interrupted_scan_is_cancelled() {
 
 #[testing::test]
 async fn thumbnail_setting_selects_images() {
-    for (thumbnails, of_a_portrait, of_a_view) in
+    for (thumbnails, of_portrait, of_view) in
         [(Thumbnails::Faces, true, false), (Thumbnails::All, true, true), (Thumbnails::None, false, false)]
     {
         let world = World::new().await;
@@ -131,14 +131,14 @@ async fn thumbnail_setting_selects_images() {
         let ingest = FaceStore::new(analyzer, store, blobs, queue).await.unwrap();
         let (seeds, options) = (["/x".to_owned()], config.storing_options());
         let scan = Scan::begin(ingest, "default", &seeds, Dedupe::Near, options).await.unwrap();
-        for (name, faces, wanted) in [("ada.jpg", 1, of_a_portrait), ("view.jpg", 0, of_a_view)] {
-            let before = world.files();
+        for (name, faces, expected) in [("ada.jpg", 1, of_portrait), ("view.jpg", 0, of_view)] {
+            let files = world.files();
             let row = scan.add(&[&format!("/x/{name}")]).await.unwrap()[0].id;
             let stored = scan.ingest(row, bytes::Bytes::from(drawing(name))).await.unwrap();
-            let Ingested::Stored { image, faces: found } = stored else { panic!("{name}: {stored:?}") };
+            let Ingested::Stored { image, faces: face_count } = stored else { panic!("{name}: {stored:?}") };
             let key = world.store.images().get(image).await.unwrap().thumbnail_key;
-            assert_eq!((found, key.is_some()), (faces, wanted), "{name} {thumbnails:?}");
-            assert_eq!(world.files() - before, 2 * faces + usize::from(wanted), "{name} {thumbnails:?}");
+            assert_eq!((face_count, key.is_some()), (faces, expected), "{name} {thumbnails:?}");
+            assert_eq!(world.files() - files, 2 * faces + usize::from(expected), "{name} {thumbnails:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Video files of scans: cancellations from outside, two scans of one file, and erasures.
 
-use crate::stored_videos::{REQUEST, erase, erase_track, tracks, videos, when, world_with_film};
+use crate::stored_videos::{REQUEST, erase, erase_track, tracks, videos, wait_for_video, world_with_film};
 use crate::support::World;
-use crate::videos::{decoder, open_when_free};
+use crate::videos::{decoder, open_with_retries};
 use domain::{Reason, VideoState};
 use pipeline::scan::ScannedVideo;
 use pipeline::videos::store::{StoredVideo, VideoFile, VideoReader};
@@ -49,13 +49,13 @@ fn stored(read: Result<ScannedVideo, IngestError>) -> Video {
 
 /// Waits until a part of the only video is stored, and returns the id of the video.
 async fn first_part(world: &World) -> Uuid {
-    let only = crate::support::wait_for(async || {
+    let video = crate::support::wait_for(async || {
         let filter =
             VideoFilter { collection: "default".into(), state: Some(VideoState::Running), crawl_id: None };
         world.store.videos().list(&filter, None, 1).await.unwrap().pop()
     });
-    let id = only.await.unwrap().id;
-    when(world, id, |video| video.checkpoint_us.is_some()).await;
+    let id = video.await.unwrap().id;
+    wait_for_video(world, id, |video| video.checkpoint_us.is_some()).await;
     id
 }
 
@@ -67,8 +67,8 @@ async fn scan_stops_cancelled_video_and_resumes_it_later() {
     let scan = begin(&world).await;
     let (cancelled, id) = tokio::join!(read(&scan, &path), async {
         let id = first_part(&world).await;
-        let refused = control.pause(&world.store, id).await.unwrap_err();
-        assert!(refused.to_string().contains("scan"), "{refused}");
+        let error = control.pause(&world.store, id).await.unwrap_err();
+        assert!(error.to_string().contains("scan"), "{error}");
         assert_eq!(control.reconcile().await.unwrap(), 0, "a process reads it");
         control.cancel(&world.store, id).await.unwrap();
         id
@@ -81,8 +81,8 @@ async fn scan_stops_cancelled_video_and_resumes_it_later() {
 
     // The record of the scan is cancelled.
     let (cancelled, ()) = tokio::join!(read(&scan, &path), async {
-        let before = world.store.videos().get(id).await.unwrap().checkpoint_us;
-        when(&world, id, |video| video.checkpoint_us > before).await;
+        let checkpoint = world.store.videos().get(id).await.unwrap().checkpoint_us;
+        wait_for_video(&world, id, |video| video.checkpoint_us > checkpoint).await;
         world.crawls.cancel(scan.crawl().id).await.unwrap();
         world.crawls.reconcile().await.unwrap();
         let video = world.store.videos().get(id).await.unwrap();
@@ -101,11 +101,13 @@ async fn scan_stops_cancelled_video_and_resumes_it_later() {
 #[testing::test]
 async fn concurrent_scans_store_same_file_once() {
     let (world, path) = world_with_film(1).await;
-    let (one, two) = (begin(&world).await, begin(&world).await);
-    let both = tokio::join!(read(&one, &path), read(&two, &path));
-    let (video, duplicate) = match both {
-        (one @ Ok(ScannedVideo::Stored { .. }), Ok(ScannedVideo::Duplicate(other))) => (stored(one), other),
-        (Ok(ScannedVideo::Duplicate(other)), two) => (stored(two), other),
+    let (first, second) = (begin(&world).await, begin(&world).await);
+    let results = tokio::join!(read(&first, &path), read(&second, &path));
+    let (video, duplicate) = match results {
+        (first @ Ok(ScannedVideo::Stored { .. }), Ok(ScannedVideo::Duplicate(other))) => {
+            (stored(first), other)
+        }
+        (Ok(ScannedVideo::Duplicate(other)), second) => (stored(second), other),
         other => panic!("{other:?}"),
     };
     assert_eq!(video.id, duplicate);
@@ -118,16 +120,16 @@ async fn erased_track_does_not_return_in_another_scan() {
     let (world, path) = world_with_film(1).await;
     let scan = begin(&world).await;
     let id = stored(read(&scan, &path).await).id;
-    let all = tracks(&world, id).await;
-    erase_track(&world, &all[0]).await;
-    let left = tracks(&world, id).await;
-    assert_eq!(left.len(), all.len() - 1);
+    let stored_tracks = tracks(&world, id).await;
+    erase_track(&world, &stored_tracks[0]).await;
+    let remaining = tracks(&world, id).await;
+    assert_eq!(remaining.len(), stored_tracks.len() - 1);
     world.commit(async |tx| world.store.videos().delete(tx.conn(), id).await).await;
-    let again = stored(read(&scan, &path).await).id;
+    let second_id = stored(read(&scan, &path).await).id;
     let times = |tracks: &[Track]| -> Vec<(i64, i64)> {
         tracks.iter().map(|track| (track.started_us, track.ended_us)).collect()
     };
-    assert_eq!(times(&tracks(&world, again).await), times(&left));
+    assert_eq!(times(&tracks(&world, second_id).await), times(&remaining));
 }
 
 #[testing::needs(video)]
@@ -149,15 +151,15 @@ async fn scan_does_not_continue_video_of_url() {
 async fn scan_with_refine_does_not_continue_scan_without() {
     let (world, path) = world_with_film(1).await;
     let auto = VideoRequest::default();
-    let closer = VideoRequest { refine: true, ..auto };
+    let refined = VideoRequest { refine: true, ..auto };
     let first = stored(read_with(&decoder(), &begin(&world).await, &path, auto).await);
     world.execute("update videos set state = 'failed'").await;
-    let second = stored(read_with(&decoder(), &begin(&world).await, &path, closer).await);
+    let second = stored(read_with(&decoder(), &begin(&world).await, &path, refined).await);
     assert_ne!(second.id, first.id);
     assert!(second.frames > 3 * first.frames, "{} {}", second.frames, first.frames);
     assert_eq!(second.options["refine"], true);
     world.execute("update videos set state = 'failed'").await;
-    let third = stored(read_with(&decoder(), &begin(&world).await, &path, closer).await);
+    let third = stored(read_with(&decoder(), &begin(&world).await, &path, refined).await);
     assert_eq!(third.id, second.id);
 }
 
@@ -245,27 +247,27 @@ async fn scan_deletion_keeps_videos_found_by_another_scan() {
         world.commit(async |tx| world.store.crawls().delete(tx.conn(), scan, true).await).await;
         (extent.videos, extent.faces)
     };
-    let (one, two) = (begin(&world).await, begin(&world).await);
-    let id = stored(read(&one, &path).await).id;
+    let (scan_a, scan_b) = (begin(&world).await, begin(&world).await);
+    let id = stored(read(&scan_a, &path).await).id;
     let faces = world.faces().await.len() as i64;
-    assert!(matches!(read(&two, &path).await, Ok(ScannedVideo::Duplicate(_))));
-    let (one, two) = (one.finish(false).await.unwrap().id, two.finish(false).await.unwrap().id);
-    let (first, second) = (world.progress(one).await, world.progress(two).await);
+    assert!(matches!(read(&scan_b, &path).await, Ok(ScannedVideo::Duplicate(_))));
+    let (scan_a, scan_b) = (scan_a.finish(false).await.unwrap().id, scan_b.finish(false).await.unwrap().id);
+    let (first, second) = (world.progress(scan_a).await, world.progress(scan_b).await);
     assert_eq!((first.videos[&VideoState::Completed], first.faces, first.video_faces), (1, faces, faces));
     assert_eq!((second.videos[&VideoState::Failed], second.faces), (1, 0));
     assert_eq!(second.video_reasons[&Reason::ExactDuplicate], 1);
-    let filter = VideoFilter { collection: "default".into(), state: None, crawl_id: Some(one) };
+    let filter = VideoFilter { collection: "default".into(), state: None, crawl_id: Some(scan_a) };
     assert_eq!(world.store.videos().list(&filter, None, 10).await.unwrap()[0].id, id);
 
-    assert_eq!(delete(one).await, (0, 0), "the other scan found the file too");
+    assert_eq!(delete(scan_a).await, (0, 0), "the other scan found the file too");
     assert_eq!(world.faces().await.len() as i64, faces);
-    assert_eq!(delete(two).await, (1, 0), "the record that it found the file");
+    assert_eq!(delete(scan_b).await, (1, 0), "the record that it found the file");
 
     world.commit(async |tx| world.store.videos().delete(tx.conn(), id).await).await;
-    let alone = begin(&world).await;
-    stored(read(&alone, &path).await);
-    let alone = alone.finish(false).await.unwrap().id;
-    assert_eq!(delete(alone).await, (1, faces));
+    let last_scan = begin(&world).await;
+    stored(read(&last_scan, &path).await);
+    let last_scan = last_scan.finish(false).await.unwrap().id;
+    assert_eq!(delete(last_scan).await, (1, faces));
     assert!(all_videos(&world).await.is_empty() && world.faces().await.is_empty());
 }
 
@@ -277,7 +279,7 @@ async fn video_failure_detail_contains_no_local_path() {
     std::fs::copy(testing::ffmpeg(), &ffmpeg).unwrap();
     let config =
         Config { ffmpeg: ffmpeg.clone(), launcher: Launcher::Direct, threads: 2, limits: Limits::default() };
-    let decoder = open_when_free(&config);
+    let decoder = open_with_retries(&config);
     std::fs::remove_file(&ffmpeg).unwrap();
     let ScannedVideo::Unprocessed { video, reason, detail, .. } =
         read_with(&decoder, &begin(&world).await, &path, REQUEST).await.unwrap()

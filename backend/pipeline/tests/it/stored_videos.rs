@@ -1,6 +1,6 @@
 //! Videos that are stored: their tracks, interruptions, erasures and deletions.
 
-use crate::support::{Answer, World, wait_for};
+use crate::support::{Response, World, wait_for};
 use crate::videos::{analyze_file, decoder};
 use domain::{JobKind, Reason, VideoState};
 use pipeline::{Added, Rotate, Upload, VideoLimits, VideoOptions, VideoRequest, Videos};
@@ -72,16 +72,16 @@ async fn add_to(world: &World, collection: Uuid, path: &Path) -> Uuid {
     }
 }
 
-pub(crate) async fn when(world: &World, id: Uuid, holds: impl Fn(&Video) -> bool) -> Video {
-    let found = wait_for(async || Some(world.store.videos().get(id).await.unwrap()).filter(&holds)).await;
-    match found {
+pub(crate) async fn wait_for_video(world: &World, id: Uuid, holds: impl Fn(&Video) -> bool) -> Video {
+    let video = wait_for(async || Some(world.store.videos().get(id).await.unwrap()).filter(&holds)).await;
+    match video {
         Some(video) => video,
         None => panic!("{:?}", world.store.videos().get(id).await),
     }
 }
 
 async fn ended(world: &World, id: Uuid) -> Video {
-    when(world, id, |video| !video.state.is_live()).await
+    wait_for_video(world, id, |video| !video.state.is_live()).await
 }
 
 /// Waits until the video is read to its end.
@@ -99,12 +99,12 @@ pub(crate) async fn tracks(world: &World, id: Uuid) -> Vec<Track> {
 type Summary = (i32, Option<i32>, i64, i64, i32, Vec<u8>, Vec<(i64, Option<f32>)>);
 
 fn summaries(tracks: &[Track]) -> Vec<Summary> {
-    let of = |track: &Track| {
+    let summary_of = |track: &Track| {
         let shots = track.faces.iter().map(|shot| (shot.at_us, shot.quality)).collect();
         let (started, ended) = (track.started_us, track.ended_us);
         (track.number, track.person, started, ended, track.samples, track.boxes.clone(), shots)
     };
-    tracks.iter().map(of).collect()
+    tracks.iter().map(summary_of).collect()
 }
 
 #[testing::needs(video, slow)]
@@ -122,17 +122,17 @@ async fn stored_video_matches_analysis() {
     let analysis =
         analyze_file(world.face_store.analyzer(), &decoder(), &options, file, &mut ()).await.unwrap();
     let stored = tracks(&world, id).await;
-    let known: Vec<_> = analysis.tracks.iter().filter(|track| track.person.is_some()).collect();
-    assert_eq!(stored.len(), known.len());
-    for (stored, known) in stored.iter().zip(&known) {
-        assert_eq!((stored.started_us, stored.ended_us), (known.started_us, known.ended_us));
-        assert_eq!(tracking::boxes::encode(&known.boxes), stored.boxes);
-        assert_eq!(stored.person, known.person.map(u32::cast_signed));
+    let identified: Vec<_> = analysis.tracks.iter().filter(|track| track.person.is_some()).collect();
+    assert_eq!(stored.len(), identified.len());
+    for (stored, identified) in stored.iter().zip(&identified) {
+        assert_eq!((stored.started_us, stored.ended_us), (identified.started_us, identified.ended_us));
+        assert_eq!(tracking::boxes::encode(&identified.boxes), stored.boxes);
+        assert_eq!(stored.person, identified.person.map(u32::cast_signed));
         assert!((1..=3).contains(&stored.faces.len()));
     }
     assert_eq!(video.people, Some(analysis.people.cast_signed()));
     assert_eq!(video.frames, analysis.frames.cast_signed());
-    assert_eq!(video.unidentified as usize, analysis.tracks.len() - known.len());
+    assert_eq!(video.unidentified as usize, analysis.tracks.len() - identified.len());
     assert_eq!((video.width, video.height), (Some(640), Some(360)));
     assert_eq!(video.codec.as_deref(), Some("h264"));
     // Crops and chips of the best shots remain.
@@ -148,13 +148,13 @@ async fn stored_video_matches_analysis() {
         assert!(image.face_count > 0);
     }
     // The same file again is the same video.
-    let again = upload(&world, &path).await;
+    let second = upload(&world, &path).await;
     assert_eq!(
-        videos(&world).add(collection(&world).await, &again, REQUEST).await.unwrap(),
+        videos(&world).add(collection(&world).await, &second, REQUEST).await.unwrap(),
         Added::Existing(id)
     );
-    videos(&world).discard_upload(again.key.clone()).await;
-    assert!(world.blobs.get(&again.key).await.unwrap().is_none());
+    videos(&world).discard_upload(second.key.clone()).await;
+    assert!(world.blobs.get(&second.key).await.unwrap().is_none());
 }
 
 fn upload_key(path: &Path) -> String {
@@ -163,11 +163,10 @@ fn upload_key(path: &Path) -> String {
     format!("videos/{}/{sha256}.bin", &sha256[..2])
 }
 
-/// Waits until the file of a video that ended is deleted. A worker that is stopped before that
-/// leaves it to the maintenance.
+/// Waits until the file of an ended video is deleted. A stopped worker would not delete it.
 async fn file_is_deleted(world: &World, path: &Path) {
-    let gone = async || world.blobs.get(&upload_key(path)).await.unwrap().is_none().then_some(());
-    wait_for(gone).await.unwrap();
+    let is_deleted = async || world.blobs.get(&upload_key(path)).await.unwrap().is_none().then_some(());
+    wait_for(is_deleted).await.unwrap();
 }
 
 #[testing::needs(video, slow)]
@@ -181,7 +180,7 @@ async fn interruptions_do_not_change_stored_tracks() {
     control.resume(&world.store, id).await.unwrap();
     let first = world.video_worker("one", decoder());
     // In the middle of the second part: the worker drops what it has not stored.
-    let paused_at = when(&world, id, |video| video.checkpoint_us.is_some()).await.checkpoint_us;
+    let paused_at = wait_for_video(&world, id, |video| video.checkpoint_us.is_some()).await.checkpoint_us;
     let paused = control.pause(&world.store, id).await.unwrap();
     assert_eq!(paused.state, VideoState::Paused);
     wait_for(async || {
@@ -193,7 +192,7 @@ async fn interruptions_do_not_change_stored_tracks() {
     .unwrap();
     control.resume(&world.store, id).await.unwrap();
     // The worker stops and another one continues.
-    when(&world, id, |video| video.checkpoint_us > paused_at).await;
+    wait_for_video(&world, id, |video| video.checkpoint_us > paused_at).await;
     first.stop().await;
     let stopped = world.store.videos().get(id).await.unwrap();
     assert_eq!(stopped.people, None, "it was not read to its end");
@@ -203,10 +202,10 @@ async fn interruptions_do_not_change_stored_tracks() {
     assert!(interrupted.len() > 20);
 
     let undisturbed = World::new().await;
-    let other = add(&undisturbed, &path).await;
+    let second_id = add(&undisturbed, &path).await;
     let worker = undisturbed.video_worker("three", decoder());
-    let expected = ended(&undisturbed, other).await;
-    assert_eq!(interrupted, summaries(&tracks(&undisturbed, other).await));
+    let expected = ended(&undisturbed, second_id).await;
+    assert_eq!(interrupted, summaries(&tracks(&undisturbed, second_id).await));
     assert_eq!((video.people, video.frames), (expected.people, expected.frames));
     assert_eq!(video.unidentified, expected.unidentified);
     worker.stop().await;
@@ -219,7 +218,7 @@ async fn cancelled_video_keeps_tracks_and_deleted_video_keeps_nothing() {
     let (world, path, id) = world_with_video(6).await;
     let control = videos(&world);
     let worker = world.video_worker("one", decoder());
-    when(&world, id, |video| video.checkpoint_us.is_some()).await;
+    wait_for_video(&world, id, |video| video.checkpoint_us.is_some()).await;
     let video = control.cancel(&world.store, id).await.unwrap();
     assert_eq!((video.state, video.reason), (VideoState::Cancelled, Some(Reason::Cancelled)));
     assert!(control.cancel(&world.store, id).await.is_err(), "it has ended");
@@ -227,11 +226,11 @@ async fn cancelled_video_keeps_tracks_and_deleted_video_keeps_nothing() {
     assert!(!stored.is_empty() && stored.iter().all(|track| track.person.is_none()));
     assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_none(), "the file is deleted");
     // A cancelled video does not prevent another attempt.
-    let again = add(&world, &path).await;
-    completed(&world, again).await;
+    let second_id = add(&world, &path).await;
+    completed(&world, second_id).await;
     file_is_deleted(&world, &path).await;
     worker.stop().await;
-    for id in [id, again] {
+    for id in [id, second_id] {
         let unused = world.commit(async |tx| world.store.videos().delete(tx.conn(), id).await).await;
         world.store.blobs().delete(&world.blobs, &unused).await.unwrap();
     }
@@ -246,34 +245,33 @@ async fn erased_person_does_not_return_with_reread_video() {
     let (world, path, id) = world_with_video(1).await;
     let worker = world.video_worker("one", decoder());
     ended(&world, id).await;
-    let before = tracks(&world, id).await;
-    let track = before.iter().find(|track| track.faces.len() > 1).unwrap().clone();
+    let stored = tracks(&world, id).await;
+    let track = stored.iter().find(|track| track.faces.len() > 1).unwrap().clone();
     erase_track(&world, &track).await;
-    let left = tracks(&world, id).await;
-    assert_eq!(left.len(), before.len() - 1);
-    assert!(left.iter().all(|other| other.id != track.id));
+    let remaining = tracks(&world, id).await;
+    assert_eq!(remaining.len(), stored.len() - 1);
+    assert!(remaining.iter().all(|remaining_track| remaining_track.id != track.id));
     // The same file is read again: the track does not return, the others do.
     world.commit(async |tx| world.store.videos().delete(tx.conn(), id).await).await;
-    let again = add(&world, &path).await;
-    assert_eq!(ended(&world, again).await.state, VideoState::Completed);
+    let second_id = add(&world, &path).await;
+    assert_eq!(ended(&world, second_id).await.state, VideoState::Completed);
     let times = |tracks: &[Track]| -> Vec<(i64, i64)> {
         tracks.iter().map(|track| (track.started_us, track.ended_us)).collect()
     };
-    let returned = tracks(&world, again).await;
-    assert_eq!(times(&returned), times(&left));
+    let returned = tracks(&world, second_id).await;
+    assert_eq!(times(&returned), times(&remaining));
     worker.stop().await;
 }
 
-/// Erases the target, and suppresses its images and `more`. Returns the plan, and the number of
-/// suppressions.
-pub(crate) async fn erase(world: &World, target: Target, more: &[Suppression]) -> (Plan, u64) {
+/// Erases the target and suppresses its images and `extra`. Counts the suppressions.
+pub(crate) async fn erase(world: &World, target: Target, extra: &[Suppression]) -> (Plan, u64) {
     let collection = collection(world).await;
     let mut tx = world.store.begin().await.unwrap();
     let plan = world.store.erasures().plan(tx.conn(), collection, &target).await.unwrap();
     let erasure = erasure(collection);
     world.store.erasures().record(tx.conn(), &erasure).await.unwrap();
     let done = world.store.erasures().carry_out(tx.conn(), &plan).await.unwrap();
-    let suppressions = [plan.suppressions.as_slice(), more].concat();
+    let suppressions = [plan.suppressions.as_slice(), extra].concat();
     let suppressed =
         world.store.suppressions().suppress(tx.conn(), collection, erasure.id, &suppressions).await.unwrap();
     tx.commit().await.unwrap();
@@ -327,7 +325,7 @@ async fn stored_part_resets_attempts_and_crashes_of_video() {
     // Its process was killed four times, so the next run is the last one and runs alone.
     world.execute("update jobs set attempt = 4, crashes = 4").await;
     let worker = world.video_worker("one", decoder());
-    when(&world, id, |video| video.checkpoint_us.is_some()).await;
+    wait_for_video(&world, id, |video| video.checkpoint_us.is_some()).await;
     let is_reset = "do $$ begin assert (select attempt = 1 and crashes = 0 and not alone from jobs); end $$";
     world.execute(is_reset).await;
     completed(&world, id).await;
@@ -376,8 +374,8 @@ async fn failed_video_file_is_deleted_after_one_week() {
 async fn failed_video_is_not_retried_beside_newer_video() {
     let (world, path, id) = world_with_video(1).await;
     discard_job(&world).await;
-    let other = add(&world, &path).await;
-    assert_ne!(id, other);
+    let newer = add(&world, &path).await;
+    assert_ne!(id, newer);
     assert!(videos(&world).retry(&world.store, id).await.is_err());
     assert_eq!(world.store.videos().get(id).await.unwrap().state, VideoState::Failed);
 }
@@ -388,24 +386,24 @@ async fn video_restarts_from_beginning_under_another_model() {
     let (world, _, id) = world_with_video(3).await;
     let control = videos(&world);
     let worker = world.video_worker("one", decoder());
-    when(&world, id, |video| video.checkpoint_us.is_some()).await;
+    wait_for_video(&world, id, |video| video.checkpoint_us.is_some()).await;
     control.pause(&world.store, id).await.unwrap();
     worker.stop().await;
     // What an earlier version of the service, with another pack, would have stored.
     world.store.models().register("other", "other", 3).await.unwrap();
-    let other = "update faces set embedding = '[1,0,0]',
+    let change_model = "update faces set embedding = '[1,0,0]',
                  model_id = (select id from embedding_models where name = 'other')";
-    world.execute(other).await;
-    let before: Vec<Uuid> = tracks(&world, id).await.iter().map(|track| track.id).collect();
-    assert!(!before.is_empty());
+    world.execute(change_model).await;
+    let first_tracks: Vec<Uuid> = tracks(&world, id).await.iter().map(|track| track.id).collect();
+    assert!(!first_tracks.is_empty());
     control.resume(&world.store, id).await.unwrap();
     let worker = world.video_worker("two", decoder());
     let video = ended(&world, id).await;
     worker.stop().await;
     assert_eq!((video.state, video.reason), (VideoState::Completed, None), "{:?}", video.detail);
     let stored = tracks(&world, id).await;
-    assert!(stored.len() > before.len());
-    assert!(stored.iter().all(|track| track.person.is_some() && !before.contains(&track.id)));
+    assert!(stored.len() > first_tracks.len());
+    assert!(stored.iter().all(|track| track.person.is_some() && !first_tracks.contains(&track.id)));
     let numbers: Vec<i32> = stored.iter().map(|track| track.number).collect();
     assert!(numbers.is_sorted() && numbers[0] == 1, "{numbers:?}");
     for face in world.faces().await {
@@ -422,8 +420,8 @@ async fn video_waits_while_disk_is_full() {
     let worker = world.video_worker("one", decoder());
     world.postponed(JobKind::ScanVideo).await;
     worker.stop().await;
-    let waiting = world.store.videos().get(id).await.unwrap();
-    assert_eq!((waiting.state, waiting.reason), (VideoState::Queued, None));
+    let video = world.store.videos().get(id).await.unwrap();
+    assert_eq!((video.state, video.reason), (VideoState::Queued, None));
     world.face_store = with_space;
     world.execute("update jobs set scheduled_at = now()").await;
     let worker = world.video_worker("two", decoder());
@@ -455,17 +453,17 @@ async fn slow_downloads_do_not_block_video_analysis() {
     let gate = Arc::new(Semaphore::new(0));
     let mut slow = Vec::new();
     for n in 0..6 {
-        let answer = match n {
-            0 => Answer::new("video/x-matroska", std::fs::read(&path).unwrap()),
-            _ => Answer::status(410),
+        let response = match n {
+            0 => Response::new("video/x-matroska", std::fs::read(&path).unwrap()),
+            _ => Response::status(410),
         };
-        site.set(&format!("/{n}.mkv"), answer.gated(&gate));
+        site.set(&format!("/{n}.mkv"), response.gated(&gate));
         slow.push(add_address(&world, &site.url(&format!("/{n}.mkv"))).await);
     }
     let worker = world.video_worker("one", decoder());
     wait_for(async || (!site.requests().is_empty()).then_some(())).await.unwrap();
-    let other = other_collection(&world).await;
-    let id = add_to(&world, other, &path).await;
+    let second_collection = other_collection(&world).await;
+    let id = add_to(&world, second_collection, &path).await;
     completed(&world, id).await;
     for id in &slow {
         assert!(world.store.videos().get(*id).await.unwrap().state.is_live(), "its host has not answered");
@@ -483,11 +481,11 @@ async fn long_video_does_not_block_other_collection() {
     let (long, short) = (film(world.folder(), 8), film(world.folder(), 1));
     let first = add(&world, &long).await;
     let worker = world.video_worker_with("one", decoder(), VideoLimits::default(), Duration::ZERO);
-    when(&world, first, |video| video.state == VideoState::Running).await;
-    let other = add_to(&world, other_collection(&world).await, &short).await;
-    ended(&world, other).await;
-    let waiting = world.store.videos().get(first).await.unwrap();
-    assert!(waiting.state.is_live() && waiting.checkpoint_us.is_some(), "{waiting:?}");
+    wait_for_video(&world, first, |video| video.state == VideoState::Running).await;
+    let short_video = add_to(&world, other_collection(&world).await, &short).await;
+    ended(&world, short_video).await;
+    let long_video = world.store.videos().get(first).await.unwrap();
+    assert!(long_video.state.is_live() && long_video.checkpoint_us.is_some(), "{long_video:?}");
     completed(&world, first).await;
     worker.stop().await;
 }
@@ -499,7 +497,7 @@ async fn video_fetch_waits_while_storage_limit_is_reached() {
     let path = film(world.folder(), 1);
     let uploaded = add(&world, &path).await;
     videos(&world).pause(&world.store, uploaded).await.unwrap();
-    site.set("/a.mkv", Answer::status(410));
+    site.set("/a.mkv", Response::status(410));
     let id = add_address(&world, &site.url("/a.mkv")).await;
     let limits = VideoLimits { bytes: 1, ..VideoLimits::default() };
     let worker = world.video_worker_with("one", decoder(), limits, Duration::from_secs(60));

@@ -14,13 +14,13 @@ use video::{Index, Sampling};
 
 /// Keeps what an analysis reports.
 #[derive(Default)]
-struct Kept {
+struct Record {
     times: Vec<i64>,
     parts: Vec<VideoPart>,
 }
 
 #[async_trait::async_trait]
-impl VideoParts for Kept {
+impl VideoParts for Record {
     type Error = VideoAnalyzeError;
 
     async fn opened(&mut self, _: &Index) -> Result<(), VideoAnalyzeError> {
@@ -38,14 +38,14 @@ impl VideoParts for Kept {
     }
 }
 
-async fn analyze(analyzer: &Analyzer, path: &Path, options: &VideoOptions, resume: Option<Resume>) -> Kept {
-    let (mut kept, file) = (Kept::default(), File::open(path).unwrap());
+async fn analyze(analyzer: &Analyzer, path: &Path, options: &VideoOptions, resume: Option<Resume>) -> Record {
+    let (mut record, file) = (Record::default(), File::open(path).unwrap());
     let decoder = &decoder();
     let video = VideoAnalyzer { analyzer, decoder, options, priority: Priority::Background };
-    let end = video.analyze_parts(file, resume, &mut kept).await.unwrap();
-    assert_eq!((end.frames, end.damage), (kept.parts.last().unwrap().frames, None));
-    assert!(kept.times.is_sorted_by(|a, b| a < b));
-    kept
+    let end = video.analyze_parts(file, resume, &mut record).await.unwrap();
+    assert_eq!((end.frames, end.damage), (record.parts.last().unwrap().frames, None));
+    assert!(record.times.is_sorted_by(|a, b| a < b));
+    record
 }
 
 /// What must not depend on interruptions.
@@ -75,23 +75,23 @@ async fn video_analysis_resumes_after_each_part() {
         VideoOptions { refine: true, ..auto },
     ];
     for options in modes {
-        let whole = analyze(&analyzer, &path, &options, None).await;
-        assert!(whole.parts.len() >= 3, "{}", whole.parts.len());
-        for stored in 1..whole.parts.len() {
-            let (before, after) = whole.parts.split_at(stored);
-            let part = &before[stored - 1];
-            assert!(part.until_us - stored.checked_sub(2).map_or(0, |at| before[at].until_us) <= 62_000_000);
-            let tracks = before.iter().flat_map(|part| &part.tracks);
+        let full = analyze(&analyzer, &path, &options, None).await;
+        assert!(full.parts.len() >= 3, "{}", full.parts.len());
+        for stored in 1..full.parts.len() {
+            let (head, tail) = full.parts.split_at(stored);
+            let part = &head[stored - 1];
+            assert!(part.until_us - stored.checked_sub(2).map_or(0, |at| head[at].until_us) <= 62_000_000);
+            let tracks = head.iter().flat_map(|part| &part.tracks);
             let tracks = tracks.map(|track| track.number).max().unwrap_or(0);
             let resume = Resume { after_us: part.until_us, frames: part.frames, tracks };
-            let rest = analyze(&analyzer, &path, &options, Some(resume)).await;
-            let place = format!("{:?}, after part {stored}", options.sampling);
-            assert_eq!(rest.times, whole.times[part.frames as usize..], "{place}");
-            assert_eq!(rest.parts.len(), after.len(), "{place}");
-            for (found, expected) in rest.parts.iter().zip(after) {
-                assert_eq!((found.until_us, found.frames), (expected.until_us, expected.frames), "{place}");
-                let of = |part: &VideoPart| part.tracks.iter().map(summary).collect::<Vec<_>>();
-                assert_eq!(of(found), of(expected), "{place}");
+            let resumed = analyze(&analyzer, &path, &options, Some(resume)).await;
+            let context = format!("{:?}, after part {stored}", options.sampling);
+            assert_eq!(resumed.times, full.times[part.frames as usize..], "{context}");
+            assert_eq!(resumed.parts.len(), tail.len(), "{context}");
+            for (part, expected) in resumed.parts.iter().zip(tail) {
+                assert_eq!((part.until_us, part.frames), (expected.until_us, expected.frames), "{context}");
+                let tracks = |part: &VideoPart| part.tracks.iter().map(summary).collect::<Vec<_>>();
+                assert_eq!(tracks(part), tracks(expected), "{context}");
             }
         }
     }
@@ -99,7 +99,7 @@ async fn video_analysis_resumes_after_each_part() {
 
 const IMAGES_LIMIT: u64 = 3 << 19;
 /// Memory for the images of one frame: at most eight faces with a crop and a chip.
-const OF_FRAME: usize = 8 * (256 * 256 + 112 * 112) * 3;
+const FRAME_IMAGE_BYTES: usize = 8 * (256 * 256 + 112 * 112) * 3;
 
 async fn parts(
     analyzer: &Analyzer,
@@ -118,8 +118,8 @@ type Summary = (u32, i64, i64, u32);
 /// Returns what must not depend on interruptions.
 fn summaries(parts: &[VideoPart]) -> Vec<(i64, u64, Vec<Summary>)> {
     let tracks = |part: &VideoPart| {
-        let of = |track: &VideoTrack| (track.number, track.started_us, track.ended_us, track.samples);
-        part.tracks.iter().map(of).collect()
+        let fields = |track: &VideoTrack| (track.number, track.started_us, track.ended_us, track.samples);
+        part.tracks.iter().map(fields).collect()
     };
     parts.iter().map(|part| (part.until_us, part.frames, tracks(part))).collect()
 }
@@ -135,26 +135,26 @@ async fn video_part_ends_early_at_image_memory_limit() {
     let path = folder.path().join("film.mkv");
     Film::standard().encode(&Encoding::new(Codec::H264, Container::Mkv), &path).unwrap();
     let analyzer = analyzer().await;
-    let whole = parts(&analyzer, &path, None, None).await;
-    assert_eq!((whole.len(), whole[0].frames), (1, 126));
+    let full = parts(&analyzer, &path, None, None).await;
+    assert_eq!((full.len(), full[0].frames), (1, 126));
 
-    let bounded = parts(&analyzer, &path, Some(IMAGES_LIMIT), None).await;
-    assert!(bounded.len() > 2, "{}", bounded.len());
-    assert_eq!(bounded.last().unwrap().frames, 126);
+    let limited = parts(&analyzer, &path, Some(IMAGES_LIMIT), None).await;
+    assert!(limited.len() > 2, "{}", limited.len());
+    assert_eq!(limited.last().unwrap().frames, 126);
     // Nothing is lost except a few faces that only continue a track.
-    assert!(samples(&bounded) * 100 >= samples(&whole) * 90, "{} {}", samples(&bounded), samples(&whole));
-    for part in &bounded {
+    assert!(samples(&limited) * 100 >= samples(&full) * 90, "{} {}", samples(&limited), samples(&full));
+    for part in &limited {
         let shots = part.tracks.iter().flat_map(|track| &track.faces);
         let images = shots.filter_map(|shot| shot.images.as_ref());
         let bytes: usize = images.map(|pair| pair.chip.data().len() + pair.crop.data().len()).sum();
-        assert!(bytes <= IMAGES_LIMIT as usize + OF_FRAME, "{bytes}");
+        assert!(bytes <= IMAGES_LIMIT as usize + FRAME_IMAGE_BYTES, "{bytes}");
     }
 
     // An analysis that continues after a part finds the same parts.
-    for (at, part) in bounded.iter().enumerate().take(2) {
-        let tracks = bounded[..=at].iter().map(|part| part.tracks.len() as u32).sum();
+    for (at, part) in limited.iter().enumerate().take(2) {
+        let tracks = limited[..=at].iter().map(|part| part.tracks.len() as u32).sum();
         let resume = Resume { after_us: part.until_us, frames: part.frames, tracks };
-        let rest = parts(&analyzer, &path, Some(IMAGES_LIMIT), Some(resume)).await;
-        assert_eq!(summaries(&rest), summaries(&bounded[at + 1..]));
+        let resumed = parts(&analyzer, &path, Some(IMAGES_LIMIT), Some(resume)).await;
+        assert_eq!(summaries(&resumed), summaries(&limited[at + 1..]));
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn decoder() -> Decoder {
 /// Opens a decoder whose program was just written, and tries again while the file is busy. If
 /// another test starts a program during the write, the new process holds the open file until
 /// `exec`. Until then, the kernel does not run the file.
-pub(crate) fn open_when_free(config: &Config) -> Decoder {
+pub(crate) fn open_with_retries(config: &Config) -> Decoder {
     loop {
         match Decoder::open(config.clone()) {
             Err(VideoError::Unavailable(text)) if text.contains("Text file busy") => {}
@@ -44,18 +44,18 @@ fn options(sampling: Sampling) -> VideoOptions {
 #[derive(Default)]
 struct Times {
     opened: usize,
-    seen: BTreeSet<i64>,
+    frames_us: BTreeSet<i64>,
 }
 
 impl VideoProgress for Times {
     fn opened(&mut self, index: &Index) {
-        assert!(self.seen.is_empty() && !index.keyframes_us.is_empty());
+        assert!(self.frames_us.is_empty() && !index.keyframes_us.is_empty());
         self.opened += 1;
     }
 
     fn frame(&mut self, frame: FrameFaces<'_>) {
-        assert!(self.seen.last().is_none_or(|last| *last < frame.at_us), "frames arrive in order");
-        self.seen.insert(frame.at_us);
+        assert!(self.frames_us.last().is_none_or(|last| *last < frame.at_us), "frames arrive in order");
+        self.frames_us.insert(frame.at_us);
     }
 }
 
@@ -74,7 +74,7 @@ async fn analyze_with(
     let (analyzer, file) = (analyzer().await, File::open(&path).unwrap());
     let mut times = Times::default();
     let analysis = analyze_file(&analyzer, &decoder(), options, file, &mut times).await.unwrap();
-    assert_eq!((times.opened, times.seen.len() as u64), (1, analysis.frames));
+    assert_eq!((times.opened, times.frames_us.len() as u64), (1, analysis.frames));
     (analysis, times, film.truth(encoding))
 }
 
@@ -89,8 +89,7 @@ pub(crate) async fn analyze_file(
     VideoAnalyzer { analyzer, decoder, options, priority }.analyze(file, progress).await
 }
 
-/// Returns the true boxes at the analysed times. The identity is that of the person, or, with
-/// `tracks`, that of the track.
+/// Returns the true boxes at the analysed times, by person or, with `tracks`, by track.
 fn truth_samples(truth: &Truth, times: &Times, tracks: bool) -> Vec<Sample> {
     let first = truth.frames[0].at_us;
     let mut samples = Vec::new();
@@ -98,7 +97,7 @@ fn truth_samples(truth: &Truth, times: &Times, tracks: bool) -> Vec<Sample> {
         let identity = if tracks { number as u64 } else { track.person.into() };
         for (at_us, bbox) in &track.boxes {
             let at_us = at_us - first;
-            if times.seen.contains(&at_us) && bbox.width.min(bbox.height) >= MIN_SIDE {
+            if times.frames_us.contains(&at_us) && bbox.width.min(bbox.height) >= MIN_SIDE {
                 samples.push(Sample { identity, at_us, bbox: *bbox });
             }
         }
@@ -109,17 +108,17 @@ fn truth_samples(truth: &Truth, times: &Times, tracks: bool) -> Vec<Sample> {
 /// Returns the boxes that were found. Small ones and those of faces that are partly hidden count
 /// neither as right nor as wrong.
 fn found_samples(analysis: &VideoAnalysis, truth: &[Sample], people: bool) -> Vec<Sample> {
-    let mut known: BTreeMap<i64, Vec<&Sample>> = BTreeMap::new();
+    let mut by_time: BTreeMap<i64, Vec<&Sample>> = BTreeMap::new();
     for sample in truth {
-        known.entry(sample.at_us).or_default().push(sample);
+        by_time.entry(sample.at_us).or_default().push(sample);
     }
     let mut samples = Vec::new();
     for track in &analysis.tracks {
         // A track of an unknown person is a person of its own.
         let identity = track.person.filter(|_| people).map_or(1_000 + u64::from(track.number), u64::from);
         for timed in &track.boxes {
-            let near = known.get(&timed.at_us).into_iter().flatten();
-            if near.into_iter().any(|sample| sample.bbox.iou(&timed.bbox) >= MIN_IOU) {
+            let true_samples = by_time.get(&timed.at_us).into_iter().flatten();
+            if true_samples.into_iter().any(|sample| sample.bbox.iou(&timed.bbox) >= MIN_IOU) {
                 samples.push(Sample { identity, at_us: timed.at_us, bbox: timed.bbox });
             }
         }
@@ -128,7 +127,7 @@ fn found_samples(analysis: &VideoAnalysis, truth: &[Sample], people: bool) -> Ve
 }
 
 /// Checks tracks and people against the truth, and returns recall and IDF1.
-fn check(analysis: &VideoAnalysis, times: &Times, truth: &Truth) -> (f64, f64) {
+fn check_against_truth(analysis: &VideoAnalysis, times: &Times, truth: &Truth) -> (f64, f64) {
     let by_track = truth_samples(truth, times, true);
     let recall = track_recall(&by_track, &found_samples(analysis, &by_track, false), MIN_IOU, 0.5);
     let by_person = truth_samples(truth, times, false);
@@ -161,7 +160,7 @@ async fn dense_sampling_finds_tracks_and_people() {
     let film = Film::standard();
     let encoding = Encoding::new(Codec::H264, Container::Mp4);
     let (analysis, times, truth) = analyze(&film, &encoding, Sampling::Fps(5.0)).await;
-    let (recall, idf1) = check(&analysis, &times, &truth);
+    let (recall, idf1) = check_against_truth(&analysis, &times, &truth);
     assert!(recall >= 0.98, "{recall}");
     assert!(idf1 >= 0.9, "{idf1}");
     let people: BTreeSet<u32> = truth.tracks.iter().map(|track| track.person).collect();
@@ -182,12 +181,12 @@ async fn dense_sampling_finds_tracks_and_people() {
 fn time_error(analysis: &VideoAnalysis, truth: &Truth) -> i64 {
     let first = truth.frames[0].at_us;
     let large = truth.tracks.iter().filter(|track| track.boxes.iter().all(|(_, b)| b.width >= MIN_SIDE));
-    let error = |known: &testing::film::Track| {
-        let of = |track: &pipeline::VideoTrack| {
-            let start = (track.started_us - (known.start_us - first)).abs();
-            start.max((track.ended_us - (known.end_us - first)).abs())
+    let error = |true_track: &testing::film::Track| {
+        let max_difference = |track: &pipeline::VideoTrack| {
+            let start = (track.started_us - (true_track.start_us - first)).abs();
+            start.max((track.ended_us - (true_track.end_us - first)).abs())
         };
-        analysis.tracks.iter().map(of).min().unwrap()
+        analysis.tracks.iter().map(max_difference).min().unwrap()
     };
     large.map(error).max().unwrap()
 }
@@ -198,7 +197,7 @@ async fn keyframes_suffice_to_find_tracks_and_people() {
     let film = Film::standard();
     let encoding = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Mkv) };
     let (analysis, times, truth) = analyze(&film, &encoding, Sampling::Auto).await;
-    let (recall, idf1) = check(&analysis, &times, &truth);
+    let (recall, idf1) = check_against_truth(&analysis, &times, &truth);
     assert!(recall >= 0.98, "{recall}");
     assert!(idf1 >= 0.9, "{idf1}");
     assert!(analysis.frames < 40, "{} frames", analysis.frames);
@@ -215,10 +214,10 @@ async fn track_reaches_last_frame_of_video() {
         [(Container::Mp4, 250), (Container::Mkv, 25), (Container::Ts, 25), (Container::Avi, 250)]
     {
         let encoding = Encoding { keyframe_interval, ..Encoding::new(Codec::H264, container) };
-        for options in [options(Sampling::Auto), options(Sampling::Fps(0.5)), refined()] {
+        for options in [options(Sampling::Auto), options(Sampling::Fps(0.5)), refined_options()] {
             let (analysis, times, truth) = analyze_with(&film, &encoding, &options).await;
             let end_us = truth.frames.last().unwrap().at_us - truth.frames[0].at_us;
-            let case = format!("{encoding:?} {options:?} {:?}", times.seen);
+            let case = format!("{encoding:?} {options:?} {:?}", times.frames_us);
             // Two seconds between two looks can be too much to follow a face that moves.
             assert_eq!(analysis.people, 1, "{case}");
             let track = analysis.tracks.iter().max_by_key(|track| track.ended_us).unwrap();
@@ -230,7 +229,7 @@ async fn track_reaches_last_frame_of_video() {
     }
 }
 
-fn refined() -> VideoOptions {
+fn refined_options() -> VideoOptions {
     VideoOptions { refine: true, ..options(Sampling::Auto) }
 }
 
@@ -242,16 +241,16 @@ async fn refine_finds_track_times_within_quarter_second() {
     for (codec, keyframe_interval) in [(Codec::H264, 25), (Codec::H264, 250), (Codec::Mjpeg, 1)] {
         let encoding = Encoding { keyframe_interval, ..Encoding::new(codec, Container::Mkv) };
         let (auto, sparse, truth) = analyze(&film, &encoding, Sampling::Auto).await;
-        let (plain_recall, plain_idf1) = check(&auto, &sparse, &truth);
-        let (analysis, times, truth) = analyze_with(&film, &encoding, &refined()).await;
-        let (recall, idf1) = check(&analysis, &times, &truth);
+        let (plain_recall, plain_idf1) = check_against_truth(&auto, &sparse, &truth);
+        let (analysis, times, truth) = analyze_with(&film, &encoding, &refined_options()).await;
+        let (recall, idf1) = check_against_truth(&analysis, &times, &truth);
         let (error, plain_error) = (time_error(&analysis, &truth), time_error(&auto, &truth));
         println!(
             "{codec:?}, a keyframe each {keyframe_interval} frames: {} frames, error {error} us; without \
              closer looks {} frames, error {plain_error} us",
             analysis.frames, auto.frames
         );
-        assert!(sparse.seen.is_subset(&times.seen));
+        assert!(sparse.frames_us.is_subset(&times.frames_us));
         assert!(recall >= plain_recall && recall >= 0.98, "{recall} {plain_recall}");
         assert!(idf1 >= plain_idf1 && idf1 > 0.94, "{idf1} {plain_idf1}");
         assert!(error <= 250_000, "{error}");
@@ -268,12 +267,12 @@ async fn refine_adds_no_frames_without_faces() {
     film.shots[5].frames = 500;
     let encoding = Encoding { keyframe_interval: 50, ..Encoding::new(Codec::H264, Container::Mp4) };
     let (auto, sparse, _) = analyze(&film, &encoding, Sampling::Auto).await;
-    let (analysis, times, truth) = analyze_with(&film, &encoding, &refined()).await;
-    let (recall, idf1) = check(&analysis, &times, &truth);
+    let (analysis, times, truth) = analyze_with(&film, &encoding, &refined_options()).await;
+    let (recall, idf1) = check_against_truth(&analysis, &times, &truth);
     assert!(recall >= 0.98 && idf1 > 0.94, "{recall} {idf1}");
     let empty = 22_500_000..37_500_000;
-    let found: Vec<&i64> = times.seen.range(empty.clone()).collect();
-    assert_eq!(found, sparse.seen.range(empty).collect::<Vec<_>>());
+    let frame_times: Vec<&i64> = times.frames_us.range(empty.clone()).collect();
+    assert_eq!(frame_times, sparse.frames_us.range(empty).collect::<Vec<_>>());
     println!("{} frames; without closer looks {}", analysis.frames, auto.frames);
     assert!(time_error(&analysis, &truth) <= 250_000);
 }
@@ -286,8 +285,8 @@ async fn refine_changes_nothing_in_video_without_faces() {
     for keyframe_interval in [25, 250] {
         let encoding = Encoding { keyframe_interval, ..Encoding::new(Codec::H264, Container::Mp4) };
         let (auto, sparse, _) = analyze(&film, &encoding, Sampling::Auto).await;
-        let (analysis, times, _) = analyze_with(&film, &encoding, &refined()).await;
-        assert_eq!(times.seen, sparse.seen);
+        let (analysis, times, _) = analyze_with(&film, &encoding, &refined_options()).await;
+        assert_eq!(times.frames_us, sparse.frames_us);
         assert_eq!((analysis.frames, analysis.people), (auto.frames, 0));
     }
 }
@@ -307,10 +306,10 @@ async fn truncated_video_is_analysed_and_reported() {
     let analysis = analyze(options(Sampling::Fps(2.0)), file).await.unwrap();
     assert!(analysis.damage.is_some_and(|damage| damage.truncated));
     assert!(analysis.frames > 5 && analysis.people > 0);
-    let again = File::open(&path).unwrap();
-    let closer = analyze(refined(), again).await.unwrap();
-    assert!(closer.damage.is_some_and(|damage| damage.truncated));
-    assert!(closer.frames > analysis.frames && closer.people > 0, "{}", closer.frames);
+    let file = File::open(&path).unwrap();
+    let second = analyze(refined_options(), file).await.unwrap();
+    assert!(second.damage.is_some_and(|damage| damage.truncated));
+    assert!(second.frames > analysis.frames && second.people > 0, "{}", second.frames);
     let empty = tempfile::tempfile().unwrap();
     let error = analyze(options(Sampling::Auto), empty).await.unwrap_err();
     assert!(matches!(error, VideoAnalyzeError::Video(VideoError::NotAVideo)), "{error}");
@@ -334,7 +333,7 @@ async fn dropping_analysis_ends_decoder_process() {
     std::fs::set_permissions(&program, executable).unwrap();
     let limits = Limits { patience: std::time::Duration::from_secs(3_600), ..Limits::default() };
     let config = Config { ffmpeg: program, launcher: Launcher::Direct, threads: 1, limits };
-    let decoder = open_when_free(&config);
+    let decoder = open_with_retries(&config);
     let analyzer = analyzer().await;
     let analysis = tokio::spawn(async move {
         let (file, options) = (tempfile::tempfile().unwrap(), options(Sampling::Auto));

@@ -32,7 +32,7 @@ impl ActiveClaims {
     }
 
     /// Returns the claims that are not known to be lost.
-    pub(super) fn held(&self) -> Vec<Claim> {
+    pub(super) fn to_vec(&self) -> Vec<Claim> {
         self.0.lock().iter().filter(|(_, active)| !active.lost).map(|(claim, _)| *claim).collect()
     }
 

@@ -22,8 +22,7 @@ const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for which a claim waits until a quarter of a kind's slots is free. A claim of one
 /// job costs the database about as much as a claim of several.
 const GATHER_SLOTS: Duration = Duration::from_millis(20);
-/// Minimum pause after an empty claim. It applies even if a job is due, because another worker is
-/// claiming that job.
+/// Minimum pause after an empty claim, also if a job is due that another worker is claiming.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 /// Maximum pause, regardless of the poll interval.
 const MAX_PAUSE: Duration = Duration::from_secs(24 * 3600);
@@ -134,7 +133,7 @@ async fn claim(
     let never_alone = &shared.config.never_alone;
     let other_tenants: Vec<(&str, Uuid, i64)> = (requests.iter())
         .filter_map(|request| {
-            request.other_tenants.map(|(tenant, most)| (request.kind.as_str(), tenant, most as i64))
+            request.other_tenants.map(|(tenant, limit)| (request.kind.as_str(), tenant, limit as i64))
         })
         .collect();
     let running: Vec<(&str, Uuid, i64)> = (requests.iter().filter(|request| request.other_tenants.is_some()))
@@ -142,7 +141,7 @@ async fn claim(
             request.running.iter().map(|(tenant, jobs)| (request.kind.as_str(), *tenant, *jobs as i64))
         })
         .collect();
-    let mut found: HashMap<String, usize> = HashMap::new();
+    let mut counts: HashMap<String, usize> = HashMap::new();
     if !other_tenants.is_empty() {
         let sent = Instant::now();
         let jobs = with_time_limit(
@@ -152,25 +151,27 @@ async fn claim(
         .await?;
         telemetry::claimed(sent.elapsed());
         for job in &jobs {
-            *found.entry(job.kind.clone()).or_default() += 1;
+            *counts.entry(job.kind.clone()).or_default() += 1;
         }
-        found.keys().for_each(|kind| shared.slots.found_other_tenants(kind));
+        counts.keys().for_each(|kind| shared.slots.found_other_tenants(kind));
         start(shared, jobs, sent, runs, done);
     }
-    let any: Vec<(&str, i64)> = (requests.iter())
+    let any_tenant: Vec<(&str, i64)> = (requests.iter())
         .map(|request| {
-            (request.kind.as_str(), request.any_after(found.get(&request.kind).copied().unwrap_or(0)) as i64)
+            (request.kind.as_str(), request.any_after(counts.get(&request.kind).copied().unwrap_or(0)) as i64)
         })
-        .filter(|(_, most)| *most > 0)
+        .filter(|(_, limit)| *limit > 0)
         .collect();
-    let count: usize = found.values().sum();
-    if any.is_empty() {
+    let count: usize = counts.values().sum();
+    if any_tenant.is_empty() {
         return Ok(count);
     }
     let sent = Instant::now();
-    let jobs =
-        with_time_limit(lease, shared.queue.claim_slots(&any, MAX_JOBS_PER_CLAIM, worker, never_alone))
-            .await?;
+    let jobs = with_time_limit(
+        lease,
+        shared.queue.claim_slots(&any_tenant, MAX_JOBS_PER_CLAIM, worker, never_alone),
+    )
+    .await?;
     telemetry::claimed(sent.elapsed());
     Ok(count + start(shared, jobs, sent, runs, done))
 }
@@ -187,7 +188,7 @@ fn start(
     // All slots are occupied before the first job runs, because a job that must run alone waits
     // until no other slot is occupied.
     for job in &jobs {
-        shared.slots.take(&job.kind, job.tenant);
+        shared.slots.occupy(&job.kind, job.tenant);
         if shared.runs_alone(job) {
             shared.slots.reserve();
         }
@@ -216,14 +217,14 @@ async fn pause(shared: &Shared) -> Duration {
 
 /// Releases the jobs that no handler settled. Their runs are not counted as attempts.
 async fn release_remaining(shared: &Shared) {
-    let left = shared.active_claims.held();
-    if left.is_empty() {
+    let remaining = shared.active_claims.to_vec();
+    if remaining.is_empty() {
         return;
     }
     let mut backoff = Backoff::default();
     let released = tokio::time::timeout(FINAL_WRITE_TIMEOUT, async {
         loop {
-            match shared.queue.release(&left).await {
+            match shared.queue.release(&remaining).await {
                 Ok(count) => return count,
                 Err(error) => {
                     telemetry::failed("release");
@@ -236,7 +237,7 @@ async fn release_remaining(shared: &Shared) {
     match released.await {
         Ok(count) => tracing::info!(count, "released jobs that were still running"),
         Err(_) => tracing::error!(
-            jobs = left.len(),
+            jobs = remaining.len(),
             "failed to release jobs; they return to the queue when their leases expire"
         ),
     }

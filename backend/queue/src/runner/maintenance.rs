@@ -1,5 +1,4 @@
-//! Background tasks of a runner: heartbeats, rescue, statistics, purge, unparking and the job
-//! notification listener.
+//! Background tasks of a runner: heartbeats, rescue, statistics, purge, unparking, notifications.
 use super::{Backoff, Shared, telemetry};
 use crate::CHANNEL;
 use crate::queue::with_time_limit;
@@ -8,8 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 
-/// Maximum interval between two rescues, so that a job whose lease expired returns to the queue
-/// within seconds.
+/// Maximum interval between two rescues, so that jobs with expired leases return in seconds.
 const RESCUE_EVERY: Duration = Duration::from_secs(5);
 /// Interval at which the depth of the queue is published.
 const STATS_EVERY: Duration = Duration::from_secs(15);
@@ -47,8 +45,7 @@ pub(super) async fn maintenance(shared: Arc<Shared>) {
     }
 }
 
-/// Purges jobs that have ended. This is a separate task, because deleting ten million old jobs
-/// takes minutes.
+/// Purges ended jobs. A separate task, because deleting ten million old jobs takes minutes.
 pub(super) async fn purges(shared: Arc<Shared>) {
     let mut tick = ticks(PURGE_EVERY);
     loop {
@@ -115,11 +112,11 @@ async fn listen_once(shared: &Shared, backoff: &mut Backoff) -> Result<(), sqlx:
     while listener.try_recv().await?.is_some() {
         shared.slots.wake();
         tokio::time::sleep(DEBOUNCE).await;
-        let mut more = false;
+        let mut has_more = false;
         while listener.next_buffered().is_some() {
-            more = true;
+            has_more = true;
         }
-        if more {
+        if has_more {
             shared.slots.wake();
         }
     }
@@ -134,7 +131,7 @@ pub(super) async fn heartbeats(shared: Arc<Shared>) {
     let mut pause = every;
     loop {
         tokio::time::sleep(pause).await;
-        let claims = shared.active_claims.held();
+        let claims = shared.active_claims.to_vec();
         let sent = Instant::now();
         match with_time_limit(every, shared.queue.heartbeat(&claims)).await {
             Ok(lost) => {

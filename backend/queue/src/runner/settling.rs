@@ -52,7 +52,7 @@ async fn run_and_settle(
     cancel: CancellationToken,
     done: mpsc::Sender<Completion>,
 ) {
-    let (mut exclusive, tenant) = (ExclusiveRun::of(&shared, &job), job.tenant);
+    let (mut exclusive, tenant) = (ExclusiveRun::new(&shared, &job), job.tenant);
     if let Some(run) = &mut exclusive {
         match wait_until_alone(&shared, &job, &cancel).await {
             Ok(marked) => run.marked = marked,
@@ -105,7 +105,7 @@ struct ExclusiveRun<'a> {
 }
 
 impl<'a> ExclusiveRun<'a> {
-    fn of(shared: &'a Shared, job: &ClaimedJob) -> Option<Self> {
+    fn new(shared: &'a Shared, job: &ClaimedJob) -> Option<Self> {
         // `then_some` would create and drop the guard in every case, and the drop resumes claims.
         shared.runs_alone(job).then(|| Self { shared, marked: false })
     }
@@ -117,12 +117,11 @@ impl<'a> ExclusiveRun<'a> {
         let Self { shared: Shared { queue, config, .. }, marked } = &self;
         let deadline = Instant::now() + config.alone;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            tokio::time::sleep(left.clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)).await;
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            tokio::time::sleep(remaining.clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)).await;
             let alone = match Instant::now() >= deadline {
                 true => queue.end_alone(claim).await.map(|()| false),
-                // Without the mark, no progress is visible, and further jobs would be blamed for a
-                // crash of this one.
+                // Without the mark, progress is invisible, and others would count this crash.
                 false if !marked => Ok(true),
                 false => queue.is_alone(claim).await,
             };
@@ -187,8 +186,7 @@ async fn settle(
         }
         RunEnd::Settled => Ok("completed"),
         RunEnd::Stale => Err(QueueError::Stale(claim.id)),
-        // The shutdown cancelled the job, so its failure is meaningless. The job is released as if
-        // it had never been claimed.
+        // The shutdown caused this failure, so the job is released as if no worker had claimed it.
         RunEnd::Retry(..) | RunEnd::Snooze(_) if forced => {
             retry_while_leased(shared, claim, || release(shared, claim)).await.map(|()| "released")
         }
@@ -323,17 +321,17 @@ pub(super) async fn completions(shared: Arc<Shared>, mut inbox: mpsc::Receiver<C
 fn record_batch(shared: &Shared, waiting: Vec<Completion>, batch: &Batch) -> Vec<Completion> {
     let stale: HashSet<&Claim> = batch.stale.iter().collect();
     let busy: HashSet<&Claim> = batch.busy.iter().collect();
-    let mut left = Vec::new();
+    let mut remaining = Vec::new();
     for done in waiting {
         if busy.contains(&done.claim) {
-            left.push(done);
+            remaining.push(done);
             continue;
         }
         telemetry::ended(&done.kind, if stale.contains(&done.claim) { "stale" } else { "completed" });
         shared.active_claims.remove(done.claim);
     }
     shared.ended.notify_one();
-    left
+    remaining
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

@@ -1,5 +1,4 @@
-//! Decides how many more jobs of each kind and tenant this process may claim, and whether a claim
-//! is worthwhile.
+//! Decides how many more jobs of each kind and tenant this process may claim, and when.
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -93,8 +92,7 @@ impl Slot {
         }
     }
 
-    /// Returns the maximum number of slots for one tenant while other tenants have due jobs: three
-    /// quarters.
+    /// Returns the maximum number of slots for one tenant while others have jobs: three quarters.
     fn share(&self) -> usize {
         (self.limit - self.limit.div_ceil(4)).max(1)
     }
@@ -129,16 +127,16 @@ impl Slot {
         }
         let (free, share) = (self.free(), self.share());
         let busiest = self.tenants.iter().max_by_key(|(_, tenant)| tenant.used);
-        let (busiest, most) = busiest.map_or((Uuid::nil(), 0), |(id, tenant)| (*id, tenant.used));
+        let (busiest, busiest_used) = busiest.map_or((Uuid::nil(), 0), |(id, tenant)| (*id, tenant.used));
         let shared = self.tenants.iter().any(|(id, tenant)| *id != busiest && tenant.is_recent(now));
-        let any = match shared || self.keeps_quarter {
-            true => free.min(share.saturating_sub(most)),
+        let any_tenant = match shared || self.keeps_quarter {
+            true => free.min(share.saturating_sub(busiest_used)),
             false => free,
         };
         let other_tenants = (self.used >= share && is_due).then_some((busiest, free));
         self.expect_no_other_tenants(other_tenants.is_some(), now);
         let running = self.tenants.iter().map(|(id, tenant)| (*id, tenant.used)).collect();
-        ClaimRequest { kind: kind.to_owned(), other_tenants, any, running }
+        ClaimRequest { kind: kind.to_owned(), other_tenants, any: any_tenant, running }
     }
 
     /// Returns the request for the tenant whose turn it is: the one that never had a turn, or whose
@@ -187,8 +185,7 @@ impl ClaimRequest {
 }
 
 impl Slots {
-    /// Creates slots by kind: their number, and whether a tenant never uses more than three
-    /// quarters of them.
+    /// Creates slots by kind: their number, and whether one tenant uses at most three quarters.
     pub(super) fn new(limits: impl Iterator<Item = (String, usize, bool)>) -> Self {
         let slots = limits.map(|(kind, limit, keeps_quarter)| (kind, Slot::new(limit, keeps_quarter)));
         Self {
@@ -236,7 +233,7 @@ impl Slots {
     }
 
     /// Occupies a slot for a claimed job. Also records that there may be more jobs of this kind.
-    pub(super) fn take(&self, kind: &str, tenant: Uuid) {
+    pub(super) fn occupy(&self, kind: &str, tenant: Uuid) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.used += 1;
             slot.may_have_jobs = true;
@@ -249,16 +246,16 @@ impl Slots {
     }
 
     /// Releases the slot of a run that waits. Returns `false` and does nothing if too many wait.
-    fn leave(&self, kind: &str, tenant: Uuid) -> bool {
+    fn leave_slot(&self, kind: &str, tenant: Uuid) -> bool {
         {
             let mut kinds = self.kinds.lock();
             let Some(slot) = kinds.get_mut(kind) else { return false };
-            let most = slot.limit * MAX_OUTSIDE;
-            let Some(of_tenant) = slot.tenants.get_mut(&tenant) else { return false };
-            if slot.outside >= most || of_tenant.outside >= most - most / 4 {
+            let max_outside = slot.limit * MAX_OUTSIDE;
+            let Some(tenant_use) = slot.tenants.get_mut(&tenant) else { return false };
+            if slot.outside >= max_outside || tenant_use.outside >= max_outside - max_outside / 4 {
                 return false;
             }
-            of_tenant.outside += 1;
+            tenant_use.outside += 1;
             slot.outside += 1;
         }
         self.release(kind, tenant);
@@ -266,7 +263,7 @@ impl Slots {
     }
 
     /// Occupies a slot again for a run that waited. The slots may be exceeded for a while.
-    fn come_back(&self, kind: &str, tenant: Uuid) {
+    fn return_to_slot(&self, kind: &str, tenant: Uuid) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.outside -= 1;
             slot.used += 1;
@@ -378,7 +375,7 @@ struct Outside(RunSlot);
 
 impl Drop for Outside {
     fn drop(&mut self) {
-        self.0.slots.come_back(&self.0.kind, self.0.tenant);
+        self.0.slots.return_to_slot(&self.0.kind, self.0.tenant);
     }
 }
 
@@ -395,7 +392,7 @@ pub(super) async fn in_slot<F: Future>(slots: &Arc<Slots>, kind: &str, tenant: U
 /// Call it in the task of the handler, and never from within `wait`.
 pub async fn outside_slot<F: Future>(wait: F) -> F::Output {
     let slot = SLOT.try_with(RunSlot::clone).ok();
-    let outside = slot.filter(|slot| slot.slots.leave(&slot.kind, slot.tenant)).map(Outside);
+    let outside = slot.filter(|slot| slot.slots.leave_slot(&slot.kind, slot.tenant)).map(Outside);
     let output = wait.await;
     drop(outside);
     output
@@ -408,7 +405,7 @@ mod tests {
     /// Returns slots of one kind, of which `used` are occupied.
     fn slots(limit: usize, used: usize) -> Slots {
         let slots = Slots::new(std::iter::once(("image".to_owned(), limit, false)));
-        (0..used).for_each(|_| slots.take("image", Uuid::nil()));
+        (0..used).for_each(|_| slots.occupy("image", Uuid::nil()));
         slots
     }
 
@@ -431,7 +428,7 @@ mod tests {
     #[test]
     fn only_kinds_with_possible_jobs_count_as_nearly_full() {
         let slots = Slots::new([("image".to_owned(), 8, false), ("page".to_owned(), 8, false)].into_iter());
-        (0..7).for_each(|_| slots.take("image", Uuid::nil()));
+        (0..7).for_each(|_| slots.occupy("image", Uuid::nil()));
         assert!(!slots.are_nearly_full(), "all slots for pages are free");
         slots.requests();
         assert!(!slots.are_nearly_full(), "no kind may have jobs");
@@ -443,7 +440,7 @@ mod tests {
     fn wake_up_during_claim_for_other_tenants_is_kept() {
         for (limit, started, ended) in [(8, 6, 0), (1, 1, 1)] {
             let slots = Slots::new(std::iter::once(("image".to_owned(), limit, true)));
-            (0..started).for_each(|_| slots.take("image", Uuid::nil()));
+            (0..started).for_each(|_| slots.occupy("image", Uuid::nil()));
             (0..ended).for_each(|_| slots.release("image", Uuid::nil()));
             let is_for_others = |requests: &[ClaimRequest]| requests[0].other_tenants.is_some();
             assert!(is_for_others(&slots.requests()), "{limit} slots");

@@ -80,13 +80,13 @@ pub(super) struct Depth(Mutex<HashSet<(String, JobState)>>);
 impl Depth {
     pub(super) async fn publish(&self, shared: &Shared) -> Result<(), QueueError> {
         let stats = shared.queue.jobs().depth().await?;
-        let mut now = HashSet::new();
+        let mut current = HashSet::new();
         for (kind, state, count) in stats.counts {
             gauge!(DEPTH, "kind" => kind.clone(), "state" => state.as_str()).set(count as f64);
-            now.insert((kind, state));
+            current.insert((kind, state));
         }
-        let before = std::mem::replace(&mut *self.0.lock(), now.clone());
-        for (kind, state) in before.difference(&now) {
+        let previous = std::mem::replace(&mut *self.0.lock(), current.clone());
+        for (kind, state) in previous.difference(&current) {
             gauge!(DEPTH, "kind" => kind.clone(), "state" => state.as_str()).set(0.0);
         }
         gauge!(OLDEST).set(stats.oldest_due_seconds);

@@ -1,7 +1,7 @@
 //! Tests failures: killed connections, an unavailable database, a dead process. Also tests the
 //! metrics that report these failures.
-use crate::runner::{Worker, body};
-use crate::support::{Bench, SOON, page, quick, soon, until};
+use crate::runner::{Worker, handler_fn};
+use crate::support::{Fixture, SOON, page, quick, soon, until};
 use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use queue::{Config, JobState, NewJob, QueueError, RunEnd};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -18,9 +18,9 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    pub(crate) async fn of(bench: &Bench) -> Self {
+    pub(crate) async fn connect(fixture: &Fixture) -> Self {
         let conn = PgConnection::connect(testing::database::url()).await.unwrap();
-        let database = bench.db.pool().connect_options().get_database().unwrap().to_owned();
+        let database = fixture.db.pool().connect_options().get_database().unwrap().to_owned();
         Self { conn, database }
     }
 
@@ -43,14 +43,14 @@ impl Admin {
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_connections_neither_lose_nor_repeat_jobs() {
     const JOBS: i64 = 300;
-    let bench = Bench::with(Config { lease: Duration::from_secs(3), ..quick() }).await;
-    bench.run_sql("create table results (job uuid)").await;
-    bench.add(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
-    let (ran, mut runs) = mpsc::unbounded_channel();
-    let pages = body({
-        let queue = bench.queue.clone();
+    let fixture = Fixture::with(Config { lease: Duration::from_secs(3), ..quick() }).await;
+    fixture.run_sql("create table results (job uuid)").await;
+    fixture.enqueue(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
+    let (run_sender, mut runs) = mpsc::unbounded_channel();
+    let pages = handler_fn({
+        let queue = fixture.queue.clone();
         move |job, _| {
-            let (queue, ran) = (queue.clone(), ran.clone());
+            let (queue, run_sender) = (queue.clone(), run_sender.clone());
             async move {
                 let work = async {
                     let mut tx = queue.pool().begin().await?;
@@ -63,7 +63,7 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
                     Ok(())
                 };
                 let outcome = work.await;
-                ran.send(()).ok();
+                run_sender.send(()).ok();
                 match outcome {
                     Ok(()) => RunEnd::Settled,
                     Err(QueueError::Stale(_)) => RunEnd::Stale,
@@ -72,8 +72,8 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
             }
         }
     });
-    let worker = Worker::start(&bench.queue, &[("page", 4, pages)], SOON);
-    let mut admin = Admin::of(&bench).await;
+    let worker = Worker::start(&fixture.queue, &[("page", 4, pages)], SOON);
+    let mut admin = Admin::connect(&fixture).await;
     let mut killed = 0;
     for _ in 0..5 {
         for _ in 0..20 {
@@ -83,7 +83,7 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
     }
     assert!(killed > 5, "{killed}");
     // The test's own pool is killed too, so this check uses another connection.
-    let url = bench.db.url();
+    let url = fixture.db.url();
     until("all jobs have ended", || async {
         let Ok(mut conn) = PgConnection::connect(&url).await else { return false };
         let done: Result<i64, _> =
@@ -92,22 +92,22 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
     })
     .await;
     worker.stop().await;
-    assert_eq!(bench.completed().await, JOBS);
-    assert_eq!(bench.count("select count(*) from results").await, JOBS);
-    assert_eq!(bench.count("select count(distinct job) from results").await, JOBS);
+    assert_eq!(fixture.completed().await, JOBS);
+    assert_eq!(fixture.count("select count(*) from results").await, JOBS);
+    assert_eq!(fixture.count("select count(distinct job) from results").await, JOBS);
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn job_result_is_settled_after_database_outage() {
-    let bench = Bench::new().await;
+    let fixture = Fixture::new().await;
     let gate = Arc::new(Semaphore::new(0));
-    let (ran, mut runs) = mpsc::unbounded_channel();
-    let pages = body({
+    let (run_sender, mut runs) = mpsc::unbounded_channel();
+    let pages = handler_fn({
         let gate = Arc::clone(&gate);
         move |job, _| {
-            let (gate, ran) = (Arc::clone(&gate), ran.clone());
+            let (gate, run_sender) = (Arc::clone(&gate), run_sender.clone());
             async move {
-                ran.send(()).unwrap();
+                run_sender.send(()).unwrap();
                 gate.acquire().await.unwrap().forget();
                 match job.payload["end"].as_str().unwrap() {
                     "done" => RunEnd::Done,
@@ -117,13 +117,13 @@ async fn job_result_is_settled_after_database_outage() {
         }
     });
     let job = |end: &str| NewJob::new("page", serde_json::json!({"end": end}));
-    let done = bench.add_one(job("done")).await;
-    let discarded = bench.add_one(job("discard")).await;
-    let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
+    let done = fixture.enqueue_one(job("done")).await;
+    let discarded = fixture.enqueue_one(job("discard")).await;
+    let worker = Worker::start(&fixture.queue, &[("page", 2, pages)], SOON);
     for _ in 0..2 {
         soon("the job starts", runs.recv()).await.unwrap();
     }
-    let mut admin = Admin::of(&bench).await;
+    let mut admin = Admin::connect(&fixture).await;
     admin.allow_connections(false).await;
     admin.kill_all().await;
     let failures = count(&["facecrawl_queue_errors_total", "settle"]);
@@ -134,33 +134,33 @@ async fn job_result_is_settled_after_database_outage() {
     .await;
     admin.allow_connections(true).await;
     until("both are settled", || async {
-        bench.queue.jobs().get(done).await.is_ok_and(|row| row.state == JobState::Completed)
-            && bench.queue.jobs().get(discarded).await.is_ok_and(|row| row.state == JobState::Discarded)
+        fixture.queue.jobs().get(done).await.is_ok_and(|row| row.state == JobState::Completed)
+            && fixture.queue.jobs().get(discarded).await.is_ok_and(|row| row.state == JobState::Discarded)
     })
     .await;
-    assert_eq!(bench.get(done).await.attempt, 1);
+    assert_eq!(fixture.get(done).await.attempt, 1);
 
     // The runner continues to claim, and notifications wake it again.
     gate.add_permits(1);
-    let next = bench.add_one(job("done")).await;
+    let next_id = fixture.enqueue_one(job("done")).await;
     soon("the next job starts", runs.recv()).await.unwrap();
-    until("it is completed", || async { bench.state(next).await == JobState::Completed }).await;
+    until("it is completed", || async { fixture.state(next_id).await == JobState::Completed }).await;
     worker.stop().await;
 }
 
 #[testing::test]
 async fn job_of_dead_process_runs_in_another_process() {
     let config = Config { lease: Duration::from_secs(3), ..Config::default() };
-    let bench = Bench::with(config).await;
-    let id = bench.add_one(page()).await;
+    let fixture = Fixture::with(config).await;
+    let id = fixture.enqueue_one(page()).await;
     let (started, mut starts) = mpsc::unbounded_channel();
     // Dropping the runtime ends all tasks immediately, without a clean shutdown.
-    let doomed = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    doomed.spawn({
-        let (url, config) = (bench.db.url(), bench.queue.config().clone());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.spawn({
+        let (url, config) = (fixture.db.url(), fixture.queue.config().clone());
         async move {
             let pool = sqlx::PgPool::connect(&url).await.unwrap();
-            let pages = body(move |_, _| {
+            let pages = handler_fn(move |_, _| {
                 started.send(()).unwrap();
                 std::future::pending()
             });
@@ -169,32 +169,32 @@ async fn job_of_dead_process_runs_in_another_process() {
         }
     });
     soon("the job starts", starts.recv()).await.unwrap();
-    doomed.shutdown_background();
-    // The process's last heartbeat may still be in progress, so this waits until only this query is
-    // active.
+    runtime.shutdown_background();
+    // The last heartbeat may still run, so this waits until only this query is active.
     until("the process is gone", || async {
-        bench
+        fixture
             .count("select count(*) from pg_stat_activity where datname = current_database() and state = 'active'")
             .await
             == 1
     })
     .await;
-    assert_eq!(bench.state(id).await, JobState::Running);
-    bench.expire(id).await;
-    let worker = Worker::start(&bench.queue, &[("page", 1, body(|_, _| async { RunEnd::Done }))], SOON);
-    until("it is completed", || async { bench.state(id).await == JobState::Completed }).await;
-    assert_eq!(bench.get(id).await.attempt, 2);
+    assert_eq!(fixture.state(id).await, JobState::Running);
+    fixture.expire(id).await;
+    let worker =
+        Worker::start(&fixture.queue, &[("page", 1, handler_fn(|_, _| async { RunEnd::Done }))], SOON);
+    until("it is completed", || async { fixture.state(id).await == JobState::Completed }).await;
+    assert_eq!(fixture.get(id).await.attempt, 2);
     worker.stop().await;
 }
 
 #[testing::test]
 async fn metrics_count_job_outcomes() {
     recorder();
-    let bench = Bench::new().await;
+    let fixture = Fixture::new().await;
     let kind = "metered";
     let job = |what: &str| NewJob { max_attempts: 1, ..NewJob::new(kind, serde_json::json!(what)) };
-    bench.add(&[job("done"), job("done"), job("fail"), job("panic"), job("stale")]).await;
-    let handler = body(|job, _| async move {
+    fixture.enqueue(&[job("done"), job("done"), job("fail"), job("panic"), job("stale")]).await;
+    let handler = handler_fn(|job, _| async move {
         match job.payload.as_str().unwrap() {
             "done" => RunEnd::Done,
             "panic" => panic!("boom"),
@@ -202,7 +202,7 @@ async fn metrics_count_job_outcomes() {
             _ => RunEnd::Retry("no".to_owned(), None),
         }
     });
-    let worker = Worker::start(&bench.queue, &[(kind, 2, handler)], SOON);
+    let worker = Worker::start(&fixture.queue, &[(kind, 2, handler)], SOON);
     until("all have run", || async { count(&["facecrawl_jobs_total", kind]) == 5 }).await;
     worker.stop().await;
     for (outcome, expected) in [("completed", 2), ("discarded", 2), ("stale", 1)] {

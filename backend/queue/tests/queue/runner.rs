@@ -1,5 +1,5 @@
 //! Tests the runner: executing, settling, waking up and stopping.
-use crate::support::{Bench, SOON, image, page, quick, soon, three_extensions, until};
+use crate::support::{Fixture, SOON, image, page, quick, soon, three_extensions, until};
 use queue::{ClaimedJob, Config, Enqueued, Handler, JobState, NewJob, Queue, RunEnd, Runner, RunnerConfig};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,10 +10,10 @@ use tokio::sync::{Barrier, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-struct Body<F>(F);
+struct FunctionHandler<F>(F);
 
 #[async_trait::async_trait]
-impl<F, O> Handler for Body<F>
+impl<F, O> Handler for FunctionHandler<F>
 where
     F: Fn(ClaimedJob, CancellationToken) -> O + Send + Sync + 'static,
     O: Future<Output = RunEnd> + Send,
@@ -23,12 +23,12 @@ where
     }
 }
 
-pub(crate) fn body<F, O>(run: F) -> Arc<dyn Handler>
+pub(crate) fn handler_fn<F, O>(run: F) -> Arc<dyn Handler>
 where
     F: Fn(ClaimedJob, CancellationToken) -> O + Send + Sync + 'static,
     O: Future<Output = RunEnd> + Send + 'static,
 {
-    Arc::new(Body(run))
+    Arc::new(FunctionHandler(run))
 }
 
 pub(crate) struct Worker {
@@ -87,10 +87,10 @@ impl Worker {
 
 /// Returns a handler that waits for a permit of the gate, the gate, and the receiver of the id of
 /// each job that starts.
-pub(crate) fn gated() -> (Arc<dyn Handler>, Arc<Semaphore>, mpsc::UnboundedReceiver<Uuid>) {
+pub(crate) fn gated_handler() -> (Arc<dyn Handler>, Arc<Semaphore>, mpsc::UnboundedReceiver<Uuid>) {
     let gate = Arc::new(Semaphore::new(0));
     let (started, starts) = mpsc::unbounded_channel();
-    let handler = body({
+    let handler = handler_fn({
         let gate = Arc::clone(&gate);
         move |job, _| {
             started.send(job.claim.id).unwrap();
@@ -106,18 +106,18 @@ pub(crate) fn gated() -> (Arc<dyn Handler>, Arc<Semaphore>, mpsc::UnboundedRecei
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runner_completes_jobs_of_all_kinds_once() {
-    let bench = Bench::new().await;
+    let fixture = Fixture::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     // Pages return `Done`, so the runner completes them. Images complete in their own transaction.
-    let pages = body({
+    let pages = handler_fn({
         let runs = Arc::clone(&runs);
         move |_, _| {
             runs.fetch_add(1, Ordering::Relaxed);
             async { RunEnd::Done }
         }
     });
-    let images = body({
-        let (runs, queue) = (Arc::clone(&runs), bench.queue.clone());
+    let images = handler_fn({
+        let (runs, queue) = (Arc::clone(&runs), fixture.queue.clone());
         move |job, _| {
             runs.fetch_add(1, Ordering::Relaxed);
             let queue = queue.clone();
@@ -130,15 +130,15 @@ async fn runner_completes_jobs_of_all_kinds_once() {
         }
     });
     // Half of the jobs are added before the runner starts, half after.
-    bench.add(&vec![page(); 1000]).await;
-    bench.add(&vec![image(); 100]).await;
-    let worker = Worker::start(&bench.queue, &[("page", 50, pages), ("image", 4, images)], SOON);
-    bench.add(&vec![page(); 1000]).await;
-    bench.add(&vec![image(); 100]).await;
-    bench.ended(2200).await;
+    fixture.enqueue(&vec![page(); 1000]).await;
+    fixture.enqueue(&vec![image(); 100]).await;
+    let worker = Worker::start(&fixture.queue, &[("page", 50, pages), ("image", 4, images)], SOON);
+    fixture.enqueue(&vec![page(); 1000]).await;
+    fixture.enqueue(&vec![image(); 100]).await;
+    fixture.ended(2200).await;
     assert_eq!(runs.load(Ordering::Relaxed), 2200);
     assert_eq!(
-        bench.count("select count(*) from finished_jobs where state = 'completed' and attempt = 1").await,
+        fixture.count("select count(*) from finished_jobs where state = 'completed' and attempt = 1").await,
         2200
     );
     worker.stop().await;
@@ -146,17 +146,17 @@ async fn runner_completes_jobs_of_all_kinds_once() {
 
 #[testing::test]
 async fn runner_limits_concurrency_per_kind() {
-    let bench = Bench::new().await;
+    let fixture = Fixture::new().await;
     let together = Arc::new(Barrier::new(3));
     let in_flight = Arc::new(AtomicUsize::new(0));
-    let most = Arc::new(AtomicUsize::new(0));
-    let pages = body({
-        let (in_flight, most) = (Arc::clone(&in_flight), Arc::clone(&most));
+    let max_in_flight = Arc::new(AtomicUsize::new(0));
+    let pages = handler_fn({
+        let (in_flight, max_in_flight) = (Arc::clone(&in_flight), Arc::clone(&max_in_flight));
         move |_, _| {
-            let (together, in_flight, most) =
-                (Arc::clone(&together), Arc::clone(&in_flight), Arc::clone(&most));
+            let (together, in_flight, max_in_flight) =
+                (Arc::clone(&together), Arc::clone(&in_flight), Arc::clone(&max_in_flight));
             async move {
-                most.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                max_in_flight.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 // Only groups of three pass this barrier.
                 together.wait().await;
                 in_flight.fetch_sub(1, Ordering::SeqCst);
@@ -164,13 +164,13 @@ async fn runner_limits_concurrency_per_kind() {
             }
         }
     });
-    let (images, gate, mut starts) = gated();
-    bench.add(&vec![page(); 30]).await;
-    bench.add(&vec![image(); 3]).await;
-    let worker = Worker::start(&bench.queue, &[("page", 3, pages), ("image", 1, images)], SOON);
+    let (images, gate, mut starts) = gated_handler();
+    fixture.enqueue(&vec![page(); 30]).await;
+    fixture.enqueue(&vec![image(); 3]).await;
+    let worker = Worker::start(&fixture.queue, &[("page", 3, pages), ("image", 1, images)], SOON);
     // A kind whose jobs are stuck does not block another kind.
-    bench.ended(30).await;
-    assert_eq!(most.load(Ordering::SeqCst), 3);
+    fixture.ended(30).await;
+    assert_eq!(max_in_flight.load(Ordering::SeqCst), 3);
     soon("one image starts", starts.recv()).await.unwrap();
     assert!(starts.try_recv().is_err(), "one image at a time");
 
@@ -179,42 +179,43 @@ async fn runner_limits_concurrency_per_kind() {
         soon("the others start beside it", starts.recv()).await.unwrap();
     }
     gate.add_permits(3);
-    bench.ended(33).await;
+    fixture.ended(33).await;
     worker.stop().await;
 }
 
 #[testing::test]
 async fn idle_runner_wakes_for_new_and_scheduled_jobs() {
-    let bench = Bench::new().await;
-    let (ran, mut runs) = mpsc::unbounded_channel();
-    let pages = body(move |job, _| {
-        ran.send(job.claim.id).unwrap();
+    let fixture = Fixture::new().await;
+    let (run_sender, mut runs) = mpsc::unbounded_channel();
+    let pages = handler_fn(move |job, _| {
+        run_sender.send(job.claim.id).unwrap();
         async { RunEnd::Done }
     });
-    let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
+    let worker = Worker::start(&fixture.queue, &[("page", 1, pages)], SOON);
     for _ in 0..3 {
-        let id = bench.add_one(page()).await;
+        let id = fixture.enqueue_one(page()).await;
         assert_eq!(soon("the job runs", runs.recv()).await, Some(id));
     }
     // No notification is sent when the job becomes due. The runner reads the time at the next
     // wake-up. The scheduled job has the lower priority (1 instead of 0), so that the other job
     // runs first even if both are due, as on a slow machine.
     let at = Some(OffsetDateTime::now_utc() + Duration::from_millis(300));
-    let later = NewJob { scheduled_at: at, priority: 1, ..page() };
-    let [Enqueued::New(later), Enqueued::New(now)] = bench.add(&[later, page()]).await[..] else {
+    let scheduled = NewJob { scheduled_at: at, priority: 1, ..page() };
+    let [Enqueued::New(scheduled), Enqueued::New(due)] = fixture.enqueue(&[scheduled, page()]).await[..]
+    else {
         panic!("a duplicate");
     };
-    assert_eq!(soon("the due job runs", runs.recv()).await, Some(now));
-    assert_eq!(soon("the scheduled job runs", runs.recv()).await, Some(later));
+    assert_eq!(soon("the due job runs", runs.recv()).await, Some(due));
+    assert_eq!(soon("the scheduled job runs", runs.recv()).await, Some(scheduled));
     worker.stop().await;
 }
 
 #[testing::test]
 async fn handler_outcome_determines_job_state() {
-    let bench = Bench::with(quick()).await;
-    let (ran, mut runs) = mpsc::unbounded_channel();
-    let pages = body(move |job, _| {
-        ran.send((job.payload["do"].as_str().unwrap().to_owned(), job.attempt)).unwrap();
+    let fixture = Fixture::with(quick()).await;
+    let (run_sender, mut runs) = mpsc::unbounded_channel();
+    let pages = handler_fn(move |job, _| {
+        run_sender.send((job.payload["do"].as_str().unwrap().to_owned(), job.attempt)).unwrap();
         async move {
             match (job.payload["do"].as_str().unwrap(), job.attempt) {
                 ("retry once", 2) | ("panic once", 2) => RunEnd::Done,
@@ -228,10 +229,10 @@ async fn handler_outcome_determines_job_state() {
     let job = |what: &str| NewJob { max_attempts: 2, ..NewJob::new("page", serde_json::json!({"do": what})) };
     let mut ids = HashMap::new();
     for what in ["retry once", "retry", "panic once", "panic", "discard"] {
-        ids.insert(what, bench.add_one(job(what)).await);
+        ids.insert(what, fixture.enqueue_one(job(what)).await);
     }
-    let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
-    bench.ended(5).await;
+    let worker = Worker::start(&fixture.queue, &[("page", 2, pages)], SOON);
+    fixture.ended(5).await;
     for (what, state, attempt, error) in [
         ("retry once", JobState::Completed, 2, None),
         ("retry", JobState::Discarded, 2, Some("no luck")),
@@ -239,23 +240,23 @@ async fn handler_outcome_determines_job_state() {
         ("panic", JobState::Discarded, 2, Some("panicked: boom 2")),
         ("discard", JobState::Discarded, 1, Some("hopeless")),
     ] {
-        let row = bench.get(ids[what]).await;
+        let row = fixture.get(ids[what]).await;
         assert_eq!((row.state, row.attempt, row.last_error.as_deref()), (state, attempt, error), "{what}");
     }
     worker.stop().await;
     let mut counts: HashMap<String, i16> = HashMap::new();
     while let Ok((what, attempt)) = runs.try_recv() {
-        let before = counts.insert(what, attempt).unwrap_or(0);
-        assert_eq!(attempt, before + 1);
+        let previous = counts.insert(what, attempt).unwrap_or(0);
+        assert_eq!(attempt, previous + 1);
     }
     assert_eq!(counts.values().map(|count| i32::from(*count)).sum::<i32>(), 9);
 }
 
 #[testing::test]
 async fn snoozed_job_returns_without_using_attempt() {
-    let bench = Bench::new().await;
+    let fixture = Fixture::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let pages = body({
+    let pages = handler_fn({
         let runs = Arc::clone(&runs);
         move |job, _| {
             let run = runs.fetch_add(1, Ordering::SeqCst);
@@ -263,78 +264,78 @@ async fn snoozed_job_returns_without_using_attempt() {
             async move { if run < 5 { RunEnd::Snooze(Duration::from_millis(20)) } else { RunEnd::Done } }
         }
     });
-    bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
-    let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
-    bench.ended(1).await;
+    fixture.enqueue_one(NewJob { max_attempts: 1, ..page() }).await;
+    let worker = Worker::start(&fixture.queue, &[("page", 1, pages)], SOON);
+    fixture.ended(1).await;
     assert_eq!(runs.load(Ordering::SeqCst), 6);
     worker.stop().await;
 }
 
 #[testing::test]
 async fn lost_claim_cancels_handler_and_discards_result() {
-    let bench = Bench::with(Config { lease: Duration::from_secs(6), ..quick() }).await;
+    let fixture = Fixture::with(Config { lease: Duration::from_secs(6), ..quick() }).await;
     let (started, mut starts) = mpsc::unbounded_channel();
-    let (late, mut lates) = mpsc::unbounded_channel();
-    let pages = body(move |job, cancel| {
+    let (cancel_sender, mut cancellations) = mpsc::unbounded_channel();
+    let pages = handler_fn(move |job, cancel| {
         started.send(job.claim).unwrap();
-        let late = late.clone();
+        let cancel_sender = cancel_sender.clone();
         async move {
             if job.attempt == 1 {
                 cancel.cancelled().await;
-                late.send(()).unwrap();
+                cancel_sender.send(()).unwrap();
                 return RunEnd::Discard("too late to say so".to_owned());
             }
             RunEnd::Done
         }
     });
-    let id = bench.add_one(page()).await;
-    let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
+    let id = fixture.enqueue_one(page()).await;
+    let worker = Worker::start(&fixture.queue, &[("page", 2, pages)], SOON);
     let first = soon("the job starts", starts.recv()).await.unwrap();
     // A heartbeat between two attempts may extend the lease, so this repeats until the claim is
     // lost. The runner itself may find the lost claim first. The job then has no lease.
     let expire = "update jobs set lease_until = now() - interval '1 s' \
                   where id = $1 and fence = $2 and state = 'running'";
     until("the claim is lost", || async {
-        sqlx::query(expire).bind(id).bind(first.fence).execute(bench.db.pool()).await.unwrap();
-        bench.queue.rescue().await.unwrap();
-        bench.get(id).await.attempt != 1 || bench.state(id).await != JobState::Running
+        sqlx::query(expire).bind(id).bind(first.fence).execute(fixture.db.pool()).await.unwrap();
+        fixture.queue.rescue().await.unwrap();
+        fixture.get(id).await.attempt != 1 || fixture.state(id).await != JobState::Running
     })
     .await;
-    soon("the token fires", lates.recv()).await.unwrap();
+    soon("the token fires", cancellations.recv()).await.unwrap();
     let second = soon("the job starts again", starts.recv()).await.unwrap();
     assert!(second.id == first.id && second.fence > first.fence);
-    bench.ended(1).await;
+    fixture.ended(1).await;
     worker.stop().await;
-    let row = bench.get(id).await;
+    let row = fixture.get(id).await;
     assert_eq!((row.state, row.attempt), (JobState::Completed, 2));
 }
 
 #[testing::test]
 async fn heartbeat_renews_leases_if_handlers_use_all_connections() {
     let config = Config { lease: Duration::from_secs(6), ..Config::default() };
-    let bench = Bench::with(config.clone()).await;
-    let small = sqlx::postgres::PgPoolOptions::new()
+    let fixture = Fixture::with(config.clone()).await;
+    let small_pool = sqlx::postgres::PgPoolOptions::new()
         .max_connections(2)
-        .connect_with(bench.db.pool().connect_options().as_ref().clone())
+        .connect_with(fixture.db.pool().connect_options().as_ref().clone())
         .await
         .unwrap();
-    let pages = body({
-        let small = small.clone();
+    let pages = handler_fn({
+        let small_pool = small_pool.clone();
         move |job, _| {
-            let small = small.clone();
+            let small_pool = small_pool.clone();
             async move {
-                let mut conn = small.acquire().await.unwrap();
+                let mut conn = small_pool.acquire().await.unwrap();
                 three_extensions(&mut conn, job.claim.id).await;
                 RunEnd::Done
             }
         }
     });
-    bench.add(&[page(), page()]).await;
-    let queue = Queue::new(small, config);
+    fixture.enqueue(&[page(), page()]).await;
+    let queue = Queue::new(small_pool, config);
     let worker = Worker::start(&queue, &[("page", 2, pages)], SOON);
-    bench.ended(2).await;
+    fixture.ended(2).await;
     assert_eq!(
-        bench.count("select count(*) from finished_jobs where attempt = 1 and state = 'completed'").await,
+        fixture.count("select count(*) from finished_jobs where attempt = 1 and state = 'completed'").await,
         2
     );
     worker.stop().await;
@@ -342,27 +343,27 @@ async fn heartbeat_renews_leases_if_handlers_use_all_connections() {
 
 #[testing::test]
 async fn shutdown_waits_for_running_jobs_and_claims_none() {
-    let bench = Bench::new().await;
-    let (pages, gate, mut starts) = gated();
-    bench.add(&vec![page(); 4]).await;
-    let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
+    let fixture = Fixture::new().await;
+    let (pages, gate, mut starts) = gated_handler();
+    fixture.enqueue(&vec![page(); 4]).await;
+    let worker = Worker::start(&fixture.queue, &[("page", 2, pages)], SOON);
     for _ in 0..2 {
         soon("the job starts", starts.recv()).await.unwrap();
     }
     worker.shutdown.cancel();
-    bench.add(&vec![page(); 4]).await;
+    fixture.enqueue(&vec![page(); 4]).await;
     gate.add_permits(10);
     worker.stop().await;
-    assert_eq!(bench.completed().await, 2);
-    assert_eq!(bench.count("select count(*) from jobs where state = 'available' and attempt = 0").await, 6);
+    assert_eq!(fixture.completed().await, 2);
+    assert_eq!(fixture.count("select count(*) from jobs where state = 'available' and attempt = 0").await, 6);
 }
 
 #[testing::test]
 async fn shutdown_releases_unfinished_jobs() {
-    let bench = Bench::new().await;
+    let fixture = Fixture::new().await;
     let (started, mut starts) = mpsc::unbounded_channel();
-    let pages = body({
-        let queue = bench.queue.clone();
+    let pages = handler_fn({
+        let queue = fixture.queue.clone();
         move |job, cancel| {
             started.send(()).unwrap();
             let queue = queue.clone();
@@ -390,20 +391,20 @@ async fn shutdown_releases_unfinished_jobs() {
         max_attempts: 1,
         ..NewJob::new("page", serde_json::json!({"on cancel": what}))
     };
-    let deaf = bench.add_one(job("nothing")).await;
-    let fails = bench.add_one(job("fail")).await;
-    let finishes = bench.add_one(job("finish")).await;
-    let worker = Worker::start(&bench.queue, &[("page", 3, pages)], Duration::ZERO);
+    let unresponsive = fixture.enqueue_one(job("nothing")).await;
+    let failing = fixture.enqueue_one(job("fail")).await;
+    let finishing = fixture.enqueue_one(job("finish")).await;
+    let worker = Worker::start(&fixture.queue, &[("page", 3, pages)], Duration::ZERO);
     for _ in 0..3 {
         soon("the job starts", starts.recv()).await.unwrap();
     }
     worker.stop().await;
-    for id in [deaf, fails] {
-        let row = bench.get(id).await;
+    for id in [unresponsive, failing] {
+        let row = fixture.get(id).await;
         assert_eq!((row.state, row.attempt, row.last_error), (JobState::Available, 0, None));
     }
-    assert_eq!(bench.state(finishes).await, JobState::Completed);
-    assert_eq!(bench.claim(10).await.len(), 2, "others can take them at once");
+    assert_eq!(fixture.state(finishing).await, JobState::Completed);
+    assert_eq!(fixture.claim(10).await.len(), 2, "others can take them at once");
 }
 
 /// Records the events of the level `INFO` and above.
@@ -434,16 +435,16 @@ impl tracing::Subscriber for Log {
 async fn job_error_with_host_name_is_not_logged() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
-    let bench = Bench::with(quick()).await;
-    let pages = body(|job, _| async move {
+    let fixture = Fixture::with(quick()).await;
+    let pages = handler_fn(|job, _| async move {
         let error = "host.test cannot be resolved".to_owned();
         if job.attempt == 1 { RunEnd::Retry(error, None) } else { RunEnd::Discard(error) }
     });
-    let id = bench.add_one(NewJob { max_attempts: 3, ..page() }).await;
-    let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
-    bench.ended(1).await;
+    let id = fixture.enqueue_one(NewJob { max_attempts: 3, ..page() }).await;
+    let worker = Worker::start(&fixture.queue, &[("page", 1, pages)], SOON);
+    fixture.ended(1).await;
     worker.stop().await;
-    assert_eq!(bench.get(id).await.last_error.as_deref(), Some("host.test cannot be resolved"));
+    assert_eq!(fixture.get(id).await.last_error.as_deref(), Some("host.test cannot be resolved"));
     let log = log.0.lock().unwrap();
     assert_eq!(log.iter().filter(|line| line.contains("job failed")).count(), 2, "{log:#?}");
     assert!(!log.iter().any(|line| line.contains("host.test")), "{log:#?}");

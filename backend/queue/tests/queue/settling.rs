@@ -1,6 +1,5 @@
-//! Tests every transition out of `running` and the fence of each, also with many concurrent
-//! workers.
-use crate::support::{Bench, image, kinds, page, soon};
+//! Tests every transition out of `running` and its fence, also with many concurrent workers.
+use crate::support::{Fixture, image, kinds, page, soon};
 use queue::{Claim, Config, JobState, NewJob, QueueError};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
@@ -11,90 +10,93 @@ use uuid::Uuid;
 
 #[testing::test]
 async fn completion_moves_job_to_finished_table() {
-    let bench = Bench::new().await;
+    let fixture = Fixture::new().await;
     let job =
         NewJob { unique_key: Some("k".to_owned()), group_id: Some(Uuid::now_v7()), priority: 4, ..page() };
-    let id = bench.add_one(job.clone()).await;
-    let claim = bench.claim_one().await.claim;
-    bench.complete(claim).await.unwrap();
+    let id = fixture.enqueue_one(job.clone()).await;
+    let claim = fixture.claim_one().await.claim;
+    fixture.complete(claim).await.unwrap();
 
-    assert_eq!(bench.count("select count(*) from jobs").await, 0);
-    let row = bench.get(id).await;
+    assert_eq!(fixture.count("select count(*) from jobs").await, 0);
+    let row = fixture.get(id).await;
     assert_eq!((row.state, row.attempt, row.priority), (JobState::Completed, 1, 4));
     assert_eq!((row.kind, row.payload, row.group_id), (job.kind, job.payload, job.group_id));
     assert!(row.finished_at.unwrap() >= row.created_at);
-    assert!(matches!(bench.complete(claim).await, Err(QueueError::Stale(stale)) if stale == id), "only once");
+    assert!(
+        matches!(fixture.complete(claim).await, Err(QueueError::Stale(stale)) if stale == id),
+        "only once"
+    );
 }
 
 #[testing::test]
 async fn complete_many_returns_stale_claims() {
-    let bench = Bench::new().await;
-    bench.add(&vec![page(); 30]).await;
-    let claims: Vec<Claim> = bench.claim(30).await.into_iter().map(|job| job.claim).collect();
-    bench.complete(claims[3]).await.unwrap();
+    let fixture = Fixture::new().await;
+    fixture.enqueue(&vec![page(); 30]).await;
+    let claims: Vec<Claim> = fixture.claim(30).await.into_iter().map(|job| job.claim).collect();
+    fixture.complete(claims[3]).await.unwrap();
     let older = Claim { fence: claims[5].fence - 1, ..claims[5] };
     let unknown = Claim { id: Uuid::now_v7(), fence: 1 };
     let mut batch = claims.clone();
     batch[5] = older;
     batch.push(unknown);
-    let mut stale = bench.queue.complete_many(&batch).await.unwrap();
+    let mut stale = fixture.queue.complete_many(&batch).await.unwrap();
     stale.sort();
     assert_eq!(stale, [claims[3], older, unknown]);
-    assert_eq!(bench.state(claims[5].id).await, JobState::Running);
-    assert_eq!(bench.completed().await, 29);
-    assert!(bench.queue.complete_many(&[]).await.unwrap().is_empty());
+    assert_eq!(fixture.state(claims[5].id).await, JobState::Running);
+    assert_eq!(fixture.completed().await, 29);
+    assert!(fixture.queue.complete_many(&[]).await.unwrap().is_empty());
 }
 
 #[testing::test]
 async fn complete_many_waits_for_locked_row() {
-    let bench = Bench::new().await;
-    bench.add(&[page(), page()]).await;
-    let claims: Vec<Claim> = bench.claim(2).await.into_iter().map(|job| job.claim).collect();
-    let mut tx = bench.db.pool().begin().await.unwrap();
+    let fixture = Fixture::new().await;
+    fixture.enqueue(&[page(), page()]).await;
+    let claims: Vec<Claim> = fixture.claim(2).await.into_iter().map(|job| job.claim).collect();
+    let mut tx = fixture.db.pool().begin().await.unwrap();
     sqlx::query("select from jobs where id = $1 for update")
         .bind(claims[0].id)
         .execute(&mut *tx)
         .await
         .unwrap();
-    let queue = bench.queue.clone();
+    let queue = fixture.queue.clone();
     let batch = tokio::spawn({
         let claims = claims.clone();
         async move { queue.complete_many(&claims).await }
     });
     // The unlocked job is completed, and the locked one is not reported as lost.
     crate::support::until("the free job is completed", || async {
-        bench.state(claims[1].id).await == JobState::Completed
+        fixture.state(claims[1].id).await == JobState::Completed
     })
     .await;
-    assert!(bench.queue.heartbeat(&claims[..1]).await.unwrap().is_empty());
+    assert!(fixture.queue.heartbeat(&claims[..1]).await.unwrap().is_empty());
     tx.rollback().await.unwrap();
     assert!(crate::support::soon("the batch ends", batch).await.unwrap().unwrap().is_empty());
-    assert_eq!(bench.state(claims[0].id).await, JobState::Completed);
+    assert_eq!(fixture.state(claims[0].id).await, JobState::Completed);
 }
 
 #[testing::test]
 async fn completion_is_atomic_with_caller_writes() {
-    let bench = Bench::new().await;
-    bench.run_sql("create table results (job uuid)").await;
-    bench.add(&[page(), page()]).await;
-    let jobs = bench.claim(2).await;
+    let fixture = Fixture::new().await;
+    fixture.run_sql("create table results (job uuid)").await;
+    fixture.enqueue(&[page(), page()]).await;
+    let jobs = fixture.claim(2).await;
 
     for (job, commit) in jobs.iter().zip([false, true]) {
-        let mut tx = bench.db.pool().begin().await.unwrap();
+        let mut tx = fixture.db.pool().begin().await.unwrap();
         sqlx::query("insert into results values ($1)").bind(job.claim.id).execute(&mut *tx).await.unwrap();
-        bench.queue.enqueue(&mut tx, &[image()]).await.unwrap();
-        bench.queue.complete(&mut tx, job.claim).await.unwrap();
+        fixture.queue.enqueue(&mut tx, &[image()]).await.unwrap();
+        fixture.queue.complete(&mut tx, job.claim).await.unwrap();
         if commit {
             tx.commit().await.unwrap();
         } else {
             tx.rollback().await.unwrap();
         }
     }
-    assert_eq!(bench.state(jobs[0].claim.id).await, JobState::Running, "rolled back: still claimed");
-    assert_eq!(bench.state(jobs[1].claim.id).await, JobState::Completed);
-    assert_eq!(bench.count("select count(*) from results").await, 1);
-    assert_eq!(bench.count("select count(*) from jobs where kind = 'image'").await, 1);
-    bench.complete(jobs[0].claim).await.unwrap();
+    assert_eq!(fixture.state(jobs[0].claim.id).await, JobState::Running, "rolled back: still claimed");
+    assert_eq!(fixture.state(jobs[1].claim.id).await, JobState::Completed);
+    assert_eq!(fixture.count("select count(*) from results").await, 1);
+    assert_eq!(fixture.count("select count(*) from jobs where kind = 'image'").await, 1);
+    fixture.complete(jobs[0].claim).await.unwrap();
 }
 
 #[testing::test]
@@ -104,25 +106,25 @@ async fn failed_job_is_retried_with_growing_backoff() {
         retry_max: Duration::from_secs(250),
         ..Config::default()
     };
-    let bench = Bench::with(config).await;
-    let id = bench.add_one(NewJob { max_attempts: 4, ..page() }).await;
+    let fixture = Fixture::with(config).await;
+    let id = fixture.enqueue_one(NewJob { max_attempts: 4, ..page() }).await;
     for (attempt, longest) in [(1, 100.0), (2, 200.0), (3, 250.0)] {
-        let job = bench.claim_one().await;
+        let job = fixture.claim_one().await;
         assert_eq!(job.attempt, attempt);
-        let before = OffsetDateTime::now_utc();
-        assert_eq!(bench.fail(job.claim, false).await.unwrap(), JobState::Retryable);
-        let row = bench.get(id).await;
+        let failed_at = OffsetDateTime::now_utc();
+        assert_eq!(fixture.fail(job.claim, false).await.unwrap(), JobState::Retryable);
+        let row = fixture.get(id).await;
         assert_eq!((row.state, row.attempt), (JobState::Retryable, attempt));
         assert_eq!(row.last_error.as_deref(), Some("it broke"));
-        let delay = (row.scheduled_at - before).as_seconds_f64();
+        let delay = (row.scheduled_at - failed_at).as_seconds_f64();
         // The upper bound allows for the time between the readings of the two clocks.
         assert!(delay > longest * 0.49 && delay < longest + 20.0, "attempt {attempt}: {delay} of {longest}");
-        assert!(bench.claim(10).await.is_empty(), "not before its time");
-        bench.make_due(id).await;
+        assert!(fixture.claim(10).await.is_empty(), "not before its time");
+        fixture.make_due(id).await;
     }
-    let job = bench.claim_one().await;
-    assert_eq!(bench.fail(job.claim, false).await.unwrap(), JobState::Discarded);
-    let row = bench.get(id).await;
+    let job = fixture.claim_one().await;
+    assert_eq!(fixture.fail(job.claim, false).await.unwrap(), JobState::Discarded);
+    let row = fixture.get(id).await;
     assert_eq!(
         (row.state, row.attempt, row.last_error.as_deref()),
         (JobState::Discarded, 4, Some("it broke"))
@@ -132,191 +134,191 @@ async fn failed_job_is_retried_with_growing_backoff() {
 
 #[testing::test]
 async fn failure_may_be_final_or_set_retry_time() {
-    let bench = Bench::new().await;
-    bench.add(&[page(), page()]).await;
-    let jobs = bench.claim(2).await;
-    assert_eq!(bench.fail(jobs[0].claim, true).await.unwrap(), JobState::Discarded);
-    let (wait, begin) = (Duration::from_secs(777), bench.clock().await);
-    let mut conn = bench.db.pool().acquire().await.unwrap();
+    let fixture = Fixture::new().await;
+    fixture.enqueue(&[page(), page()]).await;
+    let jobs = fixture.claim(2).await;
+    assert_eq!(fixture.fail(jobs[0].claim, true).await.unwrap(), JobState::Discarded);
+    let (wait, begin) = (Duration::from_secs(777), fixture.clock().await);
+    let mut conn = fixture.db.pool().acquire().await.unwrap();
     let text = format!("NUL \0 and {}", "ü".repeat(10_000));
-    let state = bench.queue.fail(&mut conn, jobs[1].claim, &text, false, Some(wait)).await.unwrap();
+    let state = fixture.queue.fail(&mut conn, jobs[1].claim, &text, false, Some(wait)).await.unwrap();
     assert_eq!(state, JobState::Retryable);
-    let row = bench.get(jobs[1].claim.id).await;
-    assert!((begin + wait..=bench.clock().await + wait).contains(&row.scheduled_at));
+    let row = fixture.get(jobs[1].claim.id).await;
+    assert!((begin + wait..=fixture.clock().await + wait).contains(&row.scheduled_at));
     let error = row.last_error.unwrap();
     assert!(error.starts_with("NUL \u{fffd} and ü") && error.len() <= 8192 + 2, "{}", error.len());
 }
 
 #[testing::test]
 async fn snooze_and_release_use_no_attempt() {
-    let bench = Bench::new().await;
-    let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
+    let fixture = Fixture::new().await;
+    let id = fixture.enqueue_one(NewJob { max_attempts: 1, ..page() }).await;
     let wait = Duration::from_secs(3600);
     for _ in 0..3 {
-        let job = bench.claim_one().await;
+        let job = fixture.claim_one().await;
         assert_eq!(job.attempt, 1);
-        let begin = bench.clock().await;
-        bench.queue.snooze(job.claim, wait).await.unwrap();
-        let row = bench.get(id).await;
+        let begin = fixture.clock().await;
+        fixture.queue.snooze(job.claim, wait).await.unwrap();
+        let row = fixture.get(id).await;
         assert_eq!((row.state, row.attempt), (JobState::Available, 0));
-        assert!((begin + wait..=bench.clock().await + wait).contains(&row.scheduled_at));
-        assert!(bench.claim(10).await.is_empty());
-        bench.make_due(id).await;
+        assert!((begin + wait..=fixture.clock().await + wait).contains(&row.scheduled_at));
+        assert!(fixture.claim(10).await.is_empty());
+        fixture.make_due(id).await;
     }
-    let before = bench.get(id).await;
-    let claim = bench.claim_one().await.claim;
+    let before = fixture.get(id).await;
+    let claim = fixture.claim_one().await.claim;
     let unknown = Claim { id: Uuid::now_v7(), fence: 1 };
-    assert_eq!(bench.queue.release(&[claim, unknown]).await.unwrap(), 1);
-    let row = bench.get(id).await;
+    assert_eq!(fixture.queue.release(&[claim, unknown]).await.unwrap(), 1);
+    let row = fixture.get(id).await;
     assert_eq!((row.state, row.attempt, row.scheduled_at), (JobState::Available, 0, before.scheduled_at));
-    assert_eq!(bench.queue.release(&[claim]).await.unwrap(), 0, "only once");
+    assert_eq!(fixture.queue.release(&[claim]).await.unwrap(), 0, "only once");
 
     // A job that failed before returns to `retryable`.
-    let other = bench.add_one(image()).await;
-    let claim = bench.queue.claim(&["image".to_owned()], 1, "w").await.unwrap()[0].claim;
-    bench.fail(claim, false).await.unwrap();
-    bench.make_due(other).await;
-    let claim = bench.queue.claim(&["image".to_owned()], 1, "w").await.unwrap()[0].claim;
-    bench.queue.release(&[claim]).await.unwrap();
-    let row = bench.get(other).await;
+    let failed_before = fixture.enqueue_one(image()).await;
+    let claim = fixture.queue.claim(&["image".to_owned()], 1, "w").await.unwrap()[0].claim;
+    fixture.fail(claim, false).await.unwrap();
+    fixture.make_due(failed_before).await;
+    let claim = fixture.queue.claim(&["image".to_owned()], 1, "w").await.unwrap()[0].claim;
+    fixture.queue.release(&[claim]).await.unwrap();
+    let row = fixture.get(failed_before).await;
     assert_eq!((row.state, row.attempt), (JobState::Retryable, 1));
 }
 
 #[testing::test]
 async fn rescue_retries_job_or_discards_it_after_last_attempt() {
-    let bench = Bench::new().await;
-    let id = bench.add_one(NewJob { max_attempts: 2, ..page() }).await;
-    let healthy = bench.add_one(image()).await;
-    let first = bench.claim(2).await.into_iter().find(|job| job.claim.id == id).unwrap().claim;
-    assert_eq!(bench.queue.rescue().await.unwrap(), 0, "no lease has expired");
+    let fixture = Fixture::new().await;
+    let id = fixture.enqueue_one(NewJob { max_attempts: 2, ..page() }).await;
+    let healthy = fixture.enqueue_one(image()).await;
+    let first = fixture.claim(2).await.into_iter().find(|job| job.claim.id == id).unwrap().claim;
+    assert_eq!(fixture.queue.rescue().await.unwrap(), 0, "no lease has expired");
 
-    bench.expire(id).await;
-    assert_eq!(bench.queue.rescue().await.unwrap(), 1);
-    let row = bench.get(id).await;
+    fixture.expire(id).await;
+    assert_eq!(fixture.queue.rescue().await.unwrap(), 1);
+    let row = fixture.get(id).await;
     assert_eq!(
         (row.state, row.attempt),
         (JobState::Retryable, 1),
         "the attempt counts: it may have killed its worker"
     );
     assert_eq!(row.last_error.as_deref(), Some("lease expired"));
-    bench.make_due(id).await;
-    let second = bench.claim_one().await;
+    fixture.make_due(id).await;
+    let second = fixture.claim_one().await;
     assert_eq!((second.claim.id, second.attempt), (id, 2));
     assert!(second.claim.fence > first.fence);
 
     // No other job ran concurrently, so this job is regarded as the cause.
-    bench.queue.begin_alone(second.claim).await.unwrap();
-    bench.expire(id).await;
-    assert_eq!(bench.queue.rescue().await.unwrap(), 1);
-    let row = bench.get(id).await;
+    fixture.queue.begin_alone(second.claim).await.unwrap();
+    fixture.expire(id).await;
+    assert_eq!(fixture.queue.rescue().await.unwrap(), 1);
+    let row = fixture.get(id).await;
     assert_eq!((row.state, row.last_error.as_deref()), (JobState::Discarded, Some("lease expired")));
-    assert_eq!(bench.state(healthy).await, JobState::Running);
+    assert_eq!(fixture.state(healthy).await, JobState::Running);
 }
 
 #[testing::test]
 async fn rescue_handles_any_number_of_jobs() {
-    let bench = Bench::new().await;
-    bench.add(&vec![page(); 2500]).await;
-    assert_eq!(bench.claim(2500).await.len(), 2500);
-    bench.run_sql("update jobs set lease_until = now() - interval '1 s'").await;
-    assert_eq!(bench.queue.rescue().await.unwrap(), 2500);
-    assert_eq!(bench.count("select count(*) from jobs where state = 'retryable'").await, 2500);
+    let fixture = Fixture::new().await;
+    fixture.enqueue(&vec![page(); 2500]).await;
+    assert_eq!(fixture.claim(2500).await.len(), 2500);
+    fixture.run_sql("update jobs set lease_until = now() - interval '1 s'").await;
+    assert_eq!(fixture.queue.rescue().await.unwrap(), 2500);
+    assert_eq!(fixture.count("select count(*) from jobs where state = 'retryable'").await, 2500);
 }
 
 #[testing::test]
 async fn heartbeat_extends_leases_and_returns_lost_claims() {
-    let bench = Bench::new().await;
-    bench.add(&[page(), page()]).await;
-    let claims: Vec<Claim> = bench.claim(2).await.into_iter().map(|job| job.claim).collect();
+    let fixture = Fixture::new().await;
+    fixture.enqueue(&[page(), page()]).await;
+    let claims: Vec<Claim> = fixture.claim(2).await.into_iter().map(|job| job.claim).collect();
     for claim in &claims {
-        bench.expire(claim.id).await;
+        fixture.expire(claim.id).await;
     }
     // The lease expired, but no process has rescued the job, so a heartbeat extends it.
-    assert!(bench.queue.heartbeat(&claims[..1]).await.unwrap().is_empty());
-    assert_eq!(bench.queue.rescue().await.unwrap(), 1);
-    assert_eq!(bench.state(claims[0].id).await, JobState::Running);
-    assert_eq!(bench.state(claims[1].id).await, JobState::Retryable);
+    assert!(fixture.queue.heartbeat(&claims[..1]).await.unwrap().is_empty());
+    assert_eq!(fixture.queue.rescue().await.unwrap(), 1);
+    assert_eq!(fixture.state(claims[0].id).await, JobState::Running);
+    assert_eq!(fixture.state(claims[1].id).await, JobState::Retryable);
     let unknown = Claim { id: Uuid::now_v7(), fence: 1 };
-    let mut lost = bench.queue.heartbeat(&[claims[0], claims[1], unknown]).await.unwrap();
+    let mut lost = fixture.queue.heartbeat(&[claims[0], claims[1], unknown]).await.unwrap();
     lost.sort();
     assert_eq!(lost, [claims[1], unknown]);
 }
 
 #[testing::test]
 async fn stale_claim_cannot_change_job() {
-    let bench = Bench::new().await;
-    bench.run_sql("create table results (worker text)").await;
-    let id = bench.add_one(NewJob::new("page", json!({}))).await;
-    let slow = bench.claim_one().await.claim;
-    bench.expire(id).await;
-    bench.queue.rescue().await.unwrap();
-    bench.make_due(id).await;
+    let fixture = Fixture::new().await;
+    fixture.run_sql("create table results (worker text)").await;
+    let id = fixture.enqueue_one(NewJob::new("page", json!({}))).await;
+    let slow = fixture.claim_one().await.claim;
+    fixture.expire(id).await;
+    fixture.queue.rescue().await.unwrap();
+    fixture.make_due(id).await;
 
     // In the first round no worker holds the job; in the second round another worker holds it.
     for holder in [None, Some(())] {
-        let fresh = if holder.is_some() { Some(bench.claim_one().await.claim) } else { None };
-        let before = bench.get(id).await;
-        let mut tx = bench.db.pool().begin().await.unwrap();
+        let current = if holder.is_some() { Some(fixture.claim_one().await.claim) } else { None };
+        let before = fixture.get(id).await;
+        let mut tx = fixture.db.pool().begin().await.unwrap();
         sqlx::query("insert into results values ('slow')").execute(&mut *tx).await.unwrap();
-        let late = bench.queue.complete(&mut tx, slow).await;
-        assert!(matches!(late, Err(QueueError::Stale(stale)) if stale == id));
+        let result = fixture.queue.complete(&mut tx, slow).await;
+        assert!(matches!(result, Err(QueueError::Stale(stale)) if stale == id));
         drop(tx);
-        assert!(matches!(bench.fail(slow, true).await, Err(QueueError::Stale(_))));
-        assert!(matches!(bench.queue.snooze(slow, Duration::ZERO).await, Err(QueueError::Stale(_))));
-        assert_eq!(bench.queue.release(&[slow]).await.unwrap(), 0);
-        assert_eq!(bench.queue.heartbeat(&[slow]).await.unwrap(), [slow]);
-        assert_eq!(bench.queue.complete_many(&[slow]).await.unwrap(), [slow]);
-        let after = bench.get(id).await;
+        assert!(matches!(fixture.fail(slow, true).await, Err(QueueError::Stale(_))));
+        assert!(matches!(fixture.queue.snooze(slow, Duration::ZERO).await, Err(QueueError::Stale(_))));
+        assert_eq!(fixture.queue.release(&[slow]).await.unwrap(), 0);
+        assert_eq!(fixture.queue.heartbeat(&[slow]).await.unwrap(), [slow]);
+        assert_eq!(fixture.queue.complete_many(&[slow]).await.unwrap(), [slow]);
+        let after = fixture.get(id).await;
         assert_eq!(
             (after.state, after.attempt, after.scheduled_at),
             (before.state, before.attempt, before.scheduled_at)
         );
-        if let Some(fresh) = fresh {
-            assert!(fresh.fence > slow.fence);
-            bench.complete(fresh).await.unwrap();
+        if let Some(current) = current {
+            assert!(current.fence > slow.fence);
+            fixture.complete(current).await.unwrap();
         }
     }
-    assert_eq!(bench.state(id).await, JobState::Completed);
-    assert_eq!(bench.count("select count(*) from results").await, 0, "its result is discarded");
+    assert_eq!(fixture.state(id).await, JobState::Completed);
+    assert_eq!(fixture.count("select count(*) from results").await, 0, "its result is discarded");
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_workers_never_claim_same_job() {
     const JOBS: usize = 6000;
-    let bench = Bench::new().await;
-    bench.add(&vec![page(); JOBS]).await;
+    let fixture = Fixture::new().await;
+    fixture.enqueue(&vec![page(); JOBS]).await;
     let workers = (0..8).map(|worker| {
-        let queue = bench.queue.clone();
+        let queue = fixture.queue.clone();
         tokio::spawn(async move {
-            let mut mine = Vec::new();
+            let mut completed = Vec::new();
             // Repeats until no job remains: a short result may only mean that others were faster.
             loop {
                 let jobs = queue.claim(&kinds(), 7, &format!("worker {worker}")).await.unwrap();
                 if jobs.is_empty() && queue.next_due(&kinds()).await.unwrap().is_none() {
-                    return mine;
+                    return completed;
                 }
                 let claims: Vec<Claim> = jobs.iter().map(|job| job.claim).collect();
                 assert!(queue.complete_many(&claims).await.unwrap().is_empty());
-                mine.extend(claims);
+                completed.extend(claims);
             }
         })
     });
-    let held: Vec<Claim> = soon("the table is dry", futures::future::join_all(workers))
+    let claims: Vec<Claim> = soon("the table is dry", futures::future::join_all(workers))
         .await
         .into_iter()
         .flat_map(Result::unwrap)
         .collect();
-    assert_eq!(held.len(), JOBS);
-    assert_eq!(held.iter().map(|claim| claim.id).collect::<HashSet<_>>().len(), JOBS);
-    assert_eq!(bench.completed().await, JOBS as i64);
+    assert_eq!(claims.len(), JOBS);
+    assert_eq!(claims.iter().map(|claim| claim.id).collect::<HashSet<_>>().len(), JOBS);
+    assert_eq!(fixture.completed().await, JOBS as i64);
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_complete_once_under_constant_rescues() {
     const JOBS: i64 = 600;
     let (retry_base, retry_max) = (Duration::from_millis(1), Duration::from_millis(5));
-    let bench = Bench::with(Config { retry_base, retry_max, ..Config::default() }).await;
-    bench.add(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
+    let fixture = Fixture::with(Config { retry_base, retry_max, ..Config::default() }).await;
+    fixture.enqueue(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
     let over = AtomicBool::new(false);
     // Leases expire continuously, including those of jobs that are being completed.
     let thief = async {
@@ -325,22 +327,22 @@ async fn jobs_complete_once_under_constant_rescues() {
                 "update jobs set lease_until = now() - interval '1 s' where id = any(array(
                      select id from jobs where state = 'running' and random() < 0.3 for update skip locked))",
             )
-            .execute(bench.db.pool())
+            .execute(fixture.db.pool())
             .await
             .unwrap();
-            bench.queue.rescue().await.unwrap();
+            fixture.queue.rescue().await.unwrap();
         }
     };
     let work = async {
         let workers = (0..5).map(|worker| {
-            let bench = &bench;
+            let fixture = &fixture;
             async move {
                 let (mut done, mut stale) = (0, 0);
-                while let depth = bench.queue.jobs().depth().await.unwrap()
+                while let depth = fixture.queue.jobs().depth().await.unwrap()
                     && depth.counts.iter().any(|(_, state, _)| state.is_live())
                 {
-                    for job in bench.queue.claim(&kinds(), 10, &format!("worker {worker}")).await.unwrap() {
-                        match bench.complete(job.claim).await {
+                    for job in fixture.queue.claim(&kinds(), 10, &format!("worker {worker}")).await.unwrap() {
+                        match fixture.complete(job.claim).await {
                             Ok(()) => done += 1,
                             Err(QueueError::Stale(_)) => stale += 1,
                             Err(error) => panic!("{error}"),
@@ -359,7 +361,7 @@ async fn jobs_complete_once_under_constant_rescues() {
     let stale: i64 = counts.iter().map(|(_, stale)| stale).sum();
     assert_eq!(done, JOBS, "{stale} were stale");
     assert!(stale > 0, "no lease expired");
-    assert_eq!(bench.completed().await, JOBS);
+    assert_eq!(fixture.completed().await, JOBS);
 }
 
 /// Runs workers that complete a job and add two in one transaction, batch completions, and
@@ -367,32 +369,32 @@ async fn jobs_complete_once_under_constant_rescues() {
 /// deadlock, and no live job after the cancellation.
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn group_changes_do_not_deadlock_with_workers() {
-    let bench = Bench::new().await;
+    let fixture = Fixture::new().await;
     let group = Uuid::now_v7();
     let job = NewJob { group_id: Some(group), ..page() };
-    bench.add(&vec![job.clone(); 200]).await;
+    fixture.enqueue(&vec![job.clone(); 200]).await;
     let over = AtomicBool::new(false);
 
     let workers = futures::future::join_all((0..4).map(|worker: usize| {
-        let (bench, over, job) = (&bench, &over, &job);
+        let (fixture, over, job) = (&fixture, &over, &job);
         async move {
-            let mut held: HashMap<Uuid, Claim> = HashMap::new();
+            let mut active: HashMap<Uuid, Claim> = HashMap::new();
             while !over.load(Ordering::Relaxed) {
                 let claims: Vec<Claim> =
-                    bench.claim(20).await.into_iter().map(|claimed| claimed.claim).collect();
-                held.extend(claims.iter().map(|claim| (claim.id, *claim)));
-                let all: Vec<Claim> = held.values().copied().collect();
+                    fixture.claim(20).await.into_iter().map(|claimed| claimed.claim).collect();
+                active.extend(claims.iter().map(|claim| (claim.id, *claim)));
+                let kept: Vec<Claim> = active.values().copied().collect();
                 let (batch, single) = claims.split_at(claims.len() / 2);
                 let (beat, stale) =
-                    tokio::join!(bench.queue.heartbeat(&all), bench.queue.complete_many(batch));
+                    tokio::join!(fixture.queue.heartbeat(&kept), fixture.queue.complete_many(batch));
                 beat.unwrap();
                 stale.unwrap();
                 for claim in single {
-                    let mut tx = bench.db.pool().begin().await.unwrap();
-                    match bench.queue.complete(&mut tx, *claim).await {
+                    let mut tx = fixture.db.pool().begin().await.unwrap();
+                    match fixture.queue.complete(&mut tx, *claim).await {
                         Ok(()) => {
                             if worker.is_multiple_of(2) {
-                                bench.queue.enqueue(&mut tx, &[job.clone(), job.clone()]).await.unwrap();
+                                fixture.queue.enqueue(&mut tx, &[job.clone(), job.clone()]).await.unwrap();
                             }
                             tx.commit().await.unwrap();
                         }
@@ -400,31 +402,32 @@ async fn group_changes_do_not_deadlock_with_workers() {
                         Err(error) => panic!("{error}"),
                     }
                 }
-                held.retain(|id, _| !claims.iter().any(|claim| claim.id == *id));
+                active.retain(|id, _| !claims.iter().any(|claim| claim.id == *id));
             }
         }
     }));
     let operator = async {
         for _ in 0..15 {
-            bench.hold(group).await;
-            let held: (i64, i64) = sqlx::query_as(
+            fixture.hold(group).await;
+            let claims: (i64, i64) = sqlx::query_as(
                 "select count(*) filter (where not held), count(*) from jobs where group_id = $1",
             )
             .bind(group)
-            .fetch_one(bench.db.pool())
+            .fetch_one(fixture.db.pool())
             .await
             .unwrap();
-            assert_eq!(held.0, 0, "of {} jobs, all are held", held.1);
-            bench.release(group).await;
+            assert_eq!(claims.0, 0, "of {} jobs, all are held", claims.1);
+            fixture.release(group).await;
         }
         over.store(true, Ordering::Relaxed);
-        let mut tx = bench.db.pool().begin().await.unwrap();
-        let cancelled = bench.queue.groups().cancel(&mut tx, group, i64::MAX).await.unwrap();
-        let left = bench.queue.groups().count_live(&mut tx, group).await.unwrap();
+        let mut tx = fixture.db.pool().begin().await.unwrap();
+        let cancelled = fixture.queue.groups().cancel(&mut tx, group, i64::MAX).await.unwrap();
+        let live = fixture.queue.groups().count_live(&mut tx, group).await.unwrap();
         tx.commit().await.unwrap();
-        assert_eq!(left, 0, "{cancelled} were cancelled");
+        assert_eq!(live, 0, "{cancelled} were cancelled");
     };
     soon("all have ended", async { tokio::join!(workers, operator) }).await;
-    let listed = bench.queue.jobs().list(Some(JobState::Running), None, Some(group), None, 10).await.unwrap();
+    let listed =
+        fixture.queue.jobs().list(Some(JobState::Running), None, Some(group), None, 10).await.unwrap();
     assert!(listed.is_empty());
 }

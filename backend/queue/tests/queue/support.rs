@@ -11,12 +11,12 @@ use uuid::Uuid;
 pub(crate) const SOON: Duration = Duration::from_secs(120);
 
 /// A queue on its own database.
-pub(crate) struct Bench {
+pub(crate) struct Fixture {
     pub(crate) queue: Queue,
     pub(crate) db: TestDatabase,
 }
 
-impl Bench {
+impl Fixture {
     pub(crate) async fn new() -> Self {
         Self::with(Config::default()).await
     }
@@ -41,12 +41,12 @@ impl Bench {
         Ok(result)
     }
 
-    pub(crate) async fn add(&self, jobs: &[NewJob]) -> Vec<Enqueued> {
+    pub(crate) async fn enqueue(&self, jobs: &[NewJob]) -> Vec<Enqueued> {
         self.commit(async |conn| self.queue.enqueue(conn, jobs).await).await.unwrap()
     }
 
-    pub(crate) async fn add_one(&self, job: NewJob) -> Uuid {
-        match self.add(&[job]).await[0] {
+    pub(crate) async fn enqueue_one(&self, job: NewJob) -> Uuid {
+        match self.enqueue(&[job]).await[0] {
             Enqueued::New(id) => id,
             Enqueued::Duplicate => panic!("a duplicate"),
         }

@@ -157,17 +157,17 @@ impl BodyReservation {
             if !begun {
                 return Err(self.share_exhausted());
             }
-            let share = self.budget.take(bytes, Priority::Interactive, self.until).await?;
+            let share = self.budget.acquire(bytes, Priority::Interactive, self.until).await?;
             (self.held, self.bytes) = (Some(share), bytes);
             return Ok(());
         };
         if !self.share.grow(bytes) {
             return Err(self.share_exhausted());
         }
-        let share = match self.budget.try_take(more) {
+        let share = match self.budget.try_acquire(more) {
             Some(share) => share,
             None => {
-                let memory = self.budget.take(more, Priority::Interactive, self.until);
+                let memory = self.budget.acquire(more, Priority::Interactive, self.until);
                 self.oldest.wait(self.age, memory).await.ok_or_else(|| self.budget.exhausted())??
             }
         };
@@ -200,7 +200,7 @@ impl BodyReservation {
 async fn take(budget: &Budget, shares: &Shares, bytes: u64) -> Result<(Share, CallerShare), Exhausted> {
     let mut share = shares.open();
     share.begin(bytes).await;
-    let held = budget.take(bytes, Priority::Interactive, request::deadline()).await?;
+    let held = budget.acquire(bytes, Priority::Interactive, request::deadline()).await?;
     Ok((held, share))
 }
 
@@ -288,7 +288,7 @@ impl ResponseMemory {
     /// Fails with 429 if the budget or the caller's share has too little free memory.
     pub(crate) fn try_take(&self, bytes: u64) -> Result<ResponseReservation> {
         let mut share = self.shares.open();
-        let held = if share.grow(bytes) { self.budget.try_take(bytes) } else { None };
+        let held = if share.grow(bytes) { self.budget.try_acquire(bytes) } else { None };
         let held = held.ok_or_else(|| self.exhausted())?;
         Ok(ResponseReservation { held, share })
     }

@@ -22,8 +22,7 @@ use uuid::Uuid;
 
 /// Maximum delay that a slow host's response time can cause.
 const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
-/// Minimum wait before the next request for a permit, so that a job does not query the database in
-/// a tight loop.
+/// Minimum wait before the next request for a permit. It prevents a tight loop of queries.
 const MIN_WAIT: Duration = Duration::from_millis(1);
 /// Maximum wait for which any number of jobs may wait in the process. Returning to the queue would
 /// take as long.
@@ -97,8 +96,7 @@ impl HostThrottle {
     /// Acquires a permit, and waits for it if the wait is short.
     ///
     /// # Errors
-    /// Fails with [`FetchError::Postponed`], which contains the wait before the next useful
-    /// attempt.
+    /// Fails with [`FetchError::Postponed`], which contains the wait before the next attempt.
     pub(crate) async fn acquire(&self, host: &str, delay: Delay) -> Result<HostPermit, FetchError> {
         // Without a delay no job waits for a permit. The host's response times then limit its share
         // of the jobs.
@@ -114,14 +112,14 @@ impl HostThrottle {
     async fn acquire_token(&self, host: &str, delay: Delay) -> Result<i64, FetchError> {
         let deadline = Instant::now() + self.config.patience;
         loop {
-            let (shared, asked) = (millis(delay.shared), Instant::now());
-            let turn = match delay.own {
+            let (shared, begin) = (millis(delay.shared), Instant::now());
+            let decision = match delay.own {
                 Some(own) => self.store.hosts().acquire_collection_permit(host, own, shared).await,
                 None => self.store.hosts().acquire_permit(host, shared).await,
             };
-            let wait = match turn.map_err(|error| self.database_failed(&error))? {
+            let wait = match decision.map_err(|error| self.database_failed(&error))? {
                 // For example, the commit waited for a standby.
-                PermitDecision::Granted { token } if asked.elapsed() > self.config.grant_time_limit => {
+                PermitDecision::Granted { token } if begin.elapsed() > self.config.grant_time_limit => {
                     tracing::warn!("the database took too long to grant a host permit; it is not used");
                     self.end(HostPermit { host: host.to_owned(), token, delay, concurrency: None }, None)
                         .await;
@@ -249,7 +247,7 @@ struct HostState {
     in_flight: usize,
     allowed: usize,
     /// Whether a job waits for the host's next permit.
-    waited_for: bool,
+    has_waiter: bool,
     retries: RetryTimes,
 }
 
@@ -265,8 +263,7 @@ impl HostConcurrency {
         })
     }
 
-    /// Adapts the limit after a request. `took` is the time until the response; `None` means that
-    /// there was no response.
+    /// Adapts the limit. `took` is `None` if there was no response.
     pub(crate) fn record_response(&self, host: &str, took: Option<Duration>) {
         self.with(host, |state| {
             state.allowed = match took {
@@ -279,19 +276,19 @@ impl HostConcurrency {
     /// Reserves the only slot for a job that waits for the host's next permit. Returns `None` if
     /// it is occupied. Dropping the slot releases it.
     pub(crate) fn wait<'a>(&'a self, host: &'a str) -> Option<WaitSlot<'a>> {
-        let free = self.with(host, |state| !std::mem::replace(&mut state.waited_for, true));
+        let free = self.with(host, |state| !std::mem::replace(&mut state.has_waiter, true));
         free.then_some(WaitSlot { hosts: self, host })
     }
 
     fn with<T>(&self, host: &str, update: impl FnOnce(&mut HostState) -> T) -> T {
         let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if hosts.len() >= MAX_HOSTS && !hosts.contains_key(host) {
-            hosts.retain(|_, state| state.in_flight > 0 || state.waited_for);
+            hosts.retain(|_, state| state.in_flight > 0 || state.has_waiter);
         }
         let new = || HostState {
             in_flight: 0,
             allowed: MIN_CONCURRENCY,
-            waited_for: false,
+            has_waiter: false,
             retries: RetryTimes::new(RETRY_INTERVAL, MAX_RETRY_WAIT),
         };
         update(hosts.entry(host.to_owned()).or_insert_with(new))
@@ -318,7 +315,7 @@ pub(crate) struct WaitSlot<'a> {
 
 impl Drop for WaitSlot<'_> {
     fn drop(&mut self) {
-        self.hosts.with(self.host, |state| state.waited_for = false);
+        self.hosts.with(self.host, |state| state.has_waiter = false);
     }
 }
 
@@ -366,20 +363,20 @@ impl PermitGuard {
 /// The policy of a fetch for which only the delay of each host applies: of a robots.txt, of an
 /// address of a video that a caller named, and of the files of its playlist. Without the delay, a
 /// caller or a playlist could make the service send many requests to someone else's host.
-pub(crate) struct Paced<'a> {
+pub(crate) struct ThrottledPolicy<'a> {
     throttle: &'a HostThrottle,
     own_delay: Option<RequestedDelay>,
     permit_guard: PermitGuard,
 }
 
-impl<'a> Paced<'a> {
+impl<'a> ThrottledPolicy<'a> {
     pub(crate) fn new(throttle: &'a Arc<HostThrottle>, own_delay: Option<RequestedDelay>) -> Self {
         Self { throttle, own_delay, permit_guard: PermitGuard::new(throttle.clone()) }
     }
 }
 
 #[async_trait::async_trait]
-impl HopPolicy for Paced<'_> {
+impl HopPolicy for ThrottledPolicy<'_> {
     async fn admit(&self, url: &Url) -> Result<(), FetchError> {
         self.permit_guard.acquire(url, self.throttle.delay(self.own_delay, None)).await
     }

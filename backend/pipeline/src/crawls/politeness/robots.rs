@@ -1,7 +1,6 @@
-//! Reads the robots.txt of a host from memory, from the database, or from the host. The crate
-//! `crawler` parses it.
+//! Reads the robots.txt of a host from memory, the database or the host. `crawler` parses it.
 
-use super::host_throttle::{HostThrottle, Paced, RequestedDelay};
+use super::host_throttle::{HostThrottle, RequestedDelay, ThrottledPolicy};
 use crate::admission::budget::HeldBytes;
 use crate::crawls::Config;
 use crawler::fetch::{ConnectError, Kind};
@@ -48,14 +47,14 @@ pub(crate) struct RobotsCache {
 
 #[derive(Clone)]
 struct Entry {
-    answer: Answer,
+    result: CachedResult,
     until: Instant,
     /// The part of the cache's bytes that this entry uses.
     _share: Arc<HeldBytes>,
 }
 
 #[derive(Clone)]
-enum Answer {
+enum CachedResult {
     Rules(Arc<Robots>),
     /// The status is 5xx, 429 or [`UNREADABLE`], so everything is disallowed (RFC 9309 2.3.1.4).
     Unavailable,
@@ -71,7 +70,7 @@ enum NoResponse {
 }
 
 impl NoResponse {
-    fn of(error: &FetchError) -> Self {
+    fn from_error(error: &FetchError) -> Self {
         match error {
             FetchError::Dns(_) => Self::Dns,
             FetchError::Timeout(_) => Self::Timeout,
@@ -106,12 +105,12 @@ impl RobotsCache {
     ) -> Result<Arc<Robots>, FetchError> {
         let host = crawler::urls::host_key(url);
         let slot = self.slot(&host);
-        let patience = self.config.patience;
+        let max_wait = self.config.patience;
         let mut entry =
-            tokio::time::timeout(patience, slot.lock()).await.map_err(|_| FetchError::Postponed(patience))?;
+            tokio::time::timeout(max_wait, slot.lock()).await.map_err(|_| FetchError::Postponed(max_wait))?;
         let now = Instant::now();
-        if let Some(known) = entry.as_ref().filter(|known| known.until > now) {
-            return known.answer.rules();
+        if let Some(cached) = entry.as_ref().filter(|cached| cached.until > now) {
+            return cached.result.rules();
         }
         let record = match self.stored(&host).await? {
             Some(record) => record,
@@ -119,16 +118,16 @@ impl RobotsCache {
                 Ok(record) => record,
                 Err((error, record)) => {
                     if let Some(record) = record {
-                        *entry = Some(self.entry(record, Some(NoResponse::of(&error))).await);
+                        *entry = Some(self.entry(record, Some(NoResponse::from_error(&error))).await);
                     }
                     return Err(error);
                 }
             },
         };
-        let fresh = self.entry(record, None).await;
-        let answer = fresh.answer.clone();
-        *entry = Some(fresh);
-        answer.rules()
+        let new_entry = self.entry(record, None).await;
+        let result = new_entry.result.clone();
+        *entry = Some(new_entry);
+        result.rules()
     }
 
     /// Returns the stored robots.txt of any process, unless it is too old.
@@ -156,7 +155,7 @@ impl RobotsCache {
         }
         let fetched = self.fetch(url, own_delay).await;
         match &fetched {
-            Ok(record) | Err((_, Some(record))) => self.remember(host, record).await,
+            Ok(record) | Err((_, Some(record))) => self.store_record(host, record).await,
             Err((_, None)) => self.release(host).await,
         }
         fetched
@@ -179,12 +178,12 @@ impl RobotsCache {
         robots_url.set_path("/robots.txt");
         robots_url.set_query(None);
         robots_url.set_fragment(None);
-        let hops = Paced::new(&self.throttle, own_delay);
-        let fetched = self.fetcher.fetch(Request::new(robots_url, Kind::Robots), &hops).await;
+        let policy = ThrottledPolicy::new(&self.throttle, own_delay);
+        let fetched = self.fetcher.fetch(Request::new(robots_url, Kind::Robots), &policy).await;
         let record =
             |status: u16, body| RobotsRecord { status: i32::from(status), body, age: Duration::ZERO };
         match fetched {
-            Ok(answer) => Ok(record(answer.status, Some(answer.body.to_vec()))),
+            Ok(response) => Ok(record(response.status, Some(response.body.to_vec()))),
             Err(FetchError::Status { status, .. }) => Ok(record(status, None)),
             // RFC 9309 2.3.1.2 and 2.3.1.3: too many redirects mean that there is no robots.txt.
             Err(FetchError::TooManyRedirects) => Ok(record(404, None)),
@@ -202,7 +201,7 @@ impl RobotsCache {
         }
     }
 
-    async fn remember(&self, host: &str, record: &RobotsRecord) {
+    async fn store_record(&self, host: &str, record: &RobotsRecord) {
         if let Err(error) = self.store.hosts().put_robots(host, record).await {
             tracing::warn!(%error, "failed to store robots.txt; it will be fetched again");
         }
@@ -210,10 +209,10 @@ impl RobotsCache {
 
     /// Returns the entry of a record. `why` is known if this process made the request.
     async fn entry(&self, record: RobotsRecord, why: Option<NoResponse>) -> Entry {
-        let left = self.ttl(record.status).saturating_sub(record.age);
-        let (answer, bytes) = match record.status {
-            0 => (Answer::Unreachable(why.unwrap_or(NoResponse::Connect(ConnectError::Other))), 0),
-            429 | 500.. => (Answer::Unavailable, 0),
+        let remaining = self.ttl(record.status).saturating_sub(record.age);
+        let (result, bytes) = match record.status {
+            0 => (CachedResult::Unreachable(why.unwrap_or(NoResponse::Connect(ConnectError::Other))), 0),
+            429 | 500.. => (CachedResult::Unavailable, 0),
             status => {
                 // Other statuses, such as redirects without a target, mean no robots.txt.
                 let status = u16::try_from(status).ok().filter(|s| !(300..400).contains(s)).unwrap_or(404);
@@ -224,17 +223,17 @@ impl RobotsCache {
                 match tokio::task::spawn_blocking(read).await {
                     Ok(robots) => {
                         let bytes = robots.bytes();
-                        (Answer::Rules(Arc::new(robots)), bytes)
+                        (CachedResult::Rules(Arc::new(robots)), bytes)
                     }
                     Err(error) => {
                         tracing::error!(%error, "failed to parse robots.txt; the host counts as unavailable");
-                        (Answer::Unavailable, 0)
+                        (CachedResult::Unavailable, 0)
                     }
                 }
             }
         };
         let share = Arc::new(HeldBytes::new(&self.bytes, bytes));
-        Entry { answer, until: Instant::now() + left.min(MEMORY_TTL), _share: share }
+        Entry { result, until: Instant::now() + remaining.min(MEMORY_TTL), _share: share }
     }
 
     fn ttl(&self, status: i32) -> Duration {
@@ -249,7 +248,7 @@ impl RobotsCache {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = hosts.len() >= MAX_HOSTS || self.bytes.load(Ordering::Relaxed) >= MAX_BYTES;
         if is_full && !hosts.contains_key(host) {
-            // Entries in use are kept, so that no robots.txt is requested twice at once.
+            // Entries in use are kept, so that only one request per robots.txt runs.
             hosts.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
         hosts.entry(host.to_owned()).or_default().clone()
@@ -261,7 +260,7 @@ fn database_failed(error: StoreError) -> FetchError {
     FetchError::Postponed(NETWORK_TTL)
 }
 
-impl Answer {
+impl CachedResult {
     fn rules(&self) -> Result<Arc<Robots>, FetchError> {
         match self {
             Self::Rules(robots) => Ok(robots.clone()),

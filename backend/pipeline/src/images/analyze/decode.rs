@@ -98,7 +98,7 @@ impl Analyzer {
         let requested = Instant::now();
         let budget = &self.memory().images;
         let mut share =
-            budget.take(head.decoding_bytes().max(held_bytes), priority, self.engine().deadline()).await?;
+            budget.acquire(head.decoding_bytes().max(held_bytes), priority, self.engine().deadline()).await?;
         let waited = requested.elapsed();
         let images = head.format.needs_ffmpeg().then(|| self.config().images.clone());
         let ran = self
@@ -168,7 +168,7 @@ impl Cpu {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Timed<T>, AnalyzeError> {
         let deadline = self.deadline;
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let is_late = move || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if is_late() {
             return Err(late());
@@ -183,7 +183,7 @@ impl Cpu {
             if is_late() || waits.strong_count() == 0 {
                 return None;
             }
-            let queued = asked.elapsed();
+            let queued = requested_at.elapsed();
             let started = Instant::now();
             let output = work();
             Some(Timed { output, queued, ran: started.elapsed() })

@@ -238,13 +238,13 @@ where
     let started = Instant::now();
     let mut waited: Option<Duration> = None;
     let mut output = Vec::with_capacity(chips.len());
-    let mut answers = futures::stream::iter(chips.into_iter().map(model)).buffered(CHIPS_IN_FLIGHT);
-    while let Some(result) = answers.next().await {
-        let answer = answer_of(result)?;
-        if let Some((_, queued)) = &answer {
-            waited = Some(waited.map_or(*queued, |least| least.min(*queued)));
+    let mut results = futures::stream::iter(chips.into_iter().map(model)).buffered(CHIPS_IN_FLIGHT);
+    while let Some(result) = results.next().await {
+        let face_output = output_of(result)?;
+        if let Some((_, queued)) = &face_output {
+            waited = Some(waited.map_or(*queued, |shortest| shortest.min(*queued)));
         }
-        output.push(answer.map(|(output, _)| output));
+        output.push(face_output.map(|(output, _)| output));
     }
     let queued = waited.unwrap_or_default().min(started.elapsed());
     Ok(Timed { output, queued, ran: started.elapsed() - queued })
@@ -252,7 +252,7 @@ where
 
 /// Returns the model's output for one face crop, or `None` if the model ran and its output was
 /// empty. Every other failure is an error of the whole image.
-fn answer_of<T>(result: Result<Timed<T>, RunError>) -> Result<Option<(T, Duration)>, RunError> {
+fn output_of<T>(result: Result<Timed<T>, RunError>) -> Result<Option<(T, Duration)>, RunError> {
     match result {
         Ok(timed) => Ok(Some((timed.output, timed.queued))),
         Err(error) if error.is_empty_output() => {
@@ -434,7 +434,7 @@ mod tests {
     #[test]
     fn model_failure_is_not_reported_as_missing_result() {
         let failed = RunError::Failed { operation: "face_embedding", reason: "out of memory".into() };
-        assert!(answer_of::<f32>(Err(failed)).is_err());
-        assert!(answer_of::<f32>(Err(RunError::Stopped)).is_err());
+        assert!(output_of::<f32>(Err(failed)).is_err());
+        assert!(output_of::<f32>(Err(RunError::Stopped)).is_err());
     }
 }

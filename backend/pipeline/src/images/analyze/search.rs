@@ -98,8 +98,7 @@ struct ViewDetections {
     detections: Vec<Detection>,
     /// Number of boxes of tiny faces, including those with a score below `min_score`.
     tiny: usize,
-    /// The best boxes with a score of at least [`SIGN_SCORE`]; empty except with [`Passes::Auto`]
-    /// or [`Rotate::Auto`].
+    /// The best boxes from [`SIGN_SCORE`] on, only with [`Passes::Auto`] or [`Rotate::Auto`].
     signs: Vec<Detection>,
     /// Whether the image contains no usable face, so that further views are not worth their cost.
     nothing: bool,
@@ -127,7 +126,7 @@ struct Search<'r, 'a> {
 }
 
 impl Search<'_, '_> {
-    /// Searches the image as it is. With [`Rotate::Auto`], searches it again at the rotation at
+    /// Searches the unrotated image. With [`Rotate::Auto`], searches it again at the rotation at
     /// which its faces are upright, if that is another one, and returns this result if it contains
     /// a face.
     async fn run(mut self) -> Result<DetectedFaces, AnalyzeError> {
@@ -200,7 +199,7 @@ impl Search<'_, '_> {
         let (image, canvas) = (self.image(), self.run.settings.canvas);
         let mut found = self.search_view(self.faces(), View::whole(image, canvas), rotation).await?;
         self.account(&found, 1);
-        if large.is_none() && self.wants_small(&found) {
+        if large.is_none() && self.needs_small_view(&found) {
             large = Some(self.search_small(rotation).await?);
         }
         if let Some((view, mut faces)) = large {
@@ -226,7 +225,7 @@ impl Search<'_, '_> {
     /// replaces it. If the detector of faces would take the first look and has a fixed size, there
     /// is no first look, because a small view costs as much as the whole image. The small view is
     /// then searched only if nothing was found.
-    fn wants_small(&self, found: &ViewDetections) -> bool {
+    fn needs_small_view(&self, found: &ViewDetections) -> bool {
         let (width, height) = self.run.settings.canvas;
         small_view(self.run.settings.passes, width.max(height)).is_some()
             && (self.run.settings.passes == Passes::Thorough
@@ -240,12 +239,12 @@ impl Search<'_, '_> {
         rotation: u32,
     ) -> Result<Vec<Detection>, AnalyzeError> {
         let (image, canvas) = (self.image(), self.run.settings.canvas);
-        let mut all = std::mem::take(&mut found.detections);
+        let mut detections = std::mem::take(&mut found.detections);
         let mut scale = f64::from(View::whole(image, canvas).letterbox.scale);
         let reliable_score = self.run.analyzer.reliable_score();
-        let more = self.run.settings.passes != Passes::Single && !found.nothing;
-        while more && scale < 1.0 {
-            let reliable = all.iter().any(|face| face.det_score >= reliable_score);
+        let uses_tiles = self.run.settings.passes != Passes::Single && !found.nothing;
+        while uses_tiles && scale < 1.0 {
+            let reliable = detections.iter().any(|face| face.det_score >= reliable_score);
             let mut promising = self.run.settings.passes == Passes::Thorough || found.tiny > 0;
             if !promising && !reliable && scale < COARSE_SCALE && self.can_look() {
                 // A clear box that is not tiny does not make smaller faces likely.
@@ -271,9 +270,9 @@ impl Search<'_, '_> {
             let views = tiles.len();
             found = self.search_views(tiles, rotation).await?;
             self.account(&found, views);
-            gather(&mut all, &mut found.detections);
+            gather(&mut detections, &mut found.detections);
         }
-        self.suppress(all).await
+        self.suppress(detections).await
     }
 
     /// Searches several views, at most [`TILES_IN_FLIGHT`] at a time.
@@ -282,25 +281,24 @@ impl Search<'_, '_> {
         let search = |view| self.search_view(self.faces(), view, rotation);
         let searches = futures::stream::iter(views.into_iter().map(search));
         let mut queued: Option<Duration> = None;
-        let mut all = ViewDetections::default();
+        let mut merged = ViewDetections::default();
         let mut searches = std::pin::pin!(searches.buffered(TILES_IN_FLIGHT));
         while let Some(mut found) = searches.try_next().await? {
-            gather(&mut all.detections, &mut found.detections);
-            all.tiny += found.tiny;
-            all.signs.append(&mut found.signs);
-            keep_best(&mut all.signs, MAX_SIGNS);
-            all.drawn += found.drawn;
-            all.ran += found.ran;
-            queued = Some(queued.map_or(found.queued, |least| least.min(found.queued)));
+            gather(&mut merged.detections, &mut found.detections);
+            merged.tiny += found.tiny;
+            merged.signs.append(&mut found.signs);
+            keep_best(&mut merged.signs, MAX_SIGNS);
+            merged.drawn += found.drawn;
+            merged.ran += found.ran;
+            queued = Some(queued.map_or(found.queued, |shortest| shortest.min(found.queued)));
         }
-        // Only the shortest wait is counted as time in the queue. The other tiles wait for tiles of
-        // the same image.
-        all.queued = queued.unwrap_or_default().min(started.elapsed());
-        let elapsed = started.elapsed() - all.queued;
-        let share = all.drawn.as_secs_f64() / (all.drawn + all.ran).as_secs_f64().max(f64::EPSILON);
-        all.drawn = elapsed.mul_f64(share);
-        all.ran = elapsed.saturating_sub(all.drawn);
-        Ok(all)
+        // Only the shortest wait counts as queue time: the other tiles wait for this image's tiles.
+        merged.queued = queued.unwrap_or_default().min(started.elapsed());
+        let elapsed = started.elapsed() - merged.queued;
+        let share = merged.drawn.as_secs_f64() / (merged.drawn + merged.ran).as_secs_f64().max(f64::EPSILON);
+        merged.drawn = elapsed.mul_f64(share);
+        merged.ran = elapsed.saturating_sub(merged.drawn);
+        Ok(merged)
     }
 
     /// Searches one view with a detector, rotated clockwise by `rotation` degrees, and returns the
@@ -318,8 +316,8 @@ impl Search<'_, '_> {
         let min_score = self.run.settings.min_score;
         let min_tiny_score = detector.info().min_score * CLEAR_SHARE;
         let signs = self.run.settings.passes == Passes::Auto || self.run.options.rotate == Rotate::Auto;
-        let least = if signs { SIGN_SCORE } else { min_tiny_score.min(min_score) };
-        let timed = detector.detect(frame, letterbox, least, self.run.priority).await?;
+        let min_detection_score = if signs { SIGN_SCORE } else { min_tiny_score.min(min_score) };
+        let timed = detector.detect(frame, letterbox, min_detection_score, self.run.priority).await?;
         let mut found = ViewDetections {
             queued: drawn.queued + timed.queued,
             drawn: drawn.ran,
@@ -451,8 +449,7 @@ pub(super) struct SearchResult {
     /// The image in which the faces were found: the original or the enhanced one. Face crops are
     /// cut from it: a face that is only detected on enhanced pixels is only recognised on them.
     pub(super) pixels: Arc<Frame>,
-    /// Pixels of the enhanced image per pixel of the original; `None` if the faces were found on
-    /// the original.
+    /// Scale from the original to the enhanced image; `None` if the original shows the faces.
     pub(super) enhancement_scale: Option<f32>,
 }
 

@@ -64,9 +64,9 @@ fn near_images<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Vec<&'
 fn relation(frame: &Frame, candidates: &[NearImage<'_>], enrolled: &[Uuid]) -> Relation {
     let order = |image: &&&Image| (pixels(image), std::cmp::Reverse(image.id));
     let same: Vec<&Image> =
-        candidates.iter().filter(|one| one.people.is_same()).map(|one| one.image).collect();
+        candidates.iter().filter(|near| near.people.is_same()).map(|near| near.image).collect();
     let keeps_faces =
-        candidates.iter().filter(|one| one.people.is_same()).all(|one| one.people.unstored == 0);
+        candidates.iter().filter(|near| near.people.is_same()).all(|near| near.people.unstored == 0);
     if let Some(kept) = same.iter().filter(|image| enrolled.contains(&image.id)).max_by_key(order) {
         return Relation::Duplicate(kept.id);
     }
@@ -82,9 +82,9 @@ fn relation(frame: &Frame, candidates: &[NearImage<'_>], enrolled: &[Uuid]) -> R
 
 /// Returns `true` if the frame has at least 1.5 times the pixels of the image.
 fn is_clearly_larger(frame: &Frame, image: &Image) -> bool {
-    let own = u64::from(frame.width()) * u64::from(frame.height());
-    let (times, of) = CLEARLY_LARGER;
-    own * of >= pixels(image) * times
+    let frame_pixels = u64::from(frame.width()) * u64::from(frame.height());
+    let (factor, divisor) = CLEARLY_LARGER;
+    frame_pixels * divisor >= pixels(image) * factor
 }
 
 fn pixels(image: &Image) -> u64 {
@@ -135,14 +135,14 @@ struct ShownFace {
 impl ShownFaces {
     /// Returns the faces of an analysis. `extra` has an embedding for some of those that have none;
     /// it is empty or has one item for each face.
-    fn of(analysis: &Analysis, extra: &[Option<Embedding>]) -> Self {
+    fn new(analysis: &Analysis, extra: &[Option<Embedding>]) -> Self {
         let (width, height) = (analysis.frame.width() as f32, analysis.frame.height() as f32);
         let shown = analysis.faces.iter().enumerate().filter_map(|(at, face)| {
             let Rect { x, y, width: w, height: h } = face.detection.bbox;
             let region = Rect { x: x / width, y: y / height, width: w / width, height: h / height };
-            let own = face.embedding.as_ref();
-            let embedding = own.or_else(|| extra.get(at)?.as_ref())?.clone();
-            Some(ShownFace { region, embedding, is_stored: own.is_some() })
+            let embedded = face.embedding.as_ref();
+            let embedding = embedded.or_else(|| extra.get(at)?.as_ref())?.clone();
+            Some(ShownFace { region, embedding, is_stored: embedded.is_some() })
         });
         Self { faces: shown.collect(), lacks_embeddings: false }
     }
@@ -198,19 +198,19 @@ impl Versions {
     /// Adds the candidates that are clearly smaller than `frame`, show at least one of the same
     /// people, and are kept because they also show others.
     fn add_kept(&mut self, frame: &Frame, candidates: &[NearImage<'_>]) {
-        let shares = |one: &&NearImage<'_>| one.people.shared > 0 && one.people.missing > 0;
-        for one in candidates.iter().filter(shares) {
-            if is_clearly_larger(frame, one.image) {
-                self.kept.push(one.image.id);
-                self.not_shown += one.people.missing;
+        let shares = |near: &&NearImage<'_>| near.people.shared > 0 && near.people.missing > 0;
+        for near in candidates.iter().filter(shares) {
+            if is_clearly_larger(frame, near.image) {
+                self.kept.push(near.image.id);
+                self.not_shown += near.people.missing;
             }
         }
     }
 
     /// Adds the candidates `images`, which are replaced.
     fn add_replaced(&mut self, images: Vec<Uuid>, candidates: &[NearImage<'_>]) {
-        let replaced = candidates.iter().filter(|one| images.contains(&one.image.id));
-        self.faces += replaced.map(|one| one.people.shared).sum::<usize>();
+        let replaced = candidates.iter().filter(|near| images.contains(&near.image.id));
+        self.faces += replaced.map(|near| near.people.shared).sum::<usize>();
         self.replaced.extend(images);
     }
 }
@@ -278,12 +278,12 @@ impl Ingest {
         let near = near_images(&analysis.hashes, &candidates);
         let lacks = options.passed_only && analysis.faces.iter().any(|face| face.embedding.is_none());
         if near.is_empty() {
-            let mut shown = ShownFaces::of(analysis, &[]);
+            let mut shown = ShownFaces::new(analysis, &[]);
             shown.lacks_embeddings = lacks;
             return Ok((shown, false));
         }
         let extra = if lacks { self.missing_embeddings(analysis).await? } else { Vec::new() };
-        let shown = ShownFaces::of(analysis, &extra);
+        let shown = ShownFaces::new(analysis, &extra);
         let mut tx = store.begin().await?;
         let (relation, _) = self.relation_to(&mut tx, analysis, &shown, &near).await?;
         Ok((shown, matches!(relation, Relation::Duplicate(_))))
@@ -294,12 +294,12 @@ impl Ingest {
         let lacking = analysis.faces.iter().enumerate().filter(|(_, face)| face.embedding.is_none());
         let (places, chips): (Vec<usize>, Vec<_>) =
             lacking.filter_map(|(at, face)| Some((at, face.chip.clone()?))).unzip();
-        let found = self.faces.analyzer.embed_chips(chips, Priority::Background).await?;
-        let mut all = vec![None; analysis.faces.len()];
-        for (at, embedding) in places.into_iter().zip(found) {
-            all[at] = embedding;
+        let computed = self.faces.analyzer.embed_chips(chips, Priority::Background).await?;
+        let mut embeddings = vec![None; analysis.faces.len()];
+        for (at, embedding) in places.into_iter().zip(computed) {
+            embeddings[at] = embedding;
         }
-        Ok(all)
+        Ok(embeddings)
     }
 
     /// Returns how an image relates to the stored images, after waiting for all transactions that
@@ -347,8 +347,8 @@ impl Ingest {
         near: &[&Image],
     ) -> Result<(Relation, Versions), StoreError> {
         let candidates = self.compare_people(tx, shown, near).await?;
-        let same = candidates.iter().filter(|one| one.people.is_same());
-        let ids: Vec<Uuid> = same.map(|one| one.image.id).collect();
+        let same = candidates.iter().filter(|near| near.people.is_same());
+        let ids: Vec<Uuid> = same.map(|near| near.image.id).collect();
         let enrolled = self.faces.store.images().enrolled(tx.conn(), &ids).await?;
         let relation = relation(&analysis.frame, &candidates, &enrolled);
         let mut versions = Versions::default();
@@ -369,15 +369,15 @@ impl Ingest {
         let FaceStore { store, model_id, analyzer, .. } = &self.faces;
         let threshold = analyzer.engine().embedder().match_threshold;
         let mut candidates = Vec::with_capacity(near.len());
-        let mut left = near;
-        while !left.is_empty() {
+        let mut remaining = near;
+        while !remaining.is_empty() {
             let mut faces_so_far = 0;
             let fits = |image: &&&Image| {
                 let is_first = faces_so_far == 0;
                 faces_so_far += image.face_count;
                 is_first || faces_so_far <= FACES_AT_A_TIME
             };
-            let (group, rest) = left.split_at(left.iter().take_while(fits).count().max(1));
+            let (group, rest) = remaining.split_at(remaining.iter().take_while(fits).count().max(1));
             let ids: Vec<Uuid> =
                 group.iter().filter(|image| image.face_count > 0).map(|image| image.id).collect();
             let faces = match ids.is_empty() {
@@ -385,11 +385,11 @@ impl Ingest {
                 false => store.images().faces_of_images(tx.conn(), &ids).await?,
             };
             for image in group {
-                let own = faces.iter().filter(|face: &&StoredFace| face.image_id == image.id);
-                let people: Comparison = shown.compare(own, *model_id, threshold);
+                let image_faces = faces.iter().filter(|face: &&StoredFace| face.image_id == image.id);
+                let people: Comparison = shown.compare(image_faces, *model_id, threshold);
                 candidates.push(NearImage { image, people });
             }
-            left = rest;
+            remaining = rest;
         }
         Ok(candidates)
     }
@@ -440,22 +440,22 @@ mod tests {
     fn classifies_image_as_new_duplicate_or_superseding() {
         let (small, same, large) = (stored(2, 100, 100), stored(1, 100, 100), stored(3, 200, 100));
         let id = Uuid::from_u128;
-        let of = |width, height| Frame::filled(width, height, [0; 3]);
-        let judge = |width, height, near: &[&Image], enrolled: &[Uuid]| {
+        let frame = |width, height| Frame::filled(width, height, [0; 3]);
+        let relate = |width, height, near: &[&Image], enrolled: &[Uuid]| {
             let same = near.iter().map(|image| NearImage { image, people: Comparison::default() });
-            relation(&of(width, height), &same.collect::<Vec<_>>(), enrolled)
+            relation(&frame(width, height), &same.collect::<Vec<_>>(), enrolled)
         };
-        assert_eq!(judge(100, 100, &[], &[]), Relation::New);
-        assert_eq!(judge(149, 100, &[&small], &[]), Relation::Duplicate(id(2)));
-        assert_eq!(judge(150, 100, &[&small], &[]), Relation::Supersedes(vec![id(2)]));
+        assert_eq!(relate(100, 100, &[], &[]), Relation::New);
+        assert_eq!(relate(149, 100, &[&small], &[]), Relation::Duplicate(id(2)));
+        assert_eq!(relate(150, 100, &[&small], &[]), Relation::Supersedes(vec![id(2)]));
         assert_eq!(
-            judge(100, 100, &[&small, &same], &[]),
+            relate(100, 100, &[&small, &same], &[]),
             Relation::Duplicate(id(1)),
             "the oldest of equals"
         );
-        assert_eq!(judge(290, 100, &[&small, &large], &[]), Relation::Duplicate(id(3)));
-        assert_eq!(judge(300, 100, &[&small, &large], &[]), Relation::Supersedes(vec![id(2), id(3)]));
-        assert_eq!(judge(300, 100, &[&small, &large], &[id(2)]), Relation::Duplicate(id(2)));
+        assert_eq!(relate(290, 100, &[&small, &large], &[]), Relation::Duplicate(id(3)));
+        assert_eq!(relate(300, 100, &[&small, &large], &[]), Relation::Supersedes(vec![id(2), id(3)]));
+        assert_eq!(relate(300, 100, &[&small, &large], &[id(2)]), Relation::Duplicate(id(2)));
     }
 
     #[test]
@@ -545,14 +545,16 @@ mod tests {
     #[test]
     fn near_hashes_share_lock_key_within_collection() {
         let hashes = |p| PerceptualHashes { p, d: 0, a: 0 };
-        let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
-        let a: HashSet<i64> = near_lock_keys(one, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
+        let (first, second) = (Uuid::now_v7(), Uuid::now_v7());
+        let a: HashSet<i64> = near_lock_keys(first, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
         // Seven bytes have one flipped bit each.
         let near: HashSet<i64> =
-            near_lock_keys(one, &hashes(0x0123_4567_89AB_CDEF ^ 0x0001_0101_0101_0101)).into_iter().collect();
+            near_lock_keys(first, &hashes(0x0123_4567_89AB_CDEF ^ 0x0001_0101_0101_0101))
+                .into_iter()
+                .collect();
         assert_eq!(a.intersection(&near).count(), 1);
-        let elsewhere: HashSet<i64> =
-            near_lock_keys(other, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
-        assert_eq!(a.intersection(&elsewhere).count(), 0);
+        let in_second: HashSet<i64> =
+            near_lock_keys(second, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
+        assert_eq!(a.intersection(&in_second).count(), 0);
     }
 }

@@ -117,7 +117,7 @@ impl Reader {
         let result = outcome.clone();
         std::thread::Builder::new().name("video".into()).spawn(move || {
             let state = read(&sender).unwrap_or_else(|error| {
-                // The receiver may have gone.
+                // The receiver may have been dropped.
                 let _ = sender.blocking_send(Err(error));
                 ReadState::default()
             });
@@ -351,25 +351,25 @@ mod tests {
 
     #[test]
     fn remaining_steps_start_at_next_frame() {
-        let rest = |from_us, to_us, cell_us| {
+        let tail = |from_us, to_us, cell_us| {
             Step::Decode(Segment { last_us: Some(from_us - 1), ..segment(from_us, to_us, cell_us) })
         };
-        let all = [segment(0, 4_000_000, 200_000), segment(4_000_000, i64::MAX, 2_000_000)];
-        let all = all.map(Step::Decode).to_vec();
+        let steps = [segment(0, 4_000_000, 200_000), segment(4_000_000, i64::MAX, 2_000_000)];
+        let steps = steps.map(Step::Decode).to_vec();
         // The frame at 1.04 s is the first one of the cell from 1.0 s.
-        let expected = [rest(1_199_000, 4_000_000, 200_000), all[1].clone()];
-        assert_eq!(remaining(all.clone(), 1_040_000), expected);
+        let expected = [tail(1_199_000, 4_000_000, 200_000), steps[1].clone()];
+        assert_eq!(remaining(steps.clone(), 1_040_000), expected);
         // A frame at 0.9995 s counts to the cell from 1 s.
-        assert_eq!(remaining(all.clone(), 999_500)[0], expected[0]);
-        assert_eq!(remaining(all.clone(), 3_999_500), [all[1].clone()]);
-        assert_eq!(remaining(all, 5_000_000), [rest(5_999_000, i64::MAX, 2_000_000)]);
+        assert_eq!(remaining(steps.clone(), 999_500)[0], expected[0]);
+        assert_eq!(remaining(steps.clone(), 3_999_500), [steps[1].clone()]);
+        assert_eq!(remaining(steps, 5_000_000), [tail(5_999_000, i64::MAX, 2_000_000)]);
     }
 
     #[test]
     fn remaining_steps_exclude_last_keyframe() {
         let keyframes = Segment { looks: Looks::Keyframes, ..segment(0, i64::MAX, 1) };
-        let rest = Segment { from_us: 78, last_us: Some(77), ..keyframes.clone() };
-        assert_eq!(remaining(vec![Step::Decode(keyframes)], 77), [Step::Decode(rest)]);
+        let tail = Segment { from_us: 78, last_us: Some(77), ..keyframes.clone() };
+        assert_eq!(remaining(vec![Step::Decode(keyframes)], 77), [Step::Decode(tail)]);
     }
 
     #[test]
@@ -379,12 +379,12 @@ mod tests {
         let listed =
             Segment { also_us: vec![500_000, 610_000, 910_000], ..segment(400_000, 2_000_000, 250_000) };
         let steps = vec![known(300_000), Step::Decode(listed.clone()), known(2_000_000)];
-        let rest = |from_us: i64, also_us: &[i64]| {
+        let tail = |from_us: i64, also_us: &[i64]| {
             let (also_us, last_us) = (also_us.to_vec(), Some(from_us - 1));
             Step::Decode(Segment { from_us, also_us, last_us, ..listed.clone() })
         };
-        assert_eq!(remaining(steps.clone(), 520_000), [rest(610_000, &[610_000, 910_000]), known(2_000_000)]);
-        assert_eq!(remaining(steps.clone(), 610_000), [rest(749_000, &[910_000]), known(2_000_000)]);
+        assert_eq!(remaining(steps.clone(), 520_000), [tail(610_000, &[610_000, 910_000]), known(2_000_000)]);
+        assert_eq!(remaining(steps.clone(), 610_000), [tail(749_000, &[910_000]), known(2_000_000)]);
         // This frame counts to the cell from 2 s.
         assert_eq!(remaining(steps.clone(), 1_999_500), [known(2_000_000)]);
         assert_eq!(remaining(steps.clone(), 299_999), steps);
@@ -402,12 +402,12 @@ mod tests {
     async fn analyses_frames_ahead_in_order() {
         for count in [3, 200] {
             let (sender, receiver) = oneshot::channel();
-            let mut seen = 0;
+            let mut count_read = 0;
             let mut sender = Some(sender);
             // The work ends after the last frame that may wait.
             let source = frames(count).inspect(|_| {
-                seen += 1;
-                if seen == count.min(MAX_FACES as i64) {
+                count_read += 1;
+                if count_read == count.min(MAX_FACES as i64) {
                     let _ = sender.take().map(|sender| sender.send(()));
                 }
             });

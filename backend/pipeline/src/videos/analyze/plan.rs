@@ -79,9 +79,10 @@ impl Plan {
                 Some(Planned::Steps(rest_after(steps, self.after_us)))
             }
             Rest::Blocks(blocks, taken) => {
-                let is_left = |block: &&Block| self.after_us.is_none_or(|after_us| block.to_us > after_us);
-                let left = blocks.blocks().iter().enumerate().skip(*taken);
-                let (at, block) = left.map(|(at, block)| (at, *block)).find(|(_, block)| is_left(&block))?;
+                let is_later = |block: &&Block| self.after_us.is_none_or(|after_us| block.to_us > after_us);
+                let later = blocks.blocks().iter().enumerate().skip(*taken);
+                let (at, block) =
+                    later.map(|(at, block)| (at, *block)).find(|(_, block)| is_later(&block))?;
                 *taken = at + 1;
                 Some(Planned::Block(blocks, block))
             }
@@ -167,8 +168,7 @@ impl Run<'_> {
             while let Some(next) = looked.next().await {
                 let (has_face, frame) = next?;
                 looks.push(FirstLook { at_us: frame.at_us, has_face });
-                // First looks count as analysed frames, unless they were counted before an
-                // interruption.
+                // First looks count as analysed frames, unless an earlier run counted them.
                 count += u64::from(after_us.is_none_or(|after_us| frame.at_us > after_us));
                 frames.push(Some(frame));
                 if count > MAX_FRAMES {
@@ -199,7 +199,7 @@ impl Run<'_> {
         let recycle = reader.recycler();
         let (video, frame_options) = (self.video, self.frame_options.clone());
         {
-            let found = reader.frames().map(|read| async {
+            let analyzed = reader.frames().map(|read| async {
                 let ReadFrame { at_us, content, reduced } = read?;
                 let frame = match content {
                     Content::Pixels(frame) => Arc::new(frame),
@@ -208,24 +208,24 @@ impl Run<'_> {
                     }
                 };
                 let size = (frame.width(), frame.height());
-                let found =
+                let analyzed =
                     video.analyzer.find_faces_of_frame(&frame, &frame_options, video.priority).await?;
-                let faces = video.cut_chips(&frame, found).await?;
+                let faces = video.cut_chips(&frame, analyzed).await?;
                 // Nothing else holds the pixels now, so the decoder can use the memory again.
                 if let Ok(frame) = Arc::try_unwrap(frame) {
                     recycle.give(frame);
                 }
                 Ok(AnalyzedFrame { at_us, size, faces, reduced })
             });
-            let found = std::pin::pin!(found.buffered(self.concurrency));
-            let mut found = Ahead::new(found);
-            while let Some(next) = found.next().await {
+            let analyzed = std::pin::pin!(analyzed.buffered(self.concurrency));
+            let mut analyzed = Ahead::new(analyzed);
+            while let Some(next) = analyzed.next().await {
                 let AnalyzedFrame { at_us, size, faces, reduced } = next?;
                 let begins = self.boundaries.next(at_us, reduced, self.tracks.is_full());
                 if begins.part
                     && let Some(part) = self.take_part().await?
                 {
-                    found.during(parts.part(part)).await?;
+                    analyzed.during(parts.part(part)).await?;
                 }
                 self.count += 1;
                 if self.count > MAX_FRAMES {
@@ -341,19 +341,19 @@ mod tests {
         let mut clock = PartClock::default();
         let second = 1_000_000;
         let cuts = [20, 31, 40, 70];
-        let found: Vec<i64> = (0..200)
+        let starts: Vec<i64> = (0..200)
             .filter(|at| clock.begins(5_000_000 + at * second, cuts.contains(at), *at == 80))
             .collect();
         // The part that began at 70 s is full after 10 s.
-        assert_eq!(found, [31, 70, 80, 140]);
+        assert_eq!(starts, [31, 70, 80, 140]);
     }
 
     #[test]
     fn splits_parts_at_cuts_from_300_to_600_frames() {
         let mut clock = PartClock::default();
         let cuts = [200, 350, 700];
-        let found: Vec<i64> =
+        let starts: Vec<i64> =
             (0..2_000).filter(|frame| clock.begins(frame * 33_333, cuts.contains(frame), false)).collect();
-        assert_eq!(found, [350, 700, 1_300, 1_900]);
+        assert_eq!(starts, [350, 700, 1_300, 1_900]);
     }
 }

@@ -99,17 +99,17 @@ impl<'a> TrackCollector<'a> {
 
     /// Embeds the shots that meet the quality profile and have no embedding yet.
     async fn embed(&self, shots: &mut [Shot<Kept>]) -> Result<(), VideoAnalyzeError> {
-        let mut wanted = Vec::new();
+        let mut missing = Vec::new();
         for shot in shots {
             let chip = shot.payload.chip.clone();
             let passed = shot.payload.quality.as_ref().is_some_and(|quality| quality.passed);
             if let (true, None, Some(chip)) = (passed, &shot.embedding, chip) {
-                wanted.push((shot, chip));
+                missing.push((shot, chip));
             }
         }
-        let chips = wanted.iter().map(|(_, chip)| chip.clone()).collect();
+        let chips = missing.iter().map(|(_, chip)| chip.clone()).collect();
         let embeddings = self.video.analyzer.embed_chips(chips, self.video.priority).await?;
-        for ((shot, _), embedding) in wanted.into_iter().zip(embeddings) {
+        for ((shot, _), embedding) in missing.into_iter().zip(embeddings) {
             shot.embedding = embedding.map(|embedding| Arc::from(embedding.as_slice()));
         }
         Ok(())

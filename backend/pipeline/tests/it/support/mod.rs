@@ -2,7 +2,7 @@
 
 mod site;
 
-pub(crate) use site::{Answer, Site};
+pub(crate) use site::{Response, Site};
 
 use domain::{CrawlState, JobKind};
 use inference::{Engine, Manifest, Priority, ResolvedPack};
@@ -103,14 +103,18 @@ impl World {
         (Self::new().await, Site::start().await)
     }
 
-    pub(crate) async fn with(times: queue::Config, politeness: crawls::Config) -> Self {
-        Self::on(TestDatabase::create().await, times, politeness).await
+    pub(crate) async fn with(queue_config: queue::Config, politeness: crawls::Config) -> Self {
+        Self::on(TestDatabase::create().await, queue_config, politeness).await
     }
 
-    pub(crate) async fn on(database: TestDatabase, times: queue::Config, politeness: crawls::Config) -> Self {
+    pub(crate) async fn on(
+        database: TestDatabase,
+        queue_config: queue::Config,
+        politeness: crawls::Config,
+    ) -> Self {
         let analyzer = analyzer().await;
         let store = database.store();
-        let queue = Queue::new(store.pool().clone(), times);
+        let queue = Queue::new(store.pool().clone(), queue_config);
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
         let face_store = FaceStore::new(analyzer, store.clone(), blobs.clone(), queue.clone()).await.unwrap();
@@ -228,11 +232,11 @@ impl World {
     }
 
     pub(crate) async fn ended(&self, id: Uuid) -> Crawl {
-        let found = wait_for(async || {
+        let ended_crawl = wait_for(async || {
             let crawl = self.store.crawls().get(id).await.unwrap();
             (!crawl.state.is_live()).then_some(crawl)
         });
-        match found.await {
+        match ended_crawl.await {
             Some(crawl) => crawl,
             None => panic!("the crawl did not end: {:?}", self.progress(id).await),
         }
@@ -252,8 +256,7 @@ impl World {
         self.store.faces().list(&filter, None, 10_000).await.unwrap()
     }
 
-    /// Lets the workers that start from now on find a full disk. Returns what they need to find
-    /// space again.
+    /// Simulates a full disk for later workers. Returns the face store that has space.
     pub(crate) async fn fill_disk(&mut self) -> FaceStore {
         let blobs = self.blobs.clone().with_exact_reserve(u64::MAX);
         let (store, queue) = (self.store.clone(), self.queue.clone());
@@ -335,8 +338,8 @@ pub(crate) fn fast() -> CrawlOptions {
 pub(crate) async fn wait_for<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + Duration::from_secs(240);
     while Instant::now() < deadline {
-        if let Some(found) = probe().await {
-            return Some(found);
+        if let Some(value) = probe().await {
+            return Some(value);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

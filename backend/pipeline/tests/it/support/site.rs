@@ -4,7 +4,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::Response as HttpResponse;
 use futures::stream::{self, Stream, StreamExt};
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     status: u16,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
@@ -23,7 +23,7 @@ pub(crate) struct Answer {
     breaks_off: bool,
 }
 
-impl Answer {
+impl Response {
     pub(crate) fn new(content_type: &str, body: impl Into<Vec<u8>>) -> Self {
         Self {
             status: 200,
@@ -67,10 +67,10 @@ impl Answer {
         self
     }
 
-    fn holds_for(&self, request: &Request) -> bool {
+    fn is_current_for(&self, request: &Request) -> bool {
         [("etag", "if-none-match"), ("last-modified", "if-modified-since")].iter().any(|(ours, theirs)| {
-            let own = self.headers.iter().find(|(name, _)| name == ours).map(|(_, value)| value.as_bytes());
-            own.is_some() && own == request.headers().get(*theirs).map(HeaderValue::as_bytes)
+            let value = self.headers.iter().find(|(name, _)| name == ours).map(|(_, value)| value.as_bytes());
+            value.is_some() && value == request.headers().get(*theirs).map(HeaderValue::as_bytes)
         })
     }
 
@@ -83,7 +83,7 @@ impl Answer {
 #[derive(Clone, Default)]
 struct Shared {
     /// Responses by path, in order; the last one is repeated.
-    answers: Arc<Mutex<HashMap<String, Vec<Answer>>>>,
+    responses: Arc<Mutex<HashMap<String, Vec<Response>>>>,
     requests: Arc<Mutex<Vec<String>>>,
     /// The header `Referer` of the last request, by path.
     referers: Arc<Mutex<HashMap<String, Option<String>>>>,
@@ -92,7 +92,7 @@ struct Shared {
     /// Number of body bytes sent.
     sent: Arc<AtomicUsize>,
     /// The response for paths without a configured response; `None` means 404.
-    default: Arc<Mutex<Option<Answer>>>,
+    default: Arc<Mutex<Option<Response>>>,
 }
 
 pub(crate) struct Site {
@@ -106,24 +106,24 @@ impl Site {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = format!("http://{}", listener.local_addr().unwrap());
         let shared = Shared::default();
-        let router = Router::new().fallback(answer).with_state(shared.clone());
+        let router = Router::new().fallback(respond).with_state(shared.clone());
         let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { origin, shared, server }
     }
 
-    pub(crate) fn set(&self, path: &str, answer: Answer) -> &Self {
-        self.set_series(path, vec![answer])
+    pub(crate) fn set(&self, path: &str, response: Response) -> &Self {
+        self.set_series(path, vec![response])
     }
 
     /// Sets a sequence of responses for `path`. The last one is repeated.
-    pub(crate) fn set_series(&self, path: &str, answers: Vec<Answer>) -> &Self {
-        self.shared.answers.lock().unwrap().insert(path.into(), answers);
+    pub(crate) fn set_series(&self, path: &str, responses: Vec<Response>) -> &Self {
+        self.shared.responses.lock().unwrap().insert(path.into(), responses);
         self
     }
 
     /// Sets the response for paths without a configured response, except robots.txt.
-    pub(crate) fn set_default(&self, answer: Answer) -> &Self {
-        *self.shared.default.lock().unwrap() = Some(answer);
+    pub(crate) fn set_fallback(&self, response: Response) -> &Self {
+        *self.shared.default.lock().unwrap() = Some(response);
         self
     }
 
@@ -142,14 +142,14 @@ impl Site {
     }
 
     /// Returns the sorted paths that received 304 and the number of body bytes sent. Resets both.
-    pub(crate) fn take_answers(&self) -> (Vec<String>, usize) {
+    pub(crate) fn take_stats(&self) -> (Vec<String>, usize) {
         let mut unchanged = std::mem::take(&mut *self.shared.unchanged.lock().unwrap());
         unchanged.sort();
         (unchanged, self.shared.sent.swap(0, Ordering::SeqCst))
     }
 
-    pub(crate) fn asked(&self, path: &str) -> usize {
-        self.requests().iter().filter(|asked| *asked == path).count()
+    pub(crate) fn count_requests(&self, path: &str) -> usize {
+        self.requests().iter().filter(|requested| *requested == path).count()
     }
 }
 
@@ -159,39 +159,39 @@ impl Drop for Site {
     }
 }
 
-async fn answer(State(shared): State<Shared>, request: Request) -> Response {
+async fn respond(State(shared): State<Shared>, request: Request) -> HttpResponse {
     let path = request.uri().path_and_query().unwrap().as_str().to_owned();
     shared.requests.lock().unwrap().push(path.clone());
     let referer = request.headers().get("referer").map(|value| value.to_str().unwrap().to_owned());
     shared.referers.lock().unwrap().insert(path.clone(), referer);
-    let answer = {
-        let mut answers = shared.answers.lock().unwrap();
-        match answers.get_mut(&path) {
+    let configured = {
+        let mut responses = shared.responses.lock().unwrap();
+        match responses.get_mut(&path) {
             Some(series) if series.len() > 1 => series.remove(0),
             Some(series) => series[0].clone(),
-            None if path == "/robots.txt" => Answer::status(404),
-            None => shared.default.lock().unwrap().clone().unwrap_or_else(|| Answer::status(404)),
+            None if path == "/robots.txt" => Response::status(404),
+            None => shared.default.lock().unwrap().clone().unwrap_or_else(|| Response::status(404)),
         }
     };
-    if let Some(gate) = &answer.gate {
+    if let Some(gate) = &configured.gate {
         gate.acquire().await.unwrap().forget();
     }
-    if answer.holds_for(&request) {
+    if configured.is_current_for(&request) {
         shared.unchanged.lock().unwrap().push(path);
-        let mut response = Response::builder().status(StatusCode::NOT_MODIFIED);
-        for (name, value) in answer.headers.iter().filter(|(name, _)| name != "content-type") {
+        let mut response = HttpResponse::builder().status(StatusCode::NOT_MODIFIED);
+        for (name, value) in configured.headers.iter().filter(|(name, _)| name != "content-type") {
             response = response.header(name, value);
         }
         return response.body(Body::empty()).unwrap();
     }
-    shared.sent.fetch_add(answer.body.len(), Ordering::SeqCst);
-    let mut response = Response::builder().status(StatusCode::from_u16(answer.status).unwrap());
-    for (name, value) in &answer.headers {
+    shared.sent.fetch_add(configured.body.len(), Ordering::SeqCst);
+    let mut response = HttpResponse::builder().status(StatusCode::from_u16(configured.status).unwrap());
+    for (name, value) in &configured.headers {
         response = response.header(name, value);
     }
-    let body = match answer.breaks_off {
-        false => Body::from(answer.body),
-        true => Body::from_stream(broken_off(answer.body)),
+    let body = match configured.breaks_off {
+        false => Body::from(configured.body),
+        true => Body::from_stream(broken_off(configured.body)),
     };
     response.body(body).unwrap()
 }

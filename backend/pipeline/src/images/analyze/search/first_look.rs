@@ -98,19 +98,19 @@ impl Search<'_, '_> {
         let frame = self.search_view(self.looks_with(), looks.frame, rotation).await?;
         self.account(&frame, 1);
         let clear = self.is_any_clear(self.looks_with(), &frame.signs);
-        // The first look at the image as it is has already decided that rotations are searched.
-        let mut seen = (!looks.decides || rotation != 0 || clear).then_some(rotation);
-        if seen.is_none()
+        // The first look at the unrotated image has already decided that rotations are searched.
+        let mut face_rotation = (!looks.decides || rotation != 0 || clear).then_some(rotation);
+        if face_rotation.is_none()
             && let Some(view) = looks.usable
         {
             let usable = self.search_view(self.looks_with(), view, rotation).await?;
             self.account(&usable, 1);
-            seen = self.shows_face(&usable, rotation).await?;
+            face_rotation = self.shows_face(&usable, rotation).await?;
         }
-        if seen.is_none() {
-            seen = self.shows_face(&frame, rotation).await?;
+        if face_rotation.is_none() {
+            face_rotation = self.shows_face(&frame, rotation).await?;
         }
-        match seen {
+        match face_rotation {
             None => return Ok(Seen::Nothing),
             Some(turn) if turn != rotation => return Ok(Seen::Turned(turn)),
             Some(_) => {}
