@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of periods over which the speed of a video is measured. Servers of videos send in bursts.
+/// Number of periods over which the speed of a video is measured. Video servers send in bursts.
 pub(crate) const VIDEO_WINDOWS: u32 = 4;
 
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub struct Config {
     pub page_limit: usize,
     pub image_limit: usize,
     pub video_limit: usize,
-    /// The rest of robots.txt is ignored (RFC 9309 2.5).
+    /// Bytes of robots.txt after this limit are ignored (RFC 9309 2.5).
     pub robots_limit: usize,
     pub sitemap_limit: usize,
 }
@@ -93,7 +93,7 @@ impl Roots {
     /// # Errors
     /// Returns [`RootsError`] if there is no certificate or one is invalid.
     pub fn from_pem(text: &[u8]) -> Result<Self, RootsError> {
-        provide_crypto();
+        install_crypto_provider();
         let bad = |error: reqwest::Error| RootsError::Bad(deepest_cause(&error));
         let certificates = reqwest::Certificate::from_pem_bundle(text).map_err(bad)?;
         if certificates.is_empty() {
@@ -120,6 +120,6 @@ pub(crate) fn deepest_cause(error: &dyn Error) -> String {
 
 /// Selects the cryptography provider of the TLS library. Does nothing if another part of the
 /// process has already selected one.
-pub(crate) fn provide_crypto() {
+pub(crate) fn install_crypto_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

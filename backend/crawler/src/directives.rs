@@ -16,7 +16,7 @@ pub struct Directives {
     pub noimageai: bool,
 }
 
-/// Directives with a value after a colon. The text before that colon is no user agent.
+/// Directives with a value after a colon. The text before that colon is not a user agent.
 const WITH_VALUE: &[&str] = &["unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"];
 
 impl Directives {
@@ -27,29 +27,29 @@ impl Directives {
     /// headers with commas. Directives for all agents and directives for our agent are combined.
     /// Unknown directives are skipped, and so are parts of dates that contain commas.
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a str>, agent: &str) -> Self {
-        let mut found = Self::default();
+        let mut directives = Self::default();
         for value in values {
-            let mut for_us = true;
+            let mut applies = true;
             for part in value.split(',') {
                 let mut word = part.trim();
-                if let Some((before, after)) = word.split_once(':') {
-                    let before = before.trim();
-                    if WITH_VALUE.iter().any(|d| before.eq_ignore_ascii_case(d)) {
+                if let Some((prefix, rest)) = word.split_once(':') {
+                    let prefix = prefix.trim();
+                    if WITH_VALUE.iter().any(|d| prefix.eq_ignore_ascii_case(d)) {
                         continue;
                     }
                     // A colon in the middle of a date ("25 Jun 2010 15:00:00") does not end an
                     // agent's name.
-                    if is_token(before) {
-                        for_us = before.eq_ignore_ascii_case(agent) || before == "*";
-                        word = after.trim();
+                    if is_token(prefix) {
+                        applies = prefix.eq_ignore_ascii_case(agent) || prefix == "*";
+                        word = rest.trim();
                     }
                 }
-                if for_us {
-                    found.apply(word);
+                if applies {
+                    directives.apply(word);
                 }
             }
         }
-        found
+        directives
     }
 
     fn apply(&mut self, word: &str) {
@@ -83,7 +83,7 @@ impl Directives {
             (self.noimageai, Reason::Noimageai),
         ]
         .into_iter()
-        .find_map(|(set, reason)| set.then_some(reason))
+        .find_map(|(is_set, reason)| is_set.then_some(reason))
     }
 }
 
@@ -100,11 +100,11 @@ mod tests {
 
     /// Returns one letter for each directive that is set: i (noindex), f (nofollow), p
     /// (noimageindex), a (noai), m (noimageai).
-    fn read(values: &[&str]) -> String {
+    fn parse_letters(values: &[&str]) -> String {
         let d = Directives::parse(values.iter().copied(), "facecrawl");
         [(d.noindex, 'i'), (d.nofollow, 'f'), (d.noimageindex, 'p'), (d.noai, 'a'), (d.noimageai, 'm')]
             .into_iter()
-            .filter_map(|(set, letter)| set.then_some(letter))
+            .filter_map(|(is_set, letter)| is_set.then_some(letter))
             .collect()
     }
 
@@ -131,16 +131,16 @@ mod tests {
             (&["max-snippet:20, max-image-preview: none, noai"], "a"),
             (&["", ",,,", ":", "noindexed", "no index"], ""),
         ] {
-            assert_eq!(read(values), expected, "{values:?}");
+            assert_eq!(parse_letters(values), expected, "{values:?}");
         }
     }
 
     #[test]
     fn images_denied_returns_highest_priority_reason() {
-        let read = |v: &str| Directives::parse([v], "facecrawl");
-        assert_eq!(read("nofollow").images_denied(), None);
-        assert_eq!(read("noimageai").images_denied(), Some(Reason::Noimageai));
-        assert_eq!(read("noai").union(read("noindex")).images_denied(), Some(Reason::Noindex));
-        assert_eq!(read("none").union(read("noai")), read("noindex, nofollow, noai"));
+        let parse = |v: &str| Directives::parse([v], "facecrawl");
+        assert_eq!(parse("nofollow").images_denied(), None);
+        assert_eq!(parse("noimageai").images_denied(), Some(Reason::Noimageai));
+        assert_eq!(parse("noai").union(parse("noindex")).images_denied(), Some(Reason::Noindex));
+        assert_eq!(parse("none").union(parse("noai")), parse("noindex, nofollow, noai"));
     }
 }

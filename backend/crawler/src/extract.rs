@@ -109,8 +109,8 @@ pub fn extract_page(
     recipe: Option<&SiteRecipe>,
 ) -> Page {
     let (text, encoding) = charset::decode(html, content_type);
-    let found = read(&text, agent, recipe);
-    resolve::resolve(found, url, encoding)
+    let pages = read_documents(&text, agent, recipe);
+    resolve::resolve(pages, url, encoding)
 }
 
 /// Maximum nesting depth of `srcdoc` documents. Deeper ones are ignored.
@@ -118,25 +118,25 @@ const MAX_FRAME_DEPTH: usize = 3;
 
 /// Reads a page and its `srcdoc` documents. The page comes first, and each document before those
 /// that it contains. The limits of this module and the length of the page bound the memory.
-fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Vec<RawPage> {
+fn read_documents(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Vec<RawPage> {
     let (page, frames) = read_document(html, agent, recipe, RecipeFilter::new(recipe));
-    let mut found = vec![page];
+    let mut pages = vec![page];
     // Documents are read one after the other, so that only one parser is in memory.
-    let mut waiting: VecDeque<_> = frames.into_iter().map(|frame| (frame, 0, 1)).collect();
-    while let Some((frame, parent, depth)) = waiting.pop_front()
-        && found.len() <= MAX_FRAMES
+    let mut pending: VecDeque<_> = frames.into_iter().map(|frame| (frame, 0, 1)).collect();
+    while let Some((frame, parent, depth)) = pending.pop_front()
+        && pages.len() <= MAX_FRAMES
     {
         let (mut page, frames) = read_document(&frame.html, agent, recipe, frame.recipe_filter);
         // The limits of a page apply to all its documents together.
-        let left =
-            |limit: usize, count: fn(&RawPage) -> usize| limit.saturating_sub(found.iter().map(count).sum());
-        page.links.truncate(left(MAX_LINKS, |page| page.links.len()));
-        page.images.truncate(left(MAX_IMAGES, |page| page.images.len()));
-        page.videos.truncate(left(MAX_VIDEOS, |page| page.videos.len()));
+        let rest =
+            |limit: usize, count: fn(&RawPage) -> usize| limit.saturating_sub(pages.iter().map(count).sum());
+        page.links.truncate(rest(MAX_LINKS, |page| page.links.len()));
+        page.images.truncate(rest(MAX_IMAGES, |page| page.images.len()));
+        page.videos.truncate(rest(MAX_VIDEOS, |page| page.videos.len()));
         if depth < MAX_FRAME_DEPTH {
-            waiting.extend(frames.into_iter().map(|frame| (frame, found.len(), depth + 1)));
+            pending.extend(frames.into_iter().map(|frame| (frame, pages.len(), depth + 1)));
         }
-        found.push(RawPage { parent: Some(parent), ..page });
+        pages.push(RawPage { parent: Some(parent), ..page });
     }
-    found
+    pages
 }

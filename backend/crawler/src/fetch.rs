@@ -23,7 +23,7 @@ pub enum Kind {
     SmallSitemap,
     /// A sitemap or feed; the byte limit of a sitemap applies.
     Sitemap,
-    /// A video file. It has limits of its own.
+    /// A video file, which has separate limits.
     Video,
     /// A playlist of a video ([`crate::hls`]).
     Playlist,
@@ -97,10 +97,10 @@ pub struct Fetched {
 impl Fetched {
     /// Returns the validators for a later request, or `None` if the response has none.
     pub fn validators(&self) -> Option<Validators> {
-        let short = |value: &Option<String>| {
+        let keep_short = |value: &Option<String>| {
             value.clone().filter(|value| !value.is_empty() && value.len() <= MAX_VALIDATOR_BYTES)
         };
-        let (etag, last_modified) = (short(&self.etag), short(&self.last_modified));
+        let (etag, last_modified) = (keep_short(&self.etag), keep_short(&self.last_modified));
         let url = self.url.clone();
         (etag.is_some() || last_modified.is_some()).then_some(Validators { url, etag, last_modified })
     }
@@ -130,8 +130,8 @@ pub enum FetchError {
     #[error("the response did not arrive completely: {why}")]
     Incomplete {
         why: String,
-        /// What arrived. `None` if nothing arrived, or if the beginning of such a file is not
-        /// useful.
+        /// The bytes that arrived. `None` if no byte arrived, or if the beginning of such a file is
+        /// not useful.
         received: Option<Box<Fetched>>,
     },
     /// The connection, the response or the body took too long.

@@ -34,7 +34,7 @@ const ASSUMED_PAGES: u64 = 2;
 pub fn priority(depth: i32, directory: Yield, host: Yield) -> i16 {
     let expected = expected(directory, expected(host, UNKNOWN_HOST_YIELD).min(MAX_INHERITED_YIELD));
     let penalty =
-        YIELD_PENALTIES.iter().find(|(from, _)| expected >= *from).map_or(0, |(_, penalty)| *penalty);
+        YIELD_PENALTIES.iter().find(|(minimum, _)| expected >= *minimum).map_or(0, |(_, penalty)| *penalty);
     depth_priority(depth).saturating_add(i16::try_from(penalty).unwrap_or(0))
 }
 
@@ -45,48 +45,48 @@ pub fn depth_priority(depth: i32) -> i16 {
 }
 
 /// Returns the expected thousandths of an image on the next page.
-fn expected(seen: Yield, assumed: u64) -> u64 {
-    let images = seen.images.saturating_mul(1_000).saturating_add(assumed.saturating_mul(ASSUMED_PAGES));
-    images / seen.pages.saturating_add(ASSUMED_PAGES)
+fn expected(counts: Yield, assumed: u64) -> u64 {
+    let images = counts.images.saturating_mul(1_000).saturating_add(assumed.saturating_mul(ASSUMED_PAGES));
+    images / counts.pages.saturating_add(ASSUMED_PAGES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const NOTHING: Yield = Yield { pages: 0, images: 0 };
+    const NO_PAGES: Yield = Yield { pages: 0, images: 0 };
 
-    fn seen(pages: u64, images: u64) -> Yield {
+    fn counts(pages: u64, images: u64) -> Yield {
         Yield { pages, images }
     }
 
     #[test]
     fn page_yield_outweighs_at_most_one_level_of_depth() {
-        let unknown = priority(1, NOTHING, NOTHING);
-        assert_eq!((priority(0, NOTHING, NOTHING), unknown), (1, 5));
-        let rich = priority(1, seen(3, 60), NOTHING);
-        let barren = priority(1, seen(30, 0), seen(30, 0));
-        assert!(rich < unknown && unknown < barren);
+        let unknown = priority(1, NO_PAGES, NO_PAGES);
+        assert_eq!((priority(0, NO_PAGES, NO_PAGES), unknown), (1, 5));
+        let high_yield = priority(1, counts(3, 60), NO_PAGES);
+        let no_yield = priority(1, counts(30, 0), counts(30, 0));
+        assert!(high_yield < unknown && unknown < no_yield);
         // A page one level deeper with a high yield comes before a page with none. A page two
         // levels deeper does not.
-        assert!(priority(2, seen(3, 60), NOTHING) < barren);
-        assert!(priority(3, seen(3, 60), NOTHING) > barren);
+        assert!(priority(2, counts(3, 60), NO_PAGES) < no_yield);
+        assert!(priority(3, counts(3, 60), NO_PAGES) > no_yield);
         assert!(depth_priority(1) < unknown, "images of a page come before the pages it links to");
     }
 
     #[test]
     fn unknown_directory_inherits_yield_of_host() {
-        assert!(priority(1, NOTHING, seen(50, 500)) < priority(1, NOTHING, seen(50, 0)));
+        assert!(priority(1, NO_PAGES, counts(50, 500)) < priority(1, NO_PAGES, counts(50, 0)));
         // A single page without images changes the priority little on a host with a high yield; ten
-        // such pages change it much.
-        assert_eq!(priority(1, seen(1, 0), seen(50, 500)), priority(1, NOTHING, seen(50, 500)));
-        assert!(priority(1, seen(10, 0), seen(50, 500)) > priority(1, seen(1, 0), seen(50, 500)));
+        // such pages change it strongly.
+        assert_eq!(priority(1, counts(1, 0), counts(50, 500)), priority(1, NO_PAGES, counts(50, 500)));
+        assert!(priority(1, counts(10, 0), counts(50, 500)) > priority(1, counts(1, 0), counts(50, 500)));
     }
 
     #[test]
     fn extreme_counts_do_not_overflow_priority() {
-        let most = seen(u64::MAX, u64::MAX);
-        assert!(priority(i32::MAX, most, most) >= priority(0, most, most));
-        assert!(priority(50, seen(0, u64::MAX), NOTHING) < priority(50, seen(u64::MAX, 0), NOTHING));
+        let max_counts = counts(u64::MAX, u64::MAX);
+        assert!(priority(i32::MAX, max_counts, max_counts) >= priority(0, max_counts, max_counts));
+        assert!(priority(50, counts(0, u64::MAX), NO_PAGES) < priority(50, counts(u64::MAX, 0), NO_PAGES));
     }
 }

@@ -67,7 +67,7 @@ impl Guard {
     }
 
     /// Checks everything that is known without DNS. The `url` crate has already converted every
-    /// spelling of an IPv4 literal (decimal, octal, hexadecimal, short, full-width) to the address.
+    /// notation of an IPv4 literal (decimal, octal, hexadecimal, short, full-width) to the address.
     pub fn check_url(&self, url: &Url) -> Result<(), GuardError> {
         let refuse = |why: String| Err(GuardError::Url(why));
         let length = url.as_str().len();
@@ -132,9 +132,9 @@ impl Guard {
     ) -> Result<Vec<IpAddr>, GuardError> {
         let check = |address: &IpAddr| self.check_scope(*address, scope);
         if name.trim_end_matches('.').eq_ignore_ascii_case("localhost") {
-            let open: Vec<IpAddr> = answer.iter().copied().filter(|a| check(a).is_ok()).collect();
-            if !open.is_empty() {
-                return Ok(open);
+            let allowed: Vec<IpAddr> = answer.iter().copied().filter(|a| check(a).is_ok()).collect();
+            if !allowed.is_empty() {
+                return Ok(allowed);
             }
         }
         answer.iter().try_for_each(check)?;
@@ -146,11 +146,11 @@ impl Guard {
         if self.0.allow_private.iter().any(|net| net.contains(&address.to_canonical())) {
             return Ok(());
         }
-        let special = match address {
-            IpAddr::V4(address) => special_v4(address),
-            IpAddr::V6(address) => special_v6(address),
+        let range = match address {
+            IpAddr::V4(address) => find_range_v4(address),
+            IpAddr::V6(address) => find_range_v6(address),
         };
-        match (special, scope) {
+        match (range, scope) {
             (Some(range), _) => Err(GuardError::Address { address, range }),
             (None, AddressScope::Public) => Ok(()),
             (None, AddressScope::AllowedPrivate) => Err(GuardError::Url(
@@ -160,8 +160,8 @@ impl Guard {
     }
 
     fn port_error(&self, port: u16) -> GuardError {
-        let open: Vec<String> = self.0.ports.iter().map(u16::to_string).collect();
-        GuardError::Url(format!("port {port} is not open; allowed: {}", open.join(", ")))
+        let ports: Vec<String> = self.0.ports.iter().map(u16::to_string).collect();
+        GuardError::Url(format!("port {port} is not open; allowed: {}", ports.join(", ")))
     }
 }
 
@@ -195,7 +195,7 @@ const V4: &[(Ipv4Addr, u32, &str)] = &[
     (Ipv4Addr::new(240, 0, 0, 0), 4, "reserved"),
 ];
 
-/// The special-purpose IPv6 ranges: first address, prefix length, name. `special_v6` forbids all
+/// The special-purpose IPv6 ranges: first address, prefix length, name. `find_range_v6` forbids all
 /// addresses outside 2000::/3. Ranges outside it are listed only for their names.
 const V6: &[(Ipv6Addr, u32, &str)] = &[
     (Ipv6Addr::UNSPECIFIED, 128, "unspecified"),
@@ -217,23 +217,23 @@ const V6: &[(Ipv6Addr, u32, &str)] = &[
 ];
 
 /// Returns the name of the special-purpose range that contains the address.
-fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
+fn find_range_v4(address: Ipv4Addr) -> Option<&'static str> {
     let bits = address.to_bits();
     V4.iter().find(|(net, len, _)| (bits ^ net.to_bits()) >> (32 - len) == 0).map(|(_, _, name)| *name)
 }
 
 /// Returns the name of the special-purpose range that contains the address, or the IPv4 address
 /// embedded in it.
-fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
+fn find_range_v6(address: Ipv6Addr) -> Option<&'static str> {
     let bits = address.to_bits();
-    let listed =
+    let range =
         V6.iter().find(|(net, len, _)| (bits ^ net.to_bits()) >> (128 - len) == 0).map(|(_, _, name)| *name);
-    if let Some((inner, form, forwards)) = embedded(address) {
+    if let Some((inner, form, forwards)) = embedded_ipv4(address) {
         // The name of the inner range is more specific. If the inner address is public, the outer
         // form determines the result.
-        return special_v4(inner).or(if forwards { None } else { listed.or(Some(form)) });
+        return find_range_v4(inner).or(if forwards { None } else { range.or(Some(form)) });
     }
-    listed.or_else(|| (bits >> 125 != 0b001).then_some("not global unicast"))
+    range.or_else(|| (bits >> 125 != 0b001).then_some("not global unicast"))
 }
 
 /// Returns the IPv4 address embedded in an IPv6 address, the name of the form, and whether the form
@@ -242,7 +242,7 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
 ///
 /// The forms are mapped and compatible (RFC 4291), translated (RFC 2765), NAT64 (RFC 6052), 6to4
 /// (RFC 3056) and Teredo (RFC 4380, the client's address, stored inverted).
-fn embedded(address: Ipv6Addr) -> Option<(Ipv4Addr, &'static str, bool)> {
+fn embedded_ipv4(address: Ipv6Addr) -> Option<(Ipv4Addr, &'static str, bool)> {
     let v4 = |high: u16, low: u16| Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low));
     Some(match address.segments() {
         [0, 0, 0, 0, 0, 0xffff, a, b] => (v4(a, b), "IPv4-mapped", true),
@@ -294,9 +294,9 @@ impl Resolve for VettedResolver {
                 Ok(answer) => Ok(answer),
                 Err(error) => Err(NoAddress(format!("{name}: {error}"))),
             }?;
-            let vetted: Result<Vec<IpAddr>, GuardError> = guard.check_answer(name, answer, scope);
+            let checked: Result<Vec<IpAddr>, GuardError> = guard.check_answer(name, answer, scope);
             // The client replaces port 0 with the port of the URL.
-            let addresses = vetted?.into_iter().map(|ip| SocketAddr::new(ip, 0));
+            let addresses = checked?.into_iter().map(|ip| SocketAddr::new(ip, 0));
             Ok(Box::new(addresses) as Addrs)
         })
     }

@@ -10,7 +10,7 @@ pub const MAX_BYTES: usize = 1 << 20;
 pub const MAX_FILES: usize = 20_000;
 /// Maximum total length of the absolute addresses of the files of a playlist, in bytes.
 pub const MAX_URL_BYTES: usize = 8 << 20;
-/// Variants with more lines are taken only if there is no other.
+/// Variants with more lines are used only if there is no other variant.
 const MAX_HEIGHT: u64 = 1080;
 /// How the names of codecs for video begin in the attribute `CODECS` (RFC 6381).
 const VIDEO_CODECS: &[&str] = &["avc", "hvc", "hev", "vp0", "vp8", "vp9", "av01", "dvh", "mp4v", "vvc"];
@@ -28,14 +28,14 @@ pub enum Playlist {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     base: Url,
-    listed: Vec<Box<str>>,
+    addresses: Vec<Box<str>>,
 }
 
 impl Files {
     /// Returns the absolute addresses.
     pub fn urls(&self) -> impl Iterator<Item = Url> {
-        // All of them could be resolved before.
-        self.listed.iter().filter_map(|text| urls::resolve(&self.base, text))
+        // `list_files` has already resolved each of them.
+        self.addresses.iter().filter_map(|text| urls::resolve(&self.base, text))
     }
 }
 
@@ -75,22 +75,22 @@ pub fn parse(text: &[u8], base: &Url) -> Result<Playlist, PlaylistError> {
             if master.session_key.iter().any(|key| is_encrypted(&key.0)) {
                 return Err(PlaylistError::Encrypted);
             }
-            let variant = best(&master.variants).ok_or(PlaylistError::Invalid)?;
+            let variant = select_variant(&master.variants).ok_or(PlaylistError::Invalid)?;
             urls::resolve(base, &variant.uri).map(Playlist::Variant).ok_or(PlaylistError::Invalid)
         }
-        Parsed::MediaPlaylist(media) => files(&media, base).map(Playlist::Files),
+        Parsed::MediaPlaylist(media) => list_files(&media, base).map(Playlist::Files),
     }
 }
 
 /// Returns the variant with the most lines up to [`MAX_HEIGHT`], and of these the one with the
 /// highest bit rate.
-fn best(variants: &[VariantStream]) -> Option<&VariantStream> {
+fn select_variant(variants: &[VariantStream]) -> Option<&VariantStream> {
     let height = |variant: &VariantStream| variant.resolution.map_or(0, |size| size.height);
-    let with_video = || variants.iter().filter(|variant| !variant.is_i_frame && has_video(variant));
-    let best = with_video()
+    let video_variants = || variants.iter().filter(|variant| !variant.is_i_frame && has_video(variant));
+    let best = video_variants()
         .filter(|variant| height(variant) <= MAX_HEIGHT)
         .max_by_key(|variant| (height(variant), variant.bandwidth));
-    best.or_else(|| with_video().min_by_key(|variant| height(variant)))
+    best.or_else(|| video_variants().min_by_key(|variant| height(variant)))
 }
 
 fn has_video(variant: &VariantStream) -> bool {
@@ -104,7 +104,7 @@ fn is_encrypted(key: &Key) -> bool {
     key.method != KeyMethod::None
 }
 
-fn files(media: &MediaPlaylist, base: &Url) -> Result<Files, PlaylistError> {
+fn list_files(media: &MediaPlaylist, base: &Url) -> Result<Files, PlaylistError> {
     if media.segments.iter().any(|segment| segment.key.as_ref().is_some_and(is_encrypted)) {
         return Err(PlaylistError::Encrypted);
     }
@@ -117,15 +117,15 @@ fn files(media: &MediaPlaylist, base: &Url) -> Result<Files, PlaylistError> {
     if media.segments.len() > MAX_FILES {
         return Err(PlaylistError::TooLong);
     }
-    let (mut listed, mut budget) = (Vec::new(), ByteBudget::new(MAX_URL_BYTES));
+    let (mut addresses, mut budget) = (Vec::new(), ByteBudget::new(MAX_URL_BYTES));
     let mut add = |text: &str| {
         let file = urls::resolve(base, text).ok_or(PlaylistError::Invalid)?;
-        listed.push(text.into());
+        addresses.push(text.into());
         // With a base address of 8 KiB, each absolute address is that long.
-        budget.take(file.as_str().len()).then_some(()).ok_or(PlaylistError::TooLong)
+        budget.spend(file.as_str().len()).then_some(()).ok_or(PlaylistError::TooLong)
     };
-    // Several segments can be parts of one file, which is then taken once and whole.
-    let mut whole: HashSet<&str> = HashSet::new();
+    // Several segments can be parts of one file. That file is then fetched once, as a whole.
+    let mut ranged_files: HashSet<&str> = HashSet::new();
     let mut header: Option<&str> = None;
     for segment in &media.segments {
         if let Some(map) = &segment.map {
@@ -134,11 +134,11 @@ fn files(media: &MediaPlaylist, base: &Url) -> Result<Files, PlaylistError> {
             }
             header = Some(&map.uri);
         }
-        if segment.byte_range.is_none() || whole.insert(&segment.uri) {
+        if segment.byte_range.is_none() || ranged_files.insert(&segment.uri) {
             add(&segment.uri)?;
         }
     }
-    Ok(Files { base: base.clone(), listed })
+    Ok(Files { base: base.clone(), addresses })
 }
 
 #[cfg(test)]
@@ -166,25 +166,25 @@ mod tests {
     fn selects_best_variant_up_to_1080_lines() {
         let variant = |attributes: &str, uri: &str| format!("#EXT-X-STREAM-INF:{attributes}\n{uri}\n");
         let sizes = ["640x360", "1920x1080", "3840x2160"];
-        let all: String = sizes
+        let variants: String = sizes
             .iter()
             .map(|s| variant(&format!("BANDWIDTH=9,RESOLUTION={s}"), &format!("{s}.m3u8")))
             .collect();
-        let one = |text: &str| match read(&format!("#EXTM3U\n{text}")) {
+        let selected_path = |text: &str| match read(&format!("#EXTM3U\n{text}")) {
             Ok(Playlist::Variant(url)) => url.path().trim_start_matches("/v/").to_owned(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(one(&all), "1920x1080.m3u8");
+        assert_eq!(selected_path(&variants), "1920x1080.m3u8");
         let large = variant("BANDWIDTH=9,RESOLUTION=3840x2160", "4k")
             + &variant("BANDWIDTH=9,RESOLUTION=7680x4320", "8k");
-        assert_eq!(one(&large), "4k");
+        assert_eq!(selected_path(&large), "4k");
         let rates = variant("BANDWIDTH=1", "low") + &variant("BANDWIDTH=5", "high");
-        assert_eq!(one(&rates), "high");
-        let sound = variant("BANDWIDTH=9,CODECS=\"mp4a.40.2\"", "sound")
+        assert_eq!(selected_path(&rates), "high");
+        let audio = variant("BANDWIDTH=9,CODECS=\"mp4a.40.2\"", "sound")
             + &variant("BANDWIDTH=1,CODECS=\"avc1.64001f,mp4a.40.2\"", "video");
-        assert_eq!(one(&sound), "video");
+        assert_eq!(selected_path(&audio), "video");
         let key = "#EXT-X-SESSION-KEY:METHOD=SAMPLE-AES,URI=\"skd://x\"\n";
-        assert_eq!(read(&format!("#EXTM3U\n{key}{all}")), Err(PlaylistError::Encrypted));
+        assert_eq!(read(&format!("#EXTM3U\n{key}{variants}")), Err(PlaylistError::Encrypted));
     }
 
     #[test]
@@ -192,14 +192,14 @@ mod tests {
         let list =
             |body: &str| read_files(&format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{body}#EXT-X-ENDLIST\n"));
         assert_eq!(list("#EXTINF:6,\na.ts\n#EXTINF:6,\n../b.ts?x=1\n"), files(&["a.ts", "../b.ts?x=1"]));
-        let mapped = "#EXT-X-MAP:URI=\"init.mp4\"\n#EXTINF:6,\n1.m4s\n#EXTINF:6,\n2.m4s\n";
-        assert_eq!(list(mapped), files(&["init.mp4", "1.m4s", "2.m4s"]));
+        let with_header = "#EXT-X-MAP:URI=\"init.mp4\"\n#EXTINF:6,\n1.m4s\n#EXTINF:6,\n2.m4s\n";
+        assert_eq!(list(with_header), files(&["init.mp4", "1.m4s", "2.m4s"]));
         let ranges = "#EXT-X-MAP:URI=\"all.mp4\",BYTERANGE=\"700@0\"\n#EXTINF:6,\n#EXT-X-BYTERANGE:10@700\nall.mp4\n\
                       #EXTINF:6,\n#EXT-X-BYTERANGE:10\nall.mp4\n";
         assert_eq!(list(ranges), files(&["all.mp4"]));
         assert_eq!(list("#EXT-X-KEY:METHOD=NONE\n#EXTINF:6,\na.ts\n"), files(&["a.ts"]));
-        let keyed = "#EXTINF:6,\na.ts\n#EXT-X-KEY:METHOD=AES-128,URI=\"k\"\n#EXTINF:6,\nb.ts\n";
-        assert_eq!(list(keyed), Err(PlaylistError::Encrypted));
+        let encrypted = "#EXTINF:6,\na.ts\n#EXT-X-KEY:METHOD=AES-128,URI=\"k\"\n#EXTINF:6,\nb.ts\n";
+        assert_eq!(list(encrypted), Err(PlaylistError::Encrypted));
         assert_eq!(list(""), Err(PlaylistError::Invalid));
         assert_eq!(read("#EXTM3U\n"), Err(PlaylistError::Invalid));
         assert_eq!(list("#EXTINF:6,\nfile:///etc/passwd\n"), Err(PlaylistError::Invalid));
@@ -209,8 +209,8 @@ mod tests {
 
     #[test]
     fn rejects_playlists_over_size_limits() {
-        let many = "#EXTINF:6,\na.ts\n".repeat(MAX_FILES + 1);
-        let list = format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{many}#EXT-X-ENDLIST\n");
+        let segments = "#EXTINF:6,\na.ts\n".repeat(MAX_FILES + 1);
+        let list = format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{segments}#EXT-X-ENDLIST\n");
         assert_eq!(read(&list), Err(PlaylistError::TooLong));
         assert_eq!(read(&"\n".repeat(MAX_BYTES + 1)), Err(PlaylistError::TooLong));
         assert!(is_playlist(b"\xef\xbb\xbf#EXTM3U\n") && !is_playlist(b"#EXTINF"));
@@ -220,15 +220,15 @@ mod tests {
     fn limits_total_length_of_playlist_urls() {
         let base = Url::parse(&format!("http://site.example/{}/list.m3u8", "v".repeat(8_000))).unwrap();
         let list = |count: usize, segment: &str| {
-            let all = segment.repeat(count);
-            let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{all}#EXT-X-ENDLIST\n");
+            let segments = segment.repeat(count);
+            let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{segments}#EXT-X-ENDLIST\n");
             parse(text.as_bytes(), &base)
         };
         let ranges = "#EXTINF:6,\n#EXT-X-BYTERANGE:10@0\na.ts\n";
-        let fits = MAX_URL_BYTES / 8_100;
+        let max_count = MAX_URL_BYTES / 8_100;
         for segment in ["#EXTINF:6,\na.ts\n", "#EXT-X-MAP:URI=\"m\"\n#EXTINF:6,\na.ts\n"] {
-            assert!(matches!(list(fits / 2, segment), Ok(Playlist::Files(_))), "{segment}");
-            assert_eq!(list(fits + 100, segment), Err(PlaylistError::TooLong), "{segment}");
+            assert!(matches!(list(max_count / 2, segment), Ok(Playlist::Files(_))), "{segment}");
+            assert_eq!(list(max_count + 100, segment), Err(PlaylistError::TooLong), "{segment}");
         }
         // The parts of one file are one address.
         assert!(matches!(list(MAX_FILES, ranges), Ok(Playlist::Files(files)) if files.urls().count() == 1));

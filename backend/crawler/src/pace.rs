@@ -49,24 +49,24 @@ impl Pace {
     /// during which no request is sent to it. `Retry-After` is unchanged; the caller limits it.
     #[must_use]
     pub fn after(self, outcome: RequestEnd, bounds: Bounds) -> (Self, Option<Duration>) {
-        let within = |delay: Duration| delay.min(bounds.longest).max(bounds.least);
-        let doubled = within(self.delay.max(INITIAL_DELAY).saturating_mul(2).max(self.delay));
+        let clamp = |delay: Duration| delay.min(bounds.longest).max(bounds.least);
+        let doubled_delay = clamp(self.delay.max(INITIAL_DELAY).saturating_mul(2).max(self.delay));
         match outcome {
             RequestEnd::Answered { status: 429 | 503, retry_after, .. } => {
                 let refusals = self.refusals.saturating_add(1);
-                let grown = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(refusals - 1)).min(MAX_PAUSE);
-                (Self { delay: doubled, refusals }, Some(retry_after.unwrap_or(grown)))
+                let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(refusals - 1)).min(MAX_PAUSE);
+                (Self { delay: doubled_delay, refusals }, Some(retry_after.unwrap_or(pause)))
             }
             RequestEnd::Answered { status, took, .. } => {
                 // The delay rises to the response time immediately, and falls by half of the
                 // difference per response.
-                let followed = took.max((self.delay + took) / 2);
-                let healthy = (200..400).contains(&status);
-                let delay = if healthy { followed } else { followed.max(self.delay) };
-                let refusals = if healthy { 0 } else { self.refusals };
-                (Self { delay: within(delay), refusals }, None)
+                let adjusted = took.max((self.delay + took) / 2);
+                let is_success = (200..400).contains(&status);
+                let delay = if is_success { adjusted } else { adjusted.max(self.delay) };
+                let refusals = if is_success { 0 } else { self.refusals };
+                (Self { delay: clamp(delay), refusals }, None)
             }
-            RequestEnd::Failed => (Self { delay: doubled, ..self }, None),
+            RequestEnd::Failed => (Self { delay: doubled_delay, ..self }, None),
         }
     }
 }
@@ -81,7 +81,7 @@ mod tests {
     }
     const BOUNDS: Bounds = Bounds { least: ms(100), longest: ms(10_000) };
 
-    fn answered(status: u16, took: u64) -> RequestEnd {
+    fn response(status: u16, took: u64) -> RequestEnd {
         RequestEnd::Answered { status, retry_after: None, took: ms(took) }
     }
     fn run(start: Pace, outcomes: &[RequestEnd]) -> Vec<u64> {
@@ -94,21 +94,21 @@ mod tests {
 
     #[test]
     fn host_delay_follows_response_time() {
-        let fast = answered(200, 20);
+        let fast = response(200, 20);
         assert_eq!(run(Pace::default(), &[fast, fast]), [100, 100], "never faster than the minimum delay");
-        let slow = answered(200, 800);
+        let slow = response(200, 800);
         assert_eq!(
             run(Pace::default(), &[slow, slow, fast, fast, fast, fast]),
             [800, 800, 410, 215, 117, 100]
         );
-        assert_eq!(run(Pace::default(), &[answered(200, 60_000)]), [10_000]);
+        assert_eq!(run(Pace::default(), &[response(200, 60_000)]), [10_000]);
     }
 
     #[test]
     fn errors_never_shorten_host_delay() {
         let start = Pace { delay: ms(2000), refusals: 0 };
         for status in [400, 403, 404, 410, 500, 502, 504] {
-            assert_eq!(run(start, &[answered(status, 1)]), [2000], "{status}");
+            assert_eq!(run(start, &[response(status, 1)]), [2000], "{status}");
         }
         assert_eq!(run(start, &[RequestEnd::Failed; 3]), [4000, 8000, 10_000]);
         assert_eq!(run(Pace::default(), &[RequestEnd::Failed]), [250]);
@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn refusal_pauses_double_until_successful_response() {
-        let refused = answered(429, 5);
+        let refused = response(429, 5);
         let (mut pace, mut pauses) = (Pace::default(), Vec::new());
-        for outcome in [refused, refused, answered(404, 5), refused, answered(200, 5), refused] {
+        for outcome in [refused, refused, response(404, 5), refused, response(200, 5), refused] {
             let (next, pause) = pace.after(outcome, BOUNDS);
             pace = next;
             pauses.push(pause.map(|p| p.as_secs()));
@@ -126,8 +126,8 @@ mod tests {
         assert_eq!(pauses, [Some(5), Some(10), None, Some(20), None, Some(5)]);
         let (_, pause) = Pace { refusals: u32::MAX, ..pace }.after(refused, BOUNDS);
         assert_eq!(pause, Some(MAX_PAUSE));
-        let asked = RequestEnd::Answered { status: 503, retry_after: Some(ms(42)), took: ms(1) };
-        assert_eq!(pace.after(asked, BOUNDS).1, Some(ms(42)));
+        let requested_pause = RequestEnd::Answered { status: 503, retry_after: Some(ms(42)), took: ms(1) };
+        assert_eq!(pace.after(requested_pause, BOUNDS).1, Some(ms(42)));
     }
 
     proptest! {
@@ -137,7 +137,7 @@ mod tests {
             least in 0_u64..400_000, longest in 0_u64..20_000,
         ) {
             let bounds = Bounds { least: ms(least), longest: ms(longest) };
-            let outcome = if answer { answered(status, took) } else { RequestEnd::Failed };
+            let outcome = if answer { response(status, took) } else { RequestEnd::Failed };
             let (next, pause) = Pace { delay: ms(delay), refusals }.after(outcome, bounds);
             prop_assert!(next.delay >= bounds.least);
             prop_assert!(next.delay <= bounds.longest.max(bounds.least));

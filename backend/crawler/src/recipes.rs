@@ -4,7 +4,7 @@
 //!
 //! Every selector is registered twice: for the elements that it matches and, with ` *` appended,
 //! for their descendants. The parser knows where an element ends even without an end tag.
-use crate::scope::listed;
+use crate::scope::matches_entry;
 use cssparser::{Parser, ParserInput, Token};
 use lol_html::html_content::Element;
 use lol_html::{ElementContentHandlers, Selector};
@@ -77,38 +77,38 @@ impl Recipes {
     /// # Errors
     /// Returns a [`RecipeError`] with the number of the recipe, the field and the value.
     pub fn new(recipes: &[Recipe]) -> Result<Self, RecipeError> {
-        let checked = recipes.iter().enumerate().map(|(index, recipe)| SiteRecipe::new(index + 1, recipe));
-        Ok(Self(checked.collect::<Result<Vec<_>, _>>()?.into()))
+        let validated = recipes.iter().enumerate().map(|(index, recipe)| SiteRecipe::new(index + 1, recipe));
+        Ok(Self(validated.collect::<Result<Vec<_>, _>>()?.into()))
     }
 
     /// Returns the first recipe that applies to the host of `url`.
     pub fn of(&self, url: &Url) -> Option<&SiteRecipe> {
-        self.0.iter().find(|recipe| recipe.hosts.iter().any(|host| listed(host, url)))
+        self.0.iter().find(|recipe| recipe.hosts.iter().any(|host| matches_entry(host, url)))
     }
 }
 
 impl SiteRecipe {
     fn new(number: usize, recipe: &Recipe) -> Result<Self, RecipeError> {
-        let wrong =
+        let to_error =
             |field, value: &str, reason: String| RecipeError { number, field, value: value.into(), reason };
         if recipe.hosts.is_empty() {
-            let empty = "is empty; at least one host is required, for example hosts = [\"example.org\"]";
-            return Err(wrong("hosts", "", empty.into()));
+            let reason = "is empty; at least one host is required, for example hosts = [\"example.org\"]";
+            return Err(to_error("hosts", "", reason.into()));
         }
         for host in &recipe.hosts {
             let name = host.strip_prefix("*.").unwrap_or(host);
             if name.trim().is_empty() || name.contains(['/', '*', '@', ' ', '?', '#']) {
                 let allowed = "is not a valid host; allowed are names like example.org, *.example.org and example.org:8080";
-                return Err(wrong("hosts", host, allowed.into()));
+                return Err(to_error("hosts", host, allowed.into()));
             }
         }
         let selectors = |field: &'static str, list: &[String]| -> Result<Vec<String>, RecipeError> {
-            let checked = |text: &String| check(text).map_err(|why| wrong(field, text, why));
-            list.iter().map(|text| checked(text).map(|()| text.clone())).collect()
+            let validated = |text: &String| validate(text).map_err(|why| to_error(field, text, why));
+            list.iter().map(|text| validated(text).map(|()| text.clone())).collect()
         };
         let picks = recipe.images.iter().map(|text| {
             let pick = Pick::parse(text);
-            check(&pick.selector).map_err(|why| wrong("images", text, why)).map(|()| pick)
+            validate(&pick.selector).map_err(|why| to_error("images", text, why)).map(|()| pick)
         });
         Ok(Self {
             hosts: recipe.hosts.clone(),
@@ -121,10 +121,10 @@ impl SiteRecipe {
 
 impl Pick {
     fn parse(text: &str) -> Self {
-        let name =
+        let is_name =
             |a: &str| !a.is_empty() && a.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_:".contains(&b));
         match text.rsplit_once('@') {
-            Some((selector, attribute)) if name(attribute) => {
+            Some((selector, attribute)) if is_name(attribute) => {
                 Self { selector: selector.into(), attribute: Some(attribute.to_ascii_lowercase()) }
             }
             _ => Self { selector: text.into(), attribute: None },
@@ -134,7 +134,7 @@ impl Pick {
 
 /// Returns why a selector cannot be used. A comma-separated list is rejected, because the appended
 /// ` *` would apply only to the last selector of the list.
-fn check(text: &str) -> Result<(), String> {
+fn validate(text: &str) -> Result<(), String> {
     Selector::from_str(text).map_err(|error| format!("is not a valid CSS selector: {error}"))?;
     let mut input = ParserInput::new(text);
     let mut parser = Parser::new(&mut input);
@@ -146,17 +146,17 @@ fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// The marks of the recipe on the current element, and on the element around the current fragment.
+/// The recipe's marks on the current element and on the element that encloses the fragment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecipeFilter {
     /// Whether the recipe names any selectors for images, or for links.
-    images_named: bool,
-    links_named: bool,
-    /// Marks of the next element. The handlers set them, and `element` moves them to `current`.
+    selects_images: bool,
+    selects_links: bool,
+    /// Marks of the next element. Handlers set them, and `next_element` moves them to `current`.
     next: ElementMarks,
     current: ElementMarks,
-    /// Marks of the element around a fragment that is parsed separately (`<noscript>`, `srcdoc`).
-    around: ElementMarks,
+    /// Marks of the element that encloses a separately parsed fragment (`<noscript>`, `srcdoc`).
+    outer: ElementMarks,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -171,34 +171,34 @@ struct ElementMarks {
 impl RecipeFilter {
     pub(super) fn new(recipe: Option<&SiteRecipe>) -> Self {
         Self {
-            images_named: recipe.is_some_and(|r| !r.images.is_empty()),
-            links_named: recipe.is_some_and(|r| !r.links.is_empty()),
+            selects_images: recipe.is_some_and(|r| !r.images.is_empty()),
+            selects_links: recipe.is_some_and(|r| !r.links.is_empty()),
             ..Self::default()
         }
     }
 
     /// Moves to the next element and returns the names of its attributes that contain image URLs.
-    pub(super) fn element(&mut self) -> Vec<String> {
+    pub(super) fn next_element(&mut self) -> Vec<String> {
         self.current = std::mem::take(&mut self.next);
         if self.is_dropped() { Vec::new() } else { std::mem::take(&mut self.current.attributes) }
     }
 
     pub(super) fn is_dropped(&self) -> bool {
-        self.current.drop || self.around.drop
+        self.current.drop || self.outer.drop
     }
 
     pub(super) fn allows_images(&self) -> bool {
-        !self.is_dropped() && (!self.images_named || self.current.images || self.around.images)
+        !self.is_dropped() && (!self.selects_images || self.current.images || self.outer.images)
     }
 
     pub(super) fn allows_links(&self) -> bool {
-        !self.is_dropped() && (!self.links_named || self.current.links || self.around.links)
+        !self.is_dropped() && (!self.selects_links || self.current.links || self.outer.links)
     }
 
     /// Returns the filter for a fragment inside the current element that is parsed separately.
     pub(super) fn fragment(&self) -> Self {
         let ElementMarks { images, links, .. } = self.current;
-        Self { around: ElementMarks { images, links, ..ElementMarks::default() }, ..self.clone() }
+        Self { outer: ElementMarks { images, links, ..ElementMarks::default() }, ..self.clone() }
     }
 }
 
@@ -250,12 +250,12 @@ mod tests {
     use crate::extract_page;
 
     fn recipe(images: &[&str], links: &[&str], drop: &[&str]) -> Recipe {
-        let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
+        let to_strings = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
         Recipe {
             hosts: vec!["*.site.example".into(), "site.example".into()],
-            images: owned(images),
-            links: owned(links),
-            drop: owned(drop),
+            images: to_strings(images),
+            links: to_strings(links),
+            drop: to_strings(drop),
         }
     }
 
@@ -271,9 +271,9 @@ mod tests {
         let recipes = Recipes::new(&[recipe]).unwrap();
         let url = Url::parse("http://www.site.example/").unwrap();
         let page = extract_page(html.as_bytes(), &url, Some("text/html"), "facecrawl", recipes.of(&url));
-        let short = |url: &Url| url.as_str().trim_start_matches("http://www.site.example/b/").to_owned();
-        let links = page.links.iter().map(|link| short(&link.url)).collect();
-        (page.images.iter().map(|image| short(&image.url)).collect(), links)
+        let to_path = |url: &Url| url.as_str().trim_start_matches("http://www.site.example/b/").to_owned();
+        let links = page.links.iter().map(|link| to_path(&link.url)).collect();
+        (page.images.iter().map(|image| to_path(&image.url)).collect(), links)
     }
 
     #[test]
@@ -311,12 +311,12 @@ mod tests {
     #[test]
     fn recipe_applies_to_host_and_subdomains() {
         let recipes = Recipes::new(&[recipe(&[], &[], &["*"])]).unwrap();
-        for (url, holds) in [
+        for (url, applies) in [
             ("http://site.example/", true),
             ("https://a.site.example/", true),
             ("http://other.example/", false),
         ] {
-            assert_eq!(recipes.of(&Url::parse(url).unwrap()).is_some(), holds, "{url}");
+            assert_eq!(recipes.of(&Url::parse(url).unwrap()).is_some(), applies, "{url}");
         }
     }
 

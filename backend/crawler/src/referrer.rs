@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use url::{Host, Url};
 
-/// Maximum length in bytes of a URL that is sent. Of a longer one, only the origin is sent.
+/// Maximum length in bytes of a URL that is sent. For a longer URL, only the origin is sent.
 const MAX_BYTES: usize = 4096;
 
-/// How much of a page's URL its requests reveal. Stricter policies come first, and are the lesser
-/// ones.
+/// How much of a page's URL its requests reveal. Stricter policies come first and compare as
+/// smaller values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReferrerPolicy {
@@ -33,9 +33,9 @@ impl ReferrerPolicy {
     }
 
     /// Returns the stricter of two policies. `None` counts as the default.
-    pub(crate) fn stricter(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+    pub(crate) fn stricter(first: Option<Self>, second: Option<Self>) -> Option<Self> {
         let strictness = |policy: &Option<Self>| (policy.unwrap_or_default(), policy.is_none());
-        [one, other].into_iter().min_by_key(strictness).flatten()
+        [first, second].into_iter().min_by_key(strictness).flatten()
     }
 
     /// Parses the content of `<meta name=referrer>`, which may be an older name of a policy.
@@ -82,14 +82,14 @@ impl Referrer {
     /// Returns the referrer that a request to `target` may send, reduced by the policy.
     pub(crate) fn towards(self, target: &Url) -> Option<Self> {
         let same_origin = self.url.origin() == target.origin();
-        let downgrade = is_trustworthy(&self.url) && !is_trustworthy(target);
-        let full = match self.policy {
+        let is_downgrade = is_trustworthy(&self.url) && !is_trustworthy(target);
+        let sends_path = match self.policy {
             ReferrerPolicy::NoReferrer => return None,
-            ReferrerPolicy::NoReferrerWhenDowngrade | ReferrerPolicy::StrictOrigin if downgrade => {
+            ReferrerPolicy::NoReferrerWhenDowngrade | ReferrerPolicy::StrictOrigin if is_downgrade => {
                 return None;
             }
             ReferrerPolicy::SameOrigin if !same_origin => return None,
-            ReferrerPolicy::StrictOriginWhenCrossOrigin if downgrade && !same_origin => return None,
+            ReferrerPolicy::StrictOriginWhenCrossOrigin if is_downgrade && !same_origin => return None,
             ReferrerPolicy::NoReferrerWhenDowngrade
             | ReferrerPolicy::SameOrigin
             | ReferrerPolicy::UnsafeUrl => true,
@@ -99,7 +99,7 @@ impl Referrer {
             }
         };
         let Self { mut url, policy } = self;
-        if !full || url.as_str().len() > MAX_BYTES {
+        if !sends_path || url.as_str().len() > MAX_BYTES {
             url.set_path("");
             url.set_query(None);
         }
@@ -158,8 +158,8 @@ mod tests {
         ] {
             let targets =
                 ["https://site.example/i.jpg", "https://cdn.example/i.jpg", "http://site.example/i.jpg"];
-            let found = targets.map(|target| referer(PAGE, policy, target));
-            assert_eq!(found.each_ref().map(Option::as_deref), expected, "{policy:?}");
+            let actual = targets.map(|target| referer(PAGE, policy, target));
+            assert_eq!(actual.each_ref().map(Option::as_deref), expected, "{policy:?}");
             // Names of policies are the same in attributes and in stored jobs.
             let name = serde_json::to_value(policy).unwrap();
             assert_eq!(ReferrerPolicy::parse(name.as_str().unwrap()), Some(policy));
@@ -191,8 +191,8 @@ mod tests {
         let (site, cdn) = (url("https://site.example/i.jpg"), url("https://cdn.example/i.jpg"));
         let page = url("https://site.example/a");
         let first = Referrer::new(&page, ReferrerPolicy::default(), &cdn).unwrap();
-        let back = first.redirected(Some(ReferrerPolicy::UnsafeUrl)).towards(&site).unwrap();
-        assert_eq!(back.as_str(), "https://site.example/");
+        let next = first.redirected(Some(ReferrerPolicy::UnsafeUrl)).towards(&site).unwrap();
+        assert_eq!(next.as_str(), "https://site.example/");
         let first = Referrer::new(&page, ReferrerPolicy::UnsafeUrl, &site).unwrap();
         assert_eq!(first.redirected(Some(ReferrerPolicy::SameOrigin)).towards(&cdn), None);
     }

@@ -66,41 +66,41 @@ impl Robots {
     /// whole host is disallowed. The paths that the omitted rules disallow are not known.
     fn parse(body: &[u8], agent: &str) -> Self {
         let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
-        let mut ours = Group::default();
-        let mut everyone = Group::default();
-        let (mut sitemaps, mut known) = (Vec::new(), HashSet::new());
-        let (mut for_us, mut for_all) = (false, false);
+        let mut own_group = Group::default();
+        let mut general_group = Group::default();
+        let (mut sitemaps, mut seen_sitemaps) = (Vec::new(), HashSet::new());
+        let (mut in_own, mut in_general) = (false, false);
         let mut in_names = false;
         for line in lines(body).filter_map(read_line) {
             match line {
                 Line::UserAgent(name) => {
                     if !in_names {
-                        (for_us, for_all, in_names) = (false, false, true);
+                        (in_own, in_general, in_names) = (false, false, true);
                     }
                     let token = product_token(name);
                     if name.first() == Some(&b'*') {
-                        for_all = true;
+                        in_general = true;
                     } else if token.eq_ignore_ascii_case(agent.as_bytes()) {
-                        (for_us, ours.named) = (true, true);
+                        (in_own, own_group.is_named) = (true, true);
                     }
                 }
                 Line::Rule(allow, value) => {
                     in_names = false;
-                    let Some(rule) = (for_us || for_all).then(|| Rule::new(allow, value)).flatten() else {
+                    let Some(rule) = (in_own || in_general).then(|| Rule::new(allow, value)).flatten() else {
                         continue;
                     };
-                    if for_us {
-                        ours.add(rule.clone());
+                    if in_own {
+                        own_group.add(rule.clone());
                     }
-                    if for_all {
-                        everyone.add(rule);
+                    if in_general {
+                        general_group.add(rule);
                     }
                 }
                 // `Crawl-delay` is not in the RFC, but authors use it as a rule of its group, so it
                 // ends the list of names.
                 Line::CrawlDelay(delay) => {
                     in_names = false;
-                    for (applies, group) in [(for_us, &mut ours), (for_all, &mut everyone)] {
+                    for (applies, group) in [(in_own, &mut own_group), (in_general, &mut general_group)] {
                         group.delay = group.delay.max(applies.then_some(delay));
                     }
                 }
@@ -110,14 +110,14 @@ impl Robots {
                     let url = url.filter(|url| crate::urls::credentials_error(url).is_none());
                     if let Some(url) = url
                         && sitemaps.len() < MAX_SITEMAPS
-                        && known.insert(url.clone())
+                        && seen_sitemaps.insert(url.clone())
                     {
                         sitemaps.push(url);
                     }
                 }
             }
         }
-        let group = if ours.named { ours } else { everyone };
+        let group = if own_group.is_named { own_group } else { general_group };
         Self { closed: group.overflowed, rules: Rules::new(group.rules), crawl_delay: group.delay, sitemaps }
     }
 
@@ -160,7 +160,7 @@ impl Robots {
 
 #[derive(Default)]
 struct Group {
-    named: bool,
+    is_named: bool,
     rules: Vec<Rule>,
     /// Whether rules were omitted because of the limit, with at least one `Disallow` among them.
     overflowed: bool,
@@ -226,26 +226,26 @@ fn product_token(value: &[u8]) -> &[u8] {
 pub const MAX_RULE_BYTES: usize = 2 << 10;
 /// Maximum number of rules that are kept per group.
 pub const MAX_RULES: usize = 10_000;
-/// Maximum number of bytes of rules and path that are compared to judge one URL. Rules without `*`
-/// cannot reach this limit. The pattern of each is compared once, and the patterns of a file have a
-/// length of at most three times 500 KiB in total.
+/// Maximum number of bytes of rules and path that are compared to decide about one URL. Rules
+/// without `*` cannot reach this limit. The pattern of each is compared once, and the patterns of a
+/// file have a length of at most three times 500 KiB in total.
 pub const MAX_STEPS: usize = 2 << 20;
 
-/// One rule. Its pattern is in canonical form (see `canonical`); `*` is the only special byte.
+/// One rule. Its pattern is in canonical form (`append_canonical`); `*` is the only special byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     allow: bool,
     pattern: Box<[u8]>,
     /// Whether the pattern ended in `$`.
-    to_end: bool,
+    is_anchored: bool,
 }
 
 impl Rule {
-    /// Parses the value of a line. A `Disallow` value longer than [`MAX_RULE_BYTES`] is cut; its
-    /// beginning matches everything that the whole rule matches. An `Allow` that is too long is
+    /// Parses the value of a line. A `Disallow` value longer than [`MAX_RULE_BYTES`] is truncated;
+    /// its beginning matches everything that the whole rule matches. An `Allow` that is too long is
     /// omitted (`None`), because its beginning could allow more than intended.
     fn new(allow: bool, value: &[u8]) -> Option<Self> {
-        let (value, to_end) = match (shortened(value), value.strip_suffix(b"$")) {
+        let (value, is_anchored) = match (truncate_value(value), value.strip_suffix(b"$")) {
             (Some(_), _) if allow => return None,
             (Some(beginning), _) => (beginning, false),
             (None, Some(rest)) => (rest, true),
@@ -256,14 +256,14 @@ impl Rule {
         if !value.is_empty() && !matches!(value[0], b'/' | b'*') {
             pattern.push(b'/');
         }
-        canonical(value, true, &mut pattern);
+        append_canonical(value, true, &mut pattern);
         pattern.dedup_by(|a, b| *a == b'*' && *b == b'*');
-        Some(Self { allow, pattern: pattern.into(), to_end })
+        Some(Self { allow, pattern: pattern.into(), is_anchored })
     }
 
     /// Returns the number of bytes by which the longest match is determined.
     fn length(&self) -> usize {
-        self.pattern.len() + usize::from(self.to_end)
+        self.pattern.len() + usize::from(self.is_anchored)
     }
 
     /// Returns whether the canonical path matches. Adds the number of compared bytes to `steps`.
@@ -276,15 +276,15 @@ impl Rule {
         let first = pieces.next().unwrap_or_default();
         *steps += 1 + first.len();
         let Some(mut rest) = path.strip_prefix(first) else { return false };
-        let Some(last) = pieces.next_back() else { return !self.to_end || rest.is_empty() };
+        let Some(last) = pieces.next_back() else { return !self.is_anchored || rest.is_empty() };
         for piece in pieces {
-            match after(rest, piece, steps) {
-                Some(found) => rest = found,
+            match skip_past(rest, piece, steps) {
+                Some(tail) => rest = tail,
                 None => return false,
             }
         }
-        if !self.to_end {
-            return after(rest, last, steps).is_some();
+        if !self.is_anchored {
+            return skip_past(rest, last, steps).is_some();
         }
         *steps += last.len();
         rest.ends_with(last)
@@ -292,7 +292,7 @@ impl Rule {
 }
 
 /// Returns the text after the first occurrence of `piece`.
-fn after<'a>(text: &'a [u8], piece: &[u8], steps: &mut usize) -> Option<&'a [u8]> {
+fn skip_past<'a>(text: &'a [u8], piece: &[u8], steps: &mut usize) -> Option<&'a [u8]> {
     let end = memmem::find(text, piece).map(|at| at + piece.len());
     *steps += piece.len() + end.unwrap_or(text.len());
     end.map(|end| &text[end..])
@@ -300,10 +300,10 @@ fn after<'a>(text: &'a [u8], piece: &[u8], steps: &mut usize) -> Option<&'a [u8]
 
 /// Returns the first [`MAX_RULE_BYTES`] bytes of a longer value, without a truncated escape at the
 /// end. Returns `None` for a value that fits.
-fn shortened(value: &[u8]) -> Option<&[u8]> {
-    let cut = value.get(..MAX_RULE_BYTES).filter(|_| value.len() > MAX_RULE_BYTES)?;
-    let partial = cut.iter().rev().take(2).position(|byte| *byte == b'%').map_or(0, |at| at + 1);
-    Some(&cut[..MAX_RULE_BYTES - partial])
+fn truncate_value(value: &[u8]) -> Option<&[u8]> {
+    let prefix = value.get(..MAX_RULE_BYTES).filter(|_| value.len() > MAX_RULE_BYTES)?;
+    let partial = prefix.iter().rev().take(2).position(|byte| *byte == b'%').map_or(0, |at| at + 1);
+    Some(&prefix[..MAX_RULE_BYTES - partial])
 }
 
 /// The rules of a group, in the order in which they are evaluated.
@@ -320,12 +320,12 @@ impl Rules {
         Self(rules.into())
     }
 
-    /// Judges a path with its query. If no rule matches, the path is allowed. If more than
+    /// Decides about a path with its query. If no rule matches, the path is allowed. If more than
     /// [`MAX_STEPS`] bytes would be compared, the path is disallowed. Only hundreds of rules with
     /// stars, on a path of kilobytes, reach that limit.
     fn verdict(&self, path: &[u8]) -> Verdict {
         let mut text = Vec::with_capacity(path.len());
-        canonical(path, false, &mut text);
+        append_canonical(path, false, &mut text);
         let mut steps = 0;
         for rule in &self.0 {
             if steps + rule.length() + text.len() > MAX_STEPS {
@@ -348,16 +348,16 @@ impl Rules {
 /// characters unescaped, everything outside printable ASCII escaped, escapes in upper case. `*` and
 /// `$` are escaped unless they are the pattern's own special characters. So `%2A` in a pattern
 /// means the character.
-fn canonical(text: &[u8], pattern: bool, out: &mut Vec<u8>) {
-    let mut at = 0;
-    while let Some(byte) = text.get(at) {
-        if let Some(value) = percent_escape(&text[at..]) {
+fn append_canonical(text: &[u8], pattern: bool, out: &mut Vec<u8>) {
+    let mut index = 0;
+    while let Some(byte) = text.get(index) {
+        if let Some(value) = percent_escape(&text[index..]) {
             if value.is_ascii_alphanumeric() || matches!(value, b'-' | b'.' | b'_' | b'~') {
                 out.push(value);
             } else {
                 escape(value, out);
             }
-            at += 3;
+            index += 3;
             continue;
         }
         match byte {
@@ -365,7 +365,7 @@ fn canonical(text: &[u8], pattern: bool, out: &mut Vec<u8>) {
             byte if byte.is_ascii_graphic() && !matches!(byte, b'*' | b'$') => out.push(*byte),
             byte => escape(*byte, out),
         }
-        at += 1;
+        index += 1;
     }
 }
 

@@ -28,7 +28,7 @@ impl Scope {
                 seeds.iter().any(|seed| same_host(seed, url) && url.path().starts_with(folder(seed.path())))
             }
             Self::List => {
-                seeds.iter().any(|seed| same_host(seed, url)) || allow.iter().any(|entry| listed(entry, url))
+                seeds.iter().any(|seed| same_host(seed, url)) || allow.iter().any(|e| matches_entry(e, url))
             }
         }
     }
@@ -41,10 +41,10 @@ fn folder(path: &str) -> &str {
 
 fn same_host(a: &Url, b: &Url) -> bool {
     // `Url::port` is `None` for the scheme's default port.
-    a.port() == b.port() && bare_host(a).is_some() && bare_host(a) == bare_host(b)
+    a.port() == b.port() && host_without_www(a).is_some() && host_without_www(a) == host_without_www(b)
 }
 
-fn bare_host(url: &Url) -> Option<&str> {
+fn host_without_www(url: &Url) -> Option<&str> {
     let host = url.host_str()?.trim_end_matches('.');
     Some(host.strip_prefix("www.").filter(|rest| rest.contains('.')).unwrap_or(host))
 }
@@ -58,7 +58,7 @@ fn domain(url: &Url) -> Option<&str> {
 }
 
 /// Returns whether an entry of an allow list matches the host of `url`.
-pub(crate) fn listed(entry: &str, url: &Url) -> bool {
+pub(crate) fn matches_entry(entry: &str, url: &Url) -> bool {
     let Some(host) = url.host_str().map(|h| h.trim_end_matches('.')) else { return false };
     let entry = entry.trim();
     let (name, port) = match entry.rsplit_once(':') {
@@ -72,16 +72,16 @@ pub(crate) fn listed(entry: &str, url: &Url) -> bool {
     }
     // Operators write these entries by hand, so they may contain capitals, a root dot, IDN in
     // Unicode, or an IPv6 address without brackets.
-    let ascii = |name: &str| {
+    let to_ascii = |name: &str| {
         let name = name.trim_end_matches('.');
-        let bracketed = name.contains(':') && !name.starts_with('[');
-        let name = if bracketed { format!("[{name}]") } else { name.to_owned() };
+        let needs_brackets = name.contains(':') && !name.starts_with('[');
+        let name = if needs_brackets { format!("[{name}]") } else { name.to_owned() };
         Host::parse(&name).ok().map(|h| h.to_string())
     };
     match name.strip_prefix("*.") {
-        Some(parent) => ascii(parent)
+        Some(parent) => to_ascii(parent)
             .is_some_and(|parent| host.strip_suffix(&parent).is_some_and(|rest| rest.ends_with('.'))),
-        None => ascii(name).is_some_and(|name| name == host),
+        None => to_ascii(name).is_some_and(|name| name == host),
     }
 }
 

@@ -24,9 +24,9 @@ pub const MAX_URL_BYTES: usize = 16 << 20;
 /// rest is ignored.
 pub const MAX_BYTES: usize = 50 << 20;
 /// Number of bytes that are searched for the first element.
-const HEAD: usize = 4096;
+const HEAD_BYTES: usize = 4096;
 /// Number of compressed bytes that are decompressed for that search.
-const PACKED_HEAD: usize = 64 << 10;
+const PACKED_HEAD_BYTES: usize = 64 << 10;
 /// Maximum number of members of a gzip file that are read. Block compressors (bgzip) write one
 /// member for every 64 KiB. An empty member yields no bytes but has the same start-up cost as a
 /// full one.
@@ -58,7 +58,7 @@ pub struct ImageEntry {
     pub url: Url,
     /// Page or entry that contains the image.
     pub page: Option<Url>,
-    /// `sitemap`, `enclosure`, `media` or `feed` (in an entry's HTML).
+    /// `sitemap`, `add_enclosure`, `add_image_version` or `feed` (in an entry's HTML).
     pub found_in: &'static str,
 }
 
@@ -90,7 +90,7 @@ pub fn parse(body: &[u8], url: &Url) -> Sitemap {
 /// Returns the local name of the first element of an XML file in lower case. The file may be
 /// compressed with gzip. Returns `None` if the file does not begin like XML.
 pub fn root(body: &[u8]) -> Option<String> {
-    let head = unpack(body, PACKED_HEAD, HEAD);
+    let head = unpack(body, PACKED_HEAD_BYTES, HEAD_BYTES);
     let (text, _) = charset::decode(&head, None);
     let text = text.trim_start();
     if !text.starts_with('<') {
@@ -132,19 +132,19 @@ fn is_gzip(body: &[u8]) -> bool {
 /// Decompresses up to `limit` bytes of the first [`MAX_MEMBERS`] members. For a damaged file,
 /// returns the bytes before the damage.
 fn gunzip(mut packed: &[u8], limit: usize) -> Vec<u8> {
-    let mut out = Vec::new();
+    let mut unpacked = Vec::new();
     for _ in 0..MAX_MEMBERS {
-        let room = (limit - out.len()) as u64;
-        if room == 0 || !is_gzip(packed) {
+        let remaining = (limit - unpacked.len()) as u64;
+        if remaining == 0 || !is_gzip(packed) {
             break;
         }
-        let mut member = GzDecoder::new(packed).take(room);
-        if member.read_to_end(&mut out).is_err() {
+        let mut member = GzDecoder::new(packed).take(remaining);
+        if member.read_to_end(&mut unpacked).is_err() {
             break;
         }
         packed = member.into_inner().into_inner();
     }
-    out
+    unpacked
 }
 
 fn read_xml(text: &str, builder: &mut SitemapBuilder) {
@@ -189,7 +189,7 @@ struct SitemapBuilder {
     videos: UniqueUrls,
     sitemaps: UniqueUrls,
     /// Local names of the open elements, because namespace prefixes differ between files.
-    open: Vec<String>,
+    open_elements: Vec<String>,
     text: String,
     entry: Entry,
 }
@@ -203,7 +203,7 @@ impl UniqueUrls {
     /// `page` is the page with which the URL will be stored.
     fn add(&mut self, url: &Url, page: Option<&Url>, budget: &mut ByteBudget) -> bool {
         let bytes = url.as_str().len() + page.map_or(0, |page| page.as_str().len());
-        self.0.len() < MAX_URLS && !self.0.contains(url) && budget.take(bytes) && self.0.insert(url.clone())
+        self.0.len() < MAX_URLS && !self.0.contains(url) && budget.spend(bytes) && self.0.insert(url.clone())
     }
 }
 
@@ -231,7 +231,7 @@ impl SitemapBuilder {
             images: UniqueUrls::default(),
             videos: UniqueUrls::default(),
             sitemaps: UniqueUrls::default(),
-            open: Vec::new(),
+            open_elements: Vec::new(),
             text: String::new(),
             entry: Entry::default(),
         }
@@ -240,12 +240,12 @@ impl SitemapBuilder {
     fn open(&mut self, tag: &BytesStart<'_>) {
         let name = String::from_utf8_lossy(tag.local_name().as_ref()).into_owned();
         let get = |key: &str| attribute(tag, key);
-        let in_entry = self.open.iter().any(|n| is_entry(n));
+        let in_entry = self.open_elements.iter().any(|n| is_entry(n));
         match name.as_str() {
             name if is_entry(name) => self.entry = Entry::default(),
             "enclosure" if in_entry => {
                 if let Some(url) = get("url") {
-                    self.enclosure(url, get("type").as_deref());
+                    self.add_enclosure(url, get("type").as_deref());
                 }
             }
             "content" | "thumbnail" if in_entry => {
@@ -254,9 +254,9 @@ impl SitemapBuilder {
                 match get("url") {
                     Some(url) if name == "thumbnail" || is_image(mime, medium, &url) => {
                         let width = get("width").and_then(|w| w.trim().parse().ok()).unwrap_or(0);
-                        self.media(url, width);
+                        self.add_image_version(url, width);
                     }
-                    Some(url) if is_video(mime, medium, &url) => self.version(url),
+                    Some(url) if is_video(mime, medium, &url) => self.add_group_video(url),
                     _ => {}
                 }
             }
@@ -273,20 +273,20 @@ impl SitemapBuilder {
                         None | Some("alternate") => {
                             self.entry.page.get_or_insert(href);
                         }
-                        Some("enclosure") => self.enclosure(href, get("type").as_deref()),
+                        Some("enclosure") => self.add_enclosure(href, get("type").as_deref()),
                         _ => {}
                     }
                 }
             }
             _ => {}
         }
-        if self.open.len() < MAX_DEPTH {
-            self.open.push(name);
+        if self.open_elements.len() < MAX_DEPTH {
+            self.open_elements.push(name);
         }
         self.text.clear();
     }
 
-    fn enclosure(&mut self, url: String, mime: Option<&str>) {
+    fn add_enclosure(&mut self, url: String, mime: Option<&str>) {
         if is_image(mime, None, &url) {
             self.entry.images.push((url, "enclosure"));
         } else if is_video(mime, None, &url) {
@@ -294,18 +294,18 @@ impl SitemapBuilder {
         }
     }
 
-    /// Adds a video. Of a `<media:group>` (versions of one video), only the first is taken.
-    fn version(&mut self, url: String) {
-        let in_group = self.open.iter().any(|name| name == "group");
+    /// Adds a video. Only the first version of a video in a `<media:group>` is added.
+    fn add_group_video(&mut self, url: String) {
+        let in_group = self.open_elements.iter().any(|name| name == "group");
         if !in_group || !std::mem::replace(&mut self.entry.group_has_video, true) {
             self.entry.videos.push(url);
         }
     }
 
-    fn media(&mut self, url: String, width: u32) {
-        if !self.open.iter().any(|name| name == "group") {
+    fn add_image_version(&mut self, url: String, width: u32) {
+        if !self.open_elements.iter().any(|name| name == "group") {
             self.entry.images.push((url, "media"));
-        } else if self.entry.group.as_ref().is_none_or(|(best, _)| width > *best) {
+        } else if self.entry.group.as_ref().is_none_or(|(max_width, _)| width > *max_width) {
             self.entry.group = Some((width, url));
         }
     }
@@ -320,11 +320,11 @@ impl SitemapBuilder {
         let name = String::from_utf8_lossy(name).into_owned();
         // An end tag without a start tag closes nothing. An end tag of an outer element also closes
         // the elements inside it.
-        let Some(at) = self.open.iter().rposition(|open| *open == name) else { return };
-        self.open.truncate(at);
+        let Some(index) = self.open_elements.iter().rposition(|element| *element == name) else { return };
+        self.open_elements.truncate(index);
         let text = std::mem::take(&mut self.text);
         let text = text.trim();
-        let parent = self.open.last().map(String::as_str).unwrap_or_default();
+        let parent = self.open_elements.last().map(String::as_str).unwrap_or_default();
         match (parent, name.as_str()) {
             ("url", "loc") | ("item", "link") if !text.is_empty() => self.entry.page = Some(text.to_owned()),
             ("sitemap", "loc") => self.sitemap(text),
@@ -367,11 +367,11 @@ impl SitemapBuilder {
         }
         for html in entry.html {
             let base = page.as_ref().unwrap_or(&self.base);
-            let found = extract_page(html.as_bytes(), base, Some("text/html; charset=utf-8"), "", None);
-            for image in found.images {
+            let content = extract_page(html.as_bytes(), base, Some("text/html; charset=utf-8"), "", None);
+            for image in content.images {
                 self.image(image.url, page.clone(), "feed");
             }
-            for video in found.videos {
+            for video in content.videos {
                 self.video(video.url, page.clone());
             }
         }
@@ -438,11 +438,11 @@ fn is_video(mime: Option<&str>, medium: Option<&str>, url: &str) -> bool {
 }
 
 fn attribute(tag: &BytesStart<'_>, key: &str) -> Option<String> {
-    let found = tag.attributes().flatten().find(|a| a.key.local_name().as_ref() == key.as_bytes())?;
-    let value = match found.normalized_value(XmlVersion::Implicit1_0) {
+    let attribute = tag.attributes().flatten().find(|a| a.key.local_name().as_ref() == key.as_bytes())?;
+    let value = match attribute.normalized_value(XmlVersion::Implicit1_0) {
         Ok(value) => value.into_owned(),
         // The value contains an ampersand that is not a character reference.
-        Err(_) => String::from_utf8_lossy(&found.value).into_owned(),
+        Err(_) => String::from_utf8_lossy(&attribute.value).into_owned(),
     };
     Some(value)
 }

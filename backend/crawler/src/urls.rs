@@ -57,7 +57,7 @@ const SESSION: &[&str] =
     &["cftoken", "jsessionid", "oscadminid", "oscsid", "phpsessid", "xtcsid", "zenadminid", "zenid"];
 /// Query parameters that contain the id of a session if their value looks like one (see
 /// [`looks_like_session_id`]). Some servers use these names for other values. Lower case.
-const MAYBE_SESSION: &[&str] = &["sess", "sessid", "session", "session_id", "sessionid", "sid"];
+const POSSIBLE_SESSION: &[&str] = &["sess", "sessid", "session", "session_id", "sessionid", "sid"];
 /// Minimum length of the id of a session in characters.
 const MIN_SESSION_ID: usize = 16;
 
@@ -75,18 +75,18 @@ pub fn parse(text: &str) -> Result<Url, String> {
     if text.len() > MAX_PARSED_LENGTH {
         return Err(too_long(text.len()));
     }
-    let shown = without_credentials(text);
+    let redacted = without_credentials(text);
     let url = Url::parse(text).map_err(|error| match error {
         ParseError::RelativeUrlWithoutBase => {
-            format!("the URL {shown:?} has no scheme; it must begin with http:// or https://")
+            format!("the URL {redacted:?} has no scheme; it must begin with http:// or https://")
         }
-        other => format!("the URL {shown:?} is not valid: {other}"),
+        other => format!("the URL {redacted:?} is not valid: {other}"),
     })?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!("the URL {shown:?} has the wrong scheme; only http and https are allowed"));
+        return Err(format!("the URL {redacted:?} has the wrong scheme; only http and https are allowed"));
     }
     if let Some(why) = host_error(&url) {
-        return Err(format!("the URL {shown:?} is not valid: {why}"));
+        return Err(format!("the URL {redacted:?} is not valid: {why}"));
     }
     // Percent escapes turn one byte into up to three.
     let url = normalise(url);
@@ -99,8 +99,8 @@ pub fn parse(text: &str) -> Result<Url, String> {
 /// Returns why the URL must not be stored or fetched, if it contains a user name or a password
 /// (RFC 9110 4.2.4). The sentence does not show them.
 pub fn credentials_error(url: &Url) -> Option<&'static str> {
-    let has_none = url.username().is_empty() && url.password().is_none();
-    (!has_none).then_some("it contains a user name or a password")
+    let has_no_credentials = url.username().is_empty() && url.password().is_none();
+    (!has_no_credentials).then_some("it contains a user name or a password")
 }
 
 /// Replaces everything before the last `@` of the authority, for messages. The text may lack a
@@ -112,7 +112,7 @@ pub fn without_credentials(text: &str) -> Cow<'_, str> {
     };
     let end = if start > 0 { rest.find(['/', '?', '#', '\\']) } else { rest.find(['?', '#']) };
     match rest[..end.unwrap_or(rest.len())].rfind('@') {
-        Some(at) => format!("{}…{}", &text[..start], &rest[at..]).into(),
+        Some(index) => format!("{}…{}", &text[..start], &rest[index..]).into(),
         None => text.into(),
     }
 }
@@ -148,20 +148,20 @@ pub(crate) fn skip_extra_slashes(text: &str) -> Cow<'_, str> {
 pub(crate) fn normalise_checked(url: Url) -> Option<Url> {
     // Checked twice: the first check avoids the copy of a long URL, and normalising can lengthen a
     // URL.
-    let fits =
+    let is_valid =
         |url: &Url| matches!(url.scheme(), "http" | "https") && url.as_str().len() <= MAX_PARSED_LENGTH;
-    Some(url).filter(fits).filter(|url| credentials_error(url).is_none()).map(normalise).filter(fits)
+    Some(url).filter(is_valid).filter(|url| credentials_error(url).is_none()).map(normalise).filter(is_valid)
 }
 
 /// Returns why the host of a URL is not a valid host name, if it is not. DNS allows at most 253
 /// characters per name and 63 per label (RFC 1123). The URL parser accepts longer ones.
 pub fn host_error(url: &Url) -> Option<&'static str> {
     let url::Host::Domain(name) = url.host()? else { return None };
-    let bare = name.strip_suffix('.').unwrap_or(name);
-    if bare.is_empty() || bare.len() > MAX_HOST_LENGTH {
+    let trimmed = name.strip_suffix('.').unwrap_or(name);
+    if trimmed.is_empty() || trimmed.len() > MAX_HOST_LENGTH {
         return Some("the host name is empty or longer than 253 characters");
     }
-    if bare.split('.').any(|label| label.is_empty() || label.len() > 63) {
+    if trimmed.split('.').any(|label| label.is_empty() || label.len() > 63) {
         return Some("a label of the host name is empty or longer than 63 characters");
     }
     None
@@ -180,25 +180,25 @@ pub fn parse_address(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| format!("the URL {text:?} is not valid: {error}"))?;
     // The conversion to a path normalises the percent escapes. Escaped slashes can create dot
     // segments, which the second parse removes.
-    let spelled = url.to_file_path().ok().and_then(|path| Url::from_file_path(path).ok());
-    let spelled = spelled.and_then(|url| Url::parse(url.as_str()).ok());
-    spelled.ok_or_else(|| format!("the URL {text:?} is not the address of a local file"))
+    let normalised = url.to_file_path().ok().and_then(|path| Url::from_file_path(path).ok());
+    let normalised = normalised.and_then(|url| Url::parse(url.as_str()).ok());
+    normalised.ok_or_else(|| format!("the URL {text:?} is not the address of a local file"))
 }
 
 /// Normalises an absolute URL (see [`parse`]). The remaining parameters keep their order and their
 /// bytes, because servers may sign them.
 pub fn normalise(mut url: Url) -> Url {
     url.set_fragment(None);
-    if let Some(bare) =
+    if let Some(host) =
         url.domain().and_then(|d| d.ends_with('.').then(|| d.trim_end_matches('.').to_owned()))
     {
         // A trailing root dot does not change the host. A name that consists only of dots stays
         // unchanged; the guard rejects it.
-        if !bare.is_empty() {
-            let _ = url.set_host(Some(&bare));
+        if !host.is_empty() {
+            let _ = url.set_host(Some(&host));
         }
     }
-    if let Some(path) = normal_path(url.path()) {
+    if let Some(path) = normalise_path(url.path()) {
         url.set_path(&path);
     }
     let is_cold_fusion = url.query().is_some_and(|query| query.split('&').any(|p| key(p) == "cftoken"));
@@ -212,41 +212,41 @@ pub fn normalise(mut url: Url) -> Url {
 /// Returns the path with upper-case percent escapes, with unreserved characters unescaped (RFC 3986
 /// 6.2.2) and without `;jsessionid=`. Returns `None` if nothing changes. Normalising the result
 /// again changes nothing.
-fn normal_path(path: &str) -> Option<String> {
-    let mut out = unescaped(path);
-    let mut at = 0;
+fn normalise_path(path: &str) -> Option<String> {
+    let mut normalised = unescape_path(path);
+    let mut position = 0;
     // A session parameter ends before `/` or `;`. The text on both sides of it therefore cannot
     // join into another session parameter or a percent escape.
-    while let Some((from, to)) = find_session(&out, at) {
-        out.replace_range(from..to, "");
-        at = from;
+    while let Some((start, end)) = find_session(&normalised, position) {
+        normalised.replace_range(start..end, "");
+        position = start;
     }
-    (out != path).then_some(out)
+    (normalised != path).then_some(normalised)
 }
 
 /// Returns the path with upper-case escapes and with unreserved characters unescaped.
-fn unescaped(path: &str) -> String {
+fn unescape_path(path: &str) -> String {
     let bytes = path.as_bytes();
-    let mut out = String::with_capacity(path.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        let Some(value) = percent_escape(&bytes[at..]) else {
+    let mut unescaped = String::with_capacity(path.len());
+    let mut index = 0;
+    while let Some(byte) = bytes.get(index) {
+        let Some(value) = percent_escape(&bytes[index..]) else {
             // Paths of parsed URLs are ASCII.
-            out.push(char::from(*byte));
-            at += 1;
+            unescaped.push(char::from(*byte));
+            index += 1;
             continue;
         };
         // A decoded dot could create a dot segment. The parser has already handled escaped dots
         // that form a dot segment.
         let unreserved = value.is_ascii_alphanumeric() || matches!(value, b'-' | b'_' | b'~');
-        if unreserved && !ends_in_escape(&out) {
-            out.push(char::from(value));
+        if unreserved && !ends_in_escape(&unescaped) {
+            unescaped.push(char::from(value));
         } else {
-            out.push_str(&path[at..at + 3].to_ascii_uppercase());
+            unescaped.push_str(&path[index..index + 3].to_ascii_uppercase());
         }
-        at += 3;
+        index += 3;
     }
-    out
+    unescaped
 }
 
 /// Returns whether the text ends in an incomplete percent escape that one more character could
@@ -262,9 +262,9 @@ fn ends_in_escape(text: &str) -> bool {
 /// Returns start and end of the first `;jsessionid=…` parameter at or after `at` in the path.
 fn find_session(path: &str, at: usize) -> Option<(usize, usize)> {
     const NAME: &[u8] = b";jsessionid=";
-    let from = at + path.as_bytes()[at..].windows(NAME.len()).position(|w| w.eq_ignore_ascii_case(NAME))?;
-    let to = path[from + 1..].find(['/', ';']).map_or(path.len(), |i| from + 1 + i);
-    Some((from, to))
+    let start = at + path.as_bytes()[at..].windows(NAME.len()).position(|w| w.eq_ignore_ascii_case(NAME))?;
+    let end = path[start + 1..].find(['/', ';']).map_or(path.len(), |i| start + 1 + i);
+    Some((start, end))
 }
 
 /// Returns the byte that the percent escape at the start of the text stands for.
@@ -290,7 +290,7 @@ fn is_session(parameter: &str) -> bool {
     // The rest of this name differs from server to server.
     key.starts_with("aspsessionid")
         || SESSION.contains(&key.as_str())
-        || (MAYBE_SESSION.contains(&key.as_str()) && looks_like_session_id(value))
+        || (POSSIBLE_SESSION.contains(&key.as_str()) && looks_like_session_id(value))
 }
 
 /// Returns whether the value of a parameter looks like the id of a session: at least 16 ASCII
@@ -341,7 +341,7 @@ impl Spelling {
         }
         retain_parameters(&mut url, |p| {
             let name = p.split('=').next().unwrap_or_default();
-            !self.drop_parameters.iter().any(|drop| drop == name)
+            !self.drop_parameters.iter().any(|dropped| dropped == name)
         });
         url
     }
@@ -353,10 +353,10 @@ fn retain_parameters(url: &mut Url, keep: impl Fn(&str) -> bool) {
     if query.split('&').all(&keep) {
         return;
     }
-    let kept: Vec<&str> = query.split('&').filter(|p| keep(p)).collect();
+    let remaining: Vec<&str> = query.split('&').filter(|p| keep(p)).collect();
     // `?a&` without `a` leaves one empty parameter, which is treated as no query.
-    let kept = Some(kept.join("&")).filter(|kept| !kept.is_empty());
-    url.set_query(kept.as_deref());
+    let remaining = Some(remaining.join("&")).filter(|remaining| !remaining.is_empty());
+    url.set_query(remaining.as_deref());
 }
 
 /// Returns `host:port` of the URL's server in lower case. Delays and permits use this text as the
@@ -402,7 +402,7 @@ pub fn trap(url: &Url) -> Option<Reason> {
     if segments.len() > MAX_SEGMENTS {
         return Some(Reason::PathTooDeep);
     }
-    if repeats(&segments) {
+    if has_repetition(&segments) {
         return Some(Reason::RepeatedSegments);
     }
     if url.query().is_some_and(|q| q.split('&').count() > MAX_PARAMETERS) {
@@ -413,7 +413,7 @@ pub fn trap(url: &Url) -> Option<Reason> {
 
 /// Returns whether a run of one to four segments occurs `MAX_REPEATS` times in a row. Runs of
 /// numbers may repeat: `/2011/11/11/11` is a date.
-fn repeats(segments: &[&str]) -> bool {
+fn has_repetition(segments: &[&str]) -> bool {
     (1..=4).any(|period| {
         segments.windows(period * MAX_REPEATS).any(|window| {
             let (first, rest) = window.split_at(period);
@@ -428,18 +428,18 @@ fn repeats(segments: &[&str]) -> bool {
 /// resolved URLs.
 #[derive(Debug)]
 pub(crate) struct ByteBudget {
-    left: usize,
+    remaining: usize,
 }
 
 impl ByteBudget {
     pub(crate) fn new(bytes: usize) -> Self {
-        Self { left: bytes }
+        Self { remaining: bytes }
     }
 
-    /// Takes `bytes` and returns `true`, or returns `false` and takes nothing if fewer are left.
-    pub(crate) fn take(&mut self, bytes: usize) -> bool {
-        let left = self.left.checked_sub(bytes);
-        self.left = left.unwrap_or(self.left);
-        left.is_some()
+    /// Spends `bytes` and returns `true`. If fewer remain, spends nothing and returns `false`.
+    pub(crate) fn spend(&mut self, bytes: usize) -> bool {
+        let remaining = self.remaining.checked_sub(bytes);
+        self.remaining = remaining.unwrap_or(self.remaining);
+        remaining.is_some()
     }
 }

@@ -9,7 +9,7 @@ use vision::decode::{Coding, Colours, Pictures};
 
 /// Accepted containers. Playlists are not among them, because they name other files.
 const CONTAINERS: &str = "mov,matroska,mpegts,mpeg,avi,flv";
-/// Accepted codecs of video. Those of sound and subtitles are not decoded.
+/// Accepted codecs of video. Audio and subtitles are not decoded.
 const CODECS: &str = "h264,hevc,libdav1d,av1,vp8,libvpx-vp9,vp9,mpeg4,mpeg2video,mjpeg";
 /// Largest single allocation in bytes.
 const MAX_ALLOCATION: u64 = 1 << 29;
@@ -41,7 +41,7 @@ pub(crate) fn version() -> Vec<String> {
 /// frames, so the times of keyframes are wrong in files with B-frames.
 pub(crate) fn index(threads: u32, timeline: Timeline, stream: usize) -> Vec<String> {
     let mut arguments = input(threads, i32::MAX.unsigned_abs().into(), timeline);
-    arguments.extend(video(stream));
+    arguments.extend(input_stream(stream));
     arguments.extend(strings(["-c", "copy", "-f", "framecrc", "pipe:1"]));
     arguments
 }
@@ -50,7 +50,7 @@ pub(crate) fn index(threads: u32, timeline: Timeline, stream: usize) -> Vec<Stri
 /// file.
 pub(crate) fn streams(threads: u32) -> Vec<String> {
     let mut arguments = input(threads, i32::MAX.unsigned_abs().into(), Timeline::Stored);
-    arguments.extend(video(0));
+    arguments.extend(input_stream(0));
     for stream in 1..MAX_STREAMS {
         arguments.extend(strings(["-map", &format!("0:V:{stream}?")]));
     }
@@ -85,11 +85,11 @@ pub(crate) fn frames(
         let start = seconds(source.origin_us.saturating_add(source.start_us));
         arguments.extend(strings(["-seek_timestamp", "1", "-noaccurate_seek", "-ss", &start]));
     }
-    arguments.extend(video(source.stream));
+    arguments.extend(input_stream(source.stream));
     let mapping = source.hdr.map(tone_mapping).unwrap_or_default();
     let square = if source.square { "" } else { SQUARE_PIXELS };
     let download = gpu.map(GpuInput::download).unwrap_or_default();
-    let selected = selection(source, segment);
+    let selected = select_condition(source, segment);
     let filter = format!("select='{selected}',{download}{mapping}{square}format=rgb24");
     arguments.extend(strings(["-vf", &filter, "-fps_mode", "passthrough"]));
     arguments.extend(strings([
@@ -109,16 +109,16 @@ pub(crate) fn frames(
 /// where decoding starts.
 ///
 /// A millisecond is added, because timestamps of Matroska are rounded to milliseconds.
-fn selection(source: &Source, segment: &Segment) -> String {
+fn select_condition(source: &Source, segment: &Segment) -> String {
     let (origin, cell) = (seconds(source.origin_us), seconds(segment.cell_us.max(1)));
     let number = |time: &str| format!("floor(({time}-({origin})+0.001)/{cell})");
     let from = seconds(source.origin_us.saturating_add(segment.from_us).saturating_sub(500));
-    let mut next = format!("isnan(prev_selected_t)+gt({},{})", number("t"), number("prev_selected_t"));
+    let mut condition = format!("isnan(prev_selected_t)+gt({},{})", number("t"), number("prev_selected_t"));
     for also_us in &segment.also_us {
         let at = |tolerance: i64| seconds(source.origin_us.saturating_add(also_us.saturating_add(tolerance)));
-        next.push_str(&format!("+between(t,{},{})", at(-ALSO_TOLERANCE_US), at(ALSO_TOLERANCE_US)));
+        condition.push_str(&format!("+between(t,{},{})", at(-ALSO_TOLERANCE_US), at(ALSO_TOLERANCE_US)));
     }
-    format!("gte(t,{from})*({next})")
+    format!("gte(t,{from})*({condition})")
 }
 
 /// Maps colours of high dynamic range to those of BT.709, with the curve of Hable:
@@ -152,7 +152,7 @@ pub(crate) fn image(pictures: &Pictures<'_>, plane: Plane, bytes: usize) -> Vec<
     let mut arguments = restricted_input(1, pictures.max_pixels(), Timeline::Continued, container, codecs);
     arguments.extend(strings(["-f", container]));
     if pictures.coding == Coding::Jxl {
-        // Otherwise the decoder is called for ever at the end of a file whose end is missing.
+        // Otherwise the decoder is called without end if the end of the file is missing.
         arguments.push("-xerror".into());
     }
     if matches!(pictures.coding, Coding::Jxl | Coding::Tiff | Coding::Jp2) {
@@ -161,11 +161,11 @@ pub(crate) fn image(pictures: &Pictures<'_>, plane: Plane, bytes: usize) -> Vec<
     }
     // The crate `vision` turns the image.
     arguments.push("-noautorotate".into());
-    arguments.extend(video(0));
+    arguments.extend(input_stream(0));
     let filter = match plane {
         Plane::Alpha => "setparams=range=pc,format=gray".to_owned(),
         Plane::Colour => {
-            let colours = pictures.colours.map(conversion).unwrap_or_default();
+            let colours = pictures.colours.map(colour_parameters).unwrap_or_default();
             let layout = match pictures.coding {
                 Coding::Hevc | Coding::Av1 => "rgb24",
                 Coding::Jxl | Coding::Tiff | Coding::Jp2 => "rgba",
@@ -181,8 +181,8 @@ pub(crate) fn image(pictures: &Pictures<'_>, plane: Plane, bytes: usize) -> Vec<
     arguments
 }
 
-/// Sets the matrix and the range of the colours, which the file states apart from its pictures.
-fn conversion(colours: Colours) -> String {
+/// Sets the matrix and the range of the colours, which are stated separately from the pictures.
+fn colour_parameters(colours: Colours) -> String {
     let range = if colours.full_range { "pc" } else { "tv" };
     // The numbers of ITU-T H.273. Unspecified means BT.601, as in ISO/IEC 23000-22.
     let matrix = match colours.matrix {
@@ -210,8 +210,8 @@ fn restricted_input(
     containers: &str,
     codecs: &str,
 ) -> Vec<String> {
-    let fixed = ["-nostdin", "-hide_banner", "-nostats", "-loglevel", "level+info"];
-    let mut arguments = strings(fixed);
+    let general = ["-nostdin", "-hide_banner", "-nostats", "-loglevel", "level+info"];
+    let mut arguments = strings(general);
     if timeline == Timeline::Stored {
         arguments.extend(strings(["-copyts"]));
     }
@@ -223,7 +223,7 @@ fn restricted_input(
 }
 
 /// Opens the file. Capital `V` excludes cover images that are marked as such.
-fn video(stream: usize) -> Vec<String> {
+fn input_stream(stream: usize) -> Vec<String> {
     strings(["-fd", &VIDEO_FD.to_string(), "-i", "fd:", "-map", &format!("0:V:{stream}")])
 }
 
@@ -254,18 +254,18 @@ mod tests {
         let gpu = layout.map(|layout| GpuInput { id: 3, layout, stop_at_errors: true });
         let on_gpu = frames(4, 1, &source, &segment, gpu.as_ref());
         let on_cpu = frames(1, 1, &source, &segment, None);
-        let added = "-hwaccel cuda -hwaccel_device 3 -hwaccel_output_format cuda -xerror";
+        let gpu_arguments = "-hwaccel cuda -hwaccel_device 3 -hwaccel_output_format cuda -xerror";
         let filter = |arguments: &[String]| {
-            let at = arguments.iter().position(|argument| argument == "-vf");
-            at.and_then(|at| arguments.get(at + 1)).cloned().unwrap_or_default()
+            let index = arguments.iter().position(|argument| argument == "-vf");
+            index.and_then(|index| arguments.get(index + 1)).cloned().unwrap_or_default()
         };
         let selected = filter(&on_cpu).split_once("',").map(|(selected, rest)| {
             format!("{selected}',hwdownload,format=p010le,format=yuv420p10le,{rest}")
         });
         assert_eq!(Some(filter(&on_gpu)), selected);
-        let text = on_gpu.join(" ").replacen(&format!("{added} "), "", 1);
+        let text = on_gpu.join(" ").replacen(&format!("{gpu_arguments} "), "", 1);
         assert_eq!(text.replace(&filter(&on_gpu), &filter(&on_cpu)), on_cpu.join(" "));
-        assert!(on_gpu.join(" ").find(added) < on_gpu.join(" ").find("-i fd:"));
+        assert!(on_gpu.join(" ").find(gpu_arguments) < on_gpu.join(" ").find("-i fd:"));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::time::Duration;
 pub(crate) const VIDEO_FD: i32 = 3;
 /// File descriptor of the pipe for timestamps in the child.
 const TIMES_FD: i32 = 4;
-/// Wanted size of the pipe for pixels in bytes. The default of 64 KiB holds 1 % of a frame.
+/// Requested size of the pipe for pixels in bytes. The default of 64 KiB holds 1 % of a frame.
 const PIPE_BYTES: usize = 1 << 20;
 
 /// Number of bytes that are read from that pipe at a time.
@@ -86,9 +86,9 @@ impl Process {
         let cpu_seconds = bounds.budget.seconds_left()?;
         let mut command = match launcher {
             Launcher::Direct => Command::new(program),
-            Launcher::Sandbox { program: own, arguments: first } => {
-                let mut command = Command::new(own);
-                command.args(first).args(gpu.map(|_| sandbox::GPU)).arg(std::process::id().to_string());
+            Launcher::Sandbox { program: wrapper, arguments: leading } => {
+                let mut command = Command::new(wrapper);
+                command.args(leading).args(gpu.map(|_| sandbox::GPU)).arg(std::process::id().to_string());
                 command.arg(cpu_seconds.to_string()).arg(program);
                 command
             }
@@ -112,7 +112,7 @@ impl Process {
         #[cfg(target_os = "linux")]
         let _ = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE_BYTES);
         let messages = std::thread::spawn(move || Messages::read(stderr));
-        let clock = CpuClock::of(child.id());
+        let clock = CpuClock::new(child.id());
         let watch = Watch { patience: bounds.patience, clock, cancelled: bounds.cancelled.clone() };
         Ok(Self {
             child,
@@ -126,7 +126,7 @@ impl Process {
     }
 
     /// Waits for the end of the process, and returns its status and its processor time. A process
-    /// that has closed its output has nothing left to do, so it is killed after a while.
+    /// that has closed its output has no more work, so it is killed after a while.
     fn wait(&mut self) -> io::Result<(ExitStatus, Option<Duration>)> {
         for _ in 0..ENDING_STEPS {
             if self.has_ended() {
@@ -138,7 +138,7 @@ impl Process {
         self.reap()
     }
 
-    /// Returns whether the process has ended. It remains known to the system.
+    /// Returns whether the process has ended. Its process id remains valid.
     fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         self.pid().is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
@@ -224,7 +224,7 @@ pub struct CancelOnDrop {
 #[derive(Clone, Debug)]
 pub(crate) struct Cancelled(Arc<PipeReader>);
 
-pub(crate) fn pair() -> io::Result<(CancelOnDrop, Cancelled)> {
+pub(crate) fn cancellation_pair() -> io::Result<(CancelOnDrop, Cancelled)> {
     let (reader, writer) = io::pipe()?;
     Ok((CancelOnDrop { _end: writer }, Cancelled(Arc::new(reader))))
 }
@@ -241,7 +241,7 @@ const CANCELLED: io::ErrorKind = io::ErrorKind::ConnectionAborted;
 /// from a slow disk waits, but not for so long.
 const WORKING_SHARE: u32 = 20;
 
-/// Until when a pipe is read.
+/// The conditions that end a read of a pipe.
 #[derive(Clone, Debug)]
 struct Watch {
     /// Longest time in which nothing arrives and the child does not work.
@@ -265,9 +265,9 @@ impl<P: AsFd + Read> Read for WatchedPipe<P> {
         let used = || watch.clock.and_then(CpuClock::read);
         let mut before = used();
         loop {
-            let mut waiting = vec![PollFd::new(&self.pipe, PollFlags::IN)];
-            waiting.extend(watch.cancelled.as_ref().map(|end| PollFd::new(end, PollFlags::IN)));
-            match poll(&mut waiting, Some(&time)) {
+            let mut polled = vec![PollFd::new(&self.pipe, PollFlags::IN)];
+            polled.extend(watch.cancelled.as_ref().map(|end| PollFd::new(end, PollFlags::IN)));
+            match poll(&mut polled, Some(&time)) {
                 Ok(0) => {
                     let now = used();
                     let used = now.zip(before).map(|(now, before)| now.saturating_sub(before));
@@ -276,7 +276,7 @@ impl<P: AsFd + Read> Read for WatchedPipe<P> {
                     }
                     before = now;
                 }
-                Ok(_) if waiting.get(1).is_some_and(|end| !end.revents().is_empty()) => {
+                Ok(_) if polled.get(1).is_some_and(|end| !end.revents().is_empty()) => {
                     return Err(CANCELLED.into());
                 }
                 Ok(_) => return self.pipe.read(buffer),

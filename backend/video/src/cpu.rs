@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Processor time for any video. Starting ffmpeg takes 35 ms.
-const FOR_ANY: Duration = Duration::from_secs(60);
+const BASE_TIME: Duration = Duration::from_secs(60);
 /// Processor time for reading a mebibyte without decoding it. It takes a few milliseconds.
-const FOR_MEBIBYTE: Duration = Duration::from_secs(1);
+const TIME_PER_MEBIBYTE: Duration = Duration::from_secs(1);
 /// Processor time for a frame. One of 4096x2304 pixels with a high dynamic range takes about half.
-const FOR_FRAME: Duration = Duration::from_secs(2);
+const TIME_PER_FRAME: Duration = Duration::from_secs(2);
 /// Processor time for any image, however small. It limits decoders that do not end on damaged
 /// files.
-const FOR_IMAGE: Duration = Duration::from_secs(5);
+const BASE_IMAGE_TIME: Duration = Duration::from_secs(5);
 /// Processor time for a million pixels of an image. JPEG 2000 is the slowest format: noise of 12
 /// million pixels without losses, which fills a file of 27 MB, takes 9 s.
-const FOR_MEGAPIXEL: Duration = Duration::from_millis(500);
+const TIME_PER_MEGAPIXEL: Duration = Duration::from_millis(500);
 
 /// The processor time that the processes of one video or image may use together. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -27,35 +27,35 @@ pub(crate) struct CpuBudget {
 
 impl CpuBudget {
     /// Returns a budget for listing the packets of a file with this number of bytes.
-    pub(crate) fn for_listing(bytes: u64, largest: Duration) -> Self {
+    pub(crate) fn for_listing(bytes: u64, limit: Duration) -> Self {
         let mebibytes = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
-        let total = FOR_ANY.saturating_add(FOR_MEBIBYTE.saturating_mul(mebibytes)).min(largest);
+        let total = BASE_TIME.saturating_add(TIME_PER_MEBIBYTE.saturating_mul(mebibytes)).min(limit);
         Self { total, used_us: Arc::default() }
     }
 
     /// Returns a budget for an image whose pictures have this number of pixels.
-    pub(crate) fn for_image(pixels: u64, largest: Duration) -> Self {
+    pub(crate) fn for_image(pixels: u64, limit: Duration) -> Self {
         let megapixels = u32::try_from(pixels.div_ceil(1_000_000)).unwrap_or(u32::MAX);
-        let total = FOR_IMAGE.saturating_add(FOR_MEGAPIXEL.saturating_mul(megapixels)).min(largest);
+        let total = BASE_IMAGE_TIME.saturating_add(TIME_PER_MEGAPIXEL.saturating_mul(megapixels)).min(limit);
         Self { total, used_us: Arc::default() }
     }
 
-    /// Returns the budget for a video with this number of frames. What was used before counts.
-    pub(crate) fn for_frames(&self, frames: u64, largest: Duration) -> Self {
+    /// Returns the budget for a video with this number of frames. Earlier use counts too.
+    pub(crate) fn for_frames(&self, frames: u64, limit: Duration) -> Self {
         let frames = u32::try_from(frames).unwrap_or(u32::MAX);
-        let total = self.total.saturating_add(FOR_FRAME.saturating_mul(frames)).min(largest);
+        let total = self.total.saturating_add(TIME_PER_FRAME.saturating_mul(frames)).min(limit);
         Self { total, used_us: self.used_us.clone() }
     }
 
-    /// Returns the processor time that is left, in whole seconds and at least one.
+    /// Returns the remaining processor time in whole seconds, at least one.
     ///
     /// # Errors
-    /// Fails if nothing is left.
+    /// Fails if no time remains.
     pub(crate) fn seconds_left(&self) -> Result<u32, VideoError> {
         let used = Duration::from_micros(self.used_us.load(Ordering::Relaxed));
         match self.total.checked_sub(used) {
             None | Some(Duration::ZERO) => Err(self.exceeded()),
-            Some(left) => Ok(u32::try_from(left.as_secs()).unwrap_or(u32::MAX).max(1)),
+            Some(remaining) => Ok(u32::try_from(remaining.as_secs()).unwrap_or(u32::MAX).max(1)),
         }
     }
 
@@ -76,7 +76,7 @@ pub(crate) struct CpuClock(#[cfg(target_os = "linux")] nix::time::ClockId);
 
 impl CpuClock {
     /// Returns the clock of the process; `None` on systems without such clocks.
-    pub(crate) fn of(pid: u32) -> Option<Self> {
+    pub(crate) fn new(pid: u32) -> Option<Self> {
         #[cfg(target_os = "linux")]
         return nix::time::clock_getcpuclockid(nix::unistd::Pid::from_raw(pid.try_into().ok()?))
             .ok()

@@ -9,7 +9,7 @@ pub enum VideoError {
         "the file is not a video in an accepted container (MP4, MOV, Matroska, WebM, MPEG-TS, MPEG-PS, AVI, FLV)"
     )]
     NotAVideo,
-    /// The container has no video stream, for example because it contains only sound.
+    /// The container has no video stream, for example because it contains only audio.
     #[error("the file has no video stream")]
     NoVideoStream,
     /// The codec is not on the list of accepted codecs, or the stream is encrypted.
@@ -69,7 +69,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    pub(crate) fn of_status(status: std::process::ExitStatus) -> Self {
+    pub(crate) fn from_status(status: std::process::ExitStatus) -> Self {
         Self { truncated: false, message: format!("the decoder ended with {status}") }
     }
 }

@@ -4,7 +4,7 @@
 use crate::arguments::Source;
 use crate::child::Process;
 use crate::error::{Damage, VideoError};
-use crate::gpu::{GpuInput, Lease, reason_of};
+use crate::gpu::{GpuInput, Lease, error_reason};
 use crate::index::{microseconds, parse_ratio};
 use crate::sampling::{Selection, TimedFrame};
 use crate::{Decoder, Index, Segment, arguments};
@@ -20,21 +20,21 @@ pub struct FrameReader {
     /// `None` after the end.
     process: Option<Process>,
     /// `None` if the CPU decodes.
-    gpu: Option<OnGpu>,
+    gpu: Option<GpuDecoding>,
     source: Source,
     to_us: i64,
     max_pixels: u64,
     /// Number of frames that the process wrote.
-    read: u64,
+    frames_read: u64,
     last_us: Option<i64>,
     selection: Selection<TimedFrame>,
     damage: Option<Damage>,
     /// A buffer for the pixels of the next frame.
-    spare: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
-/// What is needed to continue on the CPU if the GPU fails.
-struct OnGpu {
+/// The values with which the CPU continues if the GPU fails.
+struct GpuDecoding {
     lease: Lease,
     decoder: Decoder,
     video: File,
@@ -95,22 +95,22 @@ impl Decoder {
         let arguments = arguments::frames(threads, max_pixels, &source, segment, input.as_ref());
         let variables = lease.as_ref().map(|(lease, _)| lease.pool.gpus.variables.as_slice());
         let process = self.start_with(&arguments, Some(video), &index.budget, variables)?;
-        let on_gpu = |(lease, _)| {
+        let gpu_decoding = |(lease, _)| {
             let (decoder, index, segment) = (self.clone(), index.clone(), segment.clone());
-            Ok::<_, io::Error>(OnGpu { lease, decoder, video: video.try_clone()?, index, segment })
+            Ok::<_, io::Error>(GpuDecoding { lease, decoder, video: video.try_clone()?, index, segment })
         };
         Ok(FrameReader {
             process: Some(process),
-            gpu: lease.map(on_gpu).transpose()?,
+            gpu: lease.map(gpu_decoding).transpose()?,
             source,
             to_us: segment.to_us,
             max_pixels,
-            read: 0,
+            frames_read: 0,
             // Decoding can start at this frame again.
             last_us: segment.last_us,
             selection: Selection::new(segment),
             damage: None,
-            spare: Vec::new(),
+            buffer: Vec::new(),
         })
     }
 }
@@ -125,25 +125,25 @@ impl FrameReader {
             if let Some(frame) = self.selection.take() {
                 return Ok(Some(frame));
             }
-            match self.decoded()? {
+            match self.decode_next()? {
                 Some(frame) => {
                     let unused = self.selection.add(frame);
-                    self.spare = unused.map(|unused| unused.frame.into_data()).unwrap_or_default();
+                    self.buffer = unused.map(|unused| unused.frame.into_data()).unwrap_or_default();
                 }
                 None => return Ok(self.selection.finish()),
             }
         }
     }
 
-    fn decoded(&mut self) -> Result<Option<TimedFrame>, VideoError> {
+    fn decode_next(&mut self) -> Result<Option<TimedFrame>, VideoError> {
         loop {
             let Some(process) = &mut self.process else { return Ok(None) };
-            match Self::read(process, &self.source, self.read, self.max_pixels, &mut self.spare) {
+            match Self::read(process, &self.source, self.frames_read, self.max_pixels, &mut self.buffer) {
                 Ok(Some(frame)) if frame.at_us < self.to_us => {
-                    self.read += 1;
+                    self.frames_read += 1;
                     // Timestamps of a broken file can go back. Such frames are ignored.
                     if self.last_us.is_some_and(|last| frame.at_us <= last) {
-                        self.spare = frame.frame.into_data();
+                        self.buffer = frame.frame.into_data();
                         continue;
                     }
                     self.last_us = Some(frame.at_us);
@@ -175,13 +175,13 @@ impl FrameReader {
     /// [`VideoError::GpuFailed`] if the CPU must not decode.
     fn continue_on_cpu(&mut self, error: VideoError) -> Result<(), VideoError> {
         use VideoError::{Cancelled, CpuLimit, TooManyPixels};
-        let Some(OnGpu { lease, decoder, video, index, segment }) = self.gpu.take() else {
+        let Some(GpuDecoding { lease, decoder, video, index, segment }) = self.gpu.take() else {
             return Err(error);
         };
         if matches!(error, Cancelled | CpuLimit(_) | TooManyPixels { .. }) {
             return Err(error);
         }
-        let reason = reason_of(error);
+        let reason = error_reason(error);
         if lease.pool.gpus.only {
             return Err(VideoError::GpuFailed(reason));
         }
@@ -191,11 +191,11 @@ impl FrameReader {
         let (threads, max_pixels) = (decoder.config().threads, self.max_pixels);
         let arguments = arguments::frames(threads, max_pixels, &self.source, &segment, None);
         self.process = Some(decoder.start(&arguments, Some(&video), &index.budget)?);
-        self.read = 0;
+        self.frames_read = 0;
         Ok(())
     }
 
-    /// Returns what the decoder said about damage. It is complete after the end of the segment.
+    /// Returns the damage that the decoder reported. It is complete after the end of the segment.
     pub fn damage(&self) -> Option<&Damage> {
         self.damage.as_ref()
     }
@@ -206,22 +206,22 @@ impl FrameReader {
         stopped.and_then(|messages| messages.damage).or(self.damage)
     }
 
-    /// Takes the memory of a frame that is no longer needed, for the next one.
+    /// Reuses the memory of a frame that is no longer needed for the next frame.
     pub fn recycle(&mut self, frame: Frame) {
-        self.spare = frame.into_data();
+        self.buffer = frame.into_data();
     }
 
     fn finish(&mut self) -> Result<(), VideoError> {
         let Some(process) = self.process.take() else { return Ok(()) };
         let (status, messages) = process.finish()?;
         if self.gpu.is_some() && !status.success() {
-            let damage = messages.damage.unwrap_or_else(|| Damage::of_status(status));
+            let damage = messages.damage.unwrap_or_else(|| Damage::from_status(status));
             return Err(VideoError::Undecodable(damage.message));
         }
         if self.last_us.is_none() && !status.success() {
             return Err(messages.failure());
         }
-        let unexplained = || Damage::of_status(status);
+        let unexplained = || Damage::from_status(status);
         self.damage = messages.damage.or_else(|| (!status.success()).then(unexplained));
         Ok(())
     }
@@ -231,7 +231,7 @@ impl FrameReader {
         source: &Source,
         number: u64,
         limit: u64,
-        spare: &mut Vec<u8>,
+        buffer: &mut Vec<u8>,
     ) -> Result<Option<TimedFrame>, VideoError> {
         let size = read_header(&mut process.pixels);
         let Some((width, height)) = size.map_err(|error| process.read_error(error))? else { return Ok(None) };
@@ -240,7 +240,7 @@ impl FrameReader {
             return Err(VideoError::TooManyPixels { width, height, limit });
         }
         let bytes = usize::try_from(pixels * 3).map_err(|_| VideoError::Output("a frame too large"))?;
-        let mut data = std::mem::take(spare);
+        let mut data = std::mem::take(buffer);
         data.resize(bytes, 0);
         match process.pixels.read_exact(&mut data) {
             // The process was killed or stopped in the middle of a frame.
@@ -264,11 +264,11 @@ fn read_time(times: &mut impl BufRead, number: u64) -> io::Result<Option<i64>> {
     times.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
     let parse = || {
         let mut words = str::from_utf8(&line).ok()?.split_ascii_whitespace();
-        let same = words.next()?.parse() == Ok(number);
+        let is_same = words.next()?.parse() == Ok(number);
         let mut time = || microseconds(words.next()?.parse().ok()?, parse_ratio(words.next()?)?);
         // A frame of an AVI file has no timestamp. The second time is the count of its frames.
-        let (stored, counted) = (time(), time());
-        stored.or(counted).filter(|_| same)
+        let (timestamp, frame_count) = (time(), time());
+        timestamp.or(frame_count).filter(|_| is_same)
     };
     Ok(parse())
 }
@@ -315,26 +315,26 @@ pub(crate) fn read_pam_header(stream: &mut impl BufRead) -> io::Result<Option<Pa
         let mut line = Vec::new();
         stream.by_ref().take(MAX_HEADER).read_until(b'\n', &mut line).map(|_| line)
     };
-    let (mut found, mut maximum) = ([None; 3], None);
+    let (mut sides, mut maximum) = ([None; 3], None);
     let is_pam = line()? == b"P7\n";
-    let mut ended = false;
+    let mut is_complete = false;
     for _ in 0..LINES {
         let line = line()?;
         let text = str::from_utf8(&line).unwrap_or_default().trim_end();
         match text.split_once(' ').unwrap_or((text, "")) {
-            ("WIDTH", side) => found[0] = side.parse().ok().filter(|side| *side > 0),
-            ("HEIGHT", side) => found[1] = side.parse().ok().filter(|side| *side > 0),
-            ("DEPTH", depth) => found[2] = depth.parse().ok().filter(|depth| (1..=4).contains(depth)),
+            ("WIDTH", side) => sides[0] = side.parse().ok().filter(|side| *side > 0),
+            ("HEIGHT", side) => sides[1] = side.parse().ok().filter(|side| *side > 0),
+            ("DEPTH", depth) => sides[2] = depth.parse().ok().filter(|depth| (1..=4).contains(depth)),
             ("MAXVAL", value) => maximum = Some(value == "255"),
             ("ENDHDR", _) => {
-                ended = true;
+                is_complete = true;
                 break;
             }
             _ => {}
         }
     }
-    match (found, maximum) {
-        ([Some(width), Some(height), Some(channels)], Some(true)) if is_pam && ended => {
+    match (sides, maximum) {
+        ([Some(width), Some(height), Some(channels)], Some(true)) if is_pam && is_complete => {
             Ok(Some(Pam { width, height, channels }))
         }
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "not a PAM header")),
@@ -361,14 +361,14 @@ mod tests {
         let time = |line: &str| read_time(&mut line.as_bytes(), 7).unwrap();
         assert_eq!(time("7 12800 1/12800 25 1/25\n"), Some(1_000_000));
         assert_eq!(time("7 -9223372036854775808 1/25 50 1/25\n"), Some(2_000_000));
-        for wrong in [
+        for invalid in [
             "8 12800 1/12800\n",
             "7 12800 0/1\n",
             "7 12800\n",
             "",
             "7 9223372036854775807 9223372036854775807/1\n",
         ] {
-            assert_eq!(time(wrong), None, "{wrong}");
+            assert_eq!(time(invalid), None, "{invalid}");
         }
     }
 

@@ -114,7 +114,7 @@ impl Drop for Lease {
     }
 }
 
-/// What ffmpeg needs to decode on a GPU.
+/// The settings with which ffmpeg decodes on a GPU.
 pub(crate) struct GpuInput {
     pub(crate) id: u32,
     pub(crate) layout: Layout,
@@ -137,14 +137,14 @@ impl GpuInput {
     }
 }
 
-/// What decides whether a GPU decodes a video.
+/// The properties that decide whether a GPU decodes a video.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GpuFacts {
     /// Format of the pixels in ffmpeg, such as `yuv420p10le`; empty if it is unknown.
     pub(crate) pixel_format: String,
     /// Whether a player turns or mirrors the frames.
     pub(crate) turned: bool,
-    /// Whether the GPU was found not to decode the video. Clones share it.
+    /// Whether the GPU has already failed to decode the video. Clones share it.
     pub(crate) refused: Arc<AtomicBool>,
 }
 
@@ -162,8 +162,8 @@ impl GpuFacts {
         if self.turned {
             return Err("frames on a GPU cannot be rotated or mirrored".into());
         }
-        let known = LAYOUTS.iter().find(|(on_cpu, _)| *on_cpu == self.pixel_format);
-        known.map(|(on_cpu, on_gpu)| Layout { on_gpu, on_cpu }).ok_or_else(|| match &*self.pixel_format {
+        let layout = LAYOUTS.iter().find(|(on_cpu, _)| *on_cpu == self.pixel_format);
+        layout.map(|(on_cpu, on_gpu)| Layout { on_gpu, on_cpu }).ok_or_else(|| match &*self.pixel_format {
             "" => "the format of the pixels is unknown".into(),
             other => format!("pixels in {other} are not decoded on a GPU"),
         })
@@ -171,7 +171,7 @@ impl GpuFacts {
 }
 
 /// Returns the reason of an error, without the words around it.
-pub(crate) fn reason_of(error: VideoError) -> String {
+pub(crate) fn error_reason(error: VideoError) -> String {
     match error {
         VideoError::GpuOnly(reason) | VideoError::GpuFailed(reason) | VideoError::Undecodable(reason) => {
             reason

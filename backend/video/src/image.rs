@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use vision::decode::{Pictures, coded};
 use vision::{DecodeError, Decoded, Format, Limits};
 
-/// What ffmpeg says if it has no decoder or no reader for a format.
+/// Messages of ffmpeg if it has no decoder or no reader for a format.
 const NO_DECODER: [&str; 5] = [
     "no decoder found",
     "Decoder not found",
@@ -56,9 +56,9 @@ impl ImageDecoder {
     /// Fails with [`DecodeError::NeedsFfmpeg`] if there is no decoder, and with the errors of
     /// [`Decoder::image`].
     pub fn decode(&self, bytes: &[u8], limits: &Limits) -> Result<Decoded, ImageError> {
-        let missing =
+        let needs_ffmpeg =
             || DecodeError::NeedsFfmpeg { format: Format::sniff(bytes).map_or("the file's", Format::name) };
-        LazyLock::force(&self.0).as_ref().ok_or_else(missing)?.image(bytes, limits)
+        LazyLock::force(&self.0).as_ref().ok_or_else(needs_ffmpeg)?.image(bytes, limits)
     }
 }
 
@@ -98,26 +98,26 @@ impl Decoder {
         let file = child::memory_file(&stream).map_err(|error| ImageError::Decoder(error.into()))?;
         let arguments = arguments::image(pictures, plane, stream.len());
         drop(stream);
-        let failed = |error| of_file(format, error);
-        let mut process = self.start(&arguments, Some(&file), budget).map_err(failed)?;
+        let to_image_error = |error| image_error(format, error);
+        let mut process = self.start(&arguments, Some(&file), budget).map_err(to_image_error)?;
         let (mut samples, mut count) = (Vec::new(), 0);
         loop {
             let head = frames::read_pam_header(&mut process.pixels);
-            let head = head.map_err(|error| failed(process.read_error(error)))?;
+            let head = head.map_err(|error| to_image_error(process.read_error(error)))?;
             let Some(Pam { width, height, channels }) = head else { break };
             let pixels = u64::from(width) * u64::from(height);
             if pixels > pictures.max_pixels() || count == pictures.count() {
-                return Err(failed(VideoError::Output("a picture too large or too many")));
+                return Err(to_image_error(VideoError::Output("a picture too large or too many")));
             }
             samples.resize((pixels * u64::from(channels)) as usize, 0);
             match process.pixels.read_exact(&mut samples) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-                Err(error) => return Err(failed(process.read_error(error))),
+                Err(error) => return Err(to_image_error(process.read_error(error))),
                 Ok(()) => add((width, height), &samples)?,
             }
             count += 1;
         }
-        let (status, messages) = process.finish().map_err(failed)?;
+        let (status, messages) = process.finish().map_err(to_image_error)?;
         if count < pictures.count() {
             return Err(failure(format, &messages, status).into());
         }
@@ -135,13 +135,13 @@ fn failure(format: Format, messages: &Messages, status: std::process::ExitStatus
     if has_no_decoder {
         return DecodeError::Unsupported { format, reason: "this ffmpeg has no decoder for it".into() };
     }
-    let last = messages.errors().last().map(str::to_owned);
-    let reason = last.unwrap_or_else(|| format!("the decoder ended with {status}"));
+    let last_error = messages.errors().last().map(str::to_owned);
+    let reason = last_error.unwrap_or_else(|| format!("the decoder ended with {status}"));
     DecodeError::Corrupt { format, reason }
 }
 
 /// Tells errors that the file causes from those of the machine.
-fn of_file(format: Format, error: VideoError) -> ImageError {
+fn image_error(format: Format, error: VideoError) -> ImageError {
     let corrupt = |reason: String| ImageError::Decode(DecodeError::Corrupt { format: format.name(), reason });
     match error {
         VideoError::Stalled(_) | VideoError::CpuLimit(_) => corrupt("decoding it takes too long".into()),

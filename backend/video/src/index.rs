@@ -1,4 +1,4 @@
-//! What is known about a video before any frame is decoded, and the conversion of its times.
+//! The properties of a video before any frame is decoded, and the conversion of its times.
 
 use crate::cpu::CpuBudget;
 use crate::error::Damage;
@@ -15,8 +15,8 @@ pub(crate) enum Timeline {
     Continued,
 }
 
-/// What a video with high dynamic range says about its colours. Without a value, ffmpeg cannot
-/// convert them, so that of BT.2100 is assumed.
+/// The colour properties that a video with high dynamic range declares. Without a value, ffmpeg
+/// cannot convert them, so that of BT.2100 is assumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hdr {
     pub(crate) has_matrix: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Hdr {
 impl Hdr {
     /// Reads the description of a stream, such as `yuv420p10le(tv, bt2020nc/bt2020/smpte2084)`. If
     /// all three values have one name, it is written once.
-    pub(crate) fn of(stream: &str) -> Option<Self> {
+    pub(crate) fn new(stream: &str) -> Option<Self> {
         let is_part = |c: char| c == '/' || c == '-' || c.is_ascii_alphanumeric();
         let mut words = stream.split(|c| !is_part(c));
         let colours = words.find(|word| word.ends_with("smpte2084") || word.ends_with("arib-std-b67"))?;
@@ -53,7 +53,7 @@ pub struct Index {
     pub duration_us: Option<i64>,
     /// Times of the keyframes in microseconds, ascending.
     pub keyframes_us: Vec<i64>,
-    /// What the decoder says about damage, before it decoded anything.
+    /// The damage that the decoder reported before it decoded a frame.
     pub damage: Option<Damage>,
     /// Time of the first frame in the time of the container, in microseconds.
     pub origin_us: i64,
@@ -70,9 +70,9 @@ pub struct Index {
     pub(crate) hdr: Option<Hdr>,
     /// Width of a pixel divided by its height.
     pub(crate) aspect: f64,
-    /// What decides whether a GPU decodes the video.
+    /// The properties that decide whether a GPU decodes the video.
     pub(crate) gpu: GpuFacts,
-    /// The processor time for this video. What was used to list its frames counts.
+    /// The processor time for this video. The time for listing its frames counts.
     pub(crate) budget: CpuBudget,
 }
 
@@ -82,8 +82,8 @@ impl Index {
         if self.timeline == Timeline::Continued {
             return 0;
         }
-        let after = self.keyframes_us.partition_point(|keyframe| *keyframe <= at_us);
-        after.checked_sub(1).and_then(|last| self.keyframes_us.get(last)).copied().unwrap_or(0)
+        let next = self.keyframes_us.partition_point(|keyframe| *keyframe <= at_us);
+        next.checked_sub(1).and_then(|last| self.keyframes_us.get(last)).copied().unwrap_or(0)
     }
 }
 
@@ -108,14 +108,14 @@ mod tests {
 
     #[test]
     fn detects_missing_hdr_colour_properties() {
-        let of = |colours: &str| {
-            Hdr::of(&format!("  Stream #0:0: Video: hevc (Main 10), yuv420p10le({colours}), 64x64, 25 fps"))
+        let parse_colours = |colours: &str| {
+            Hdr::new(&format!("  Stream #0:0: Video: hevc (Main 10), yuv420p10le({colours}), 64x64, 25 fps"))
                 .map(|hdr| (hdr.has_matrix, hdr.has_primaries))
         };
-        assert_eq!(of("tv, bt2020nc/bt2020/smpte2084"), Some((true, true)));
-        assert_eq!(of("tv, unknown/unknown/arib-std-b67, progressive"), Some((false, false)));
-        assert_eq!(of("bt2020nc/unknown/smpte2084"), Some((true, false)));
-        assert_eq!(of("tv, smpte2084"), Some((false, false)));
-        assert_eq!(of("tv, bt709"), None);
+        assert_eq!(parse_colours("tv, bt2020nc/bt2020/smpte2084"), Some((true, true)));
+        assert_eq!(parse_colours("tv, unknown/unknown/arib-std-b67, progressive"), Some((false, false)));
+        assert_eq!(parse_colours("bt2020nc/unknown/smpte2084"), Some((true, false)));
+        assert_eq!(parse_colours("tv, smpte2084"), Some((false, false)));
+        assert_eq!(parse_colours("tv, bt709"), None);
     }
 }

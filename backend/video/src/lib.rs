@@ -1,5 +1,5 @@
-//! Reads video files: which frames a file has, which of them are worth a look, and their pixels.
-//! Also decodes the images for which only ffmpeg has a decoder.
+//! Reads video files: which frames a file has, which of them are analysed, and their pixels. Also
+//! decodes the images for which only ffmpeg has a decoder.
 //!
 //! ffmpeg decodes, in a process of its own that can read one file and write pipes, and nothing else
 //! ([`sandbox`]). All calls block, so callers use a thread of their own. The crate contains no

@@ -27,7 +27,7 @@ const WRAP_US: u64 = 47_721_858_844;
 /// Largest ratio of the sides of a pixel. Real formats stay below 3; other values are errors.
 const MAX_ASPECT: f64 = 4.0;
 /// Containers whose timestamps ffmpeg can continue after a jump.
-const CONTINUED: [&str; 2] = ["mpegts", "mpeg"];
+const CONTINUABLE: [&str; 2] = ["mpegts", "mpeg"];
 /// The accepted codecs, as ffmpeg names them.
 const CODECS: [&str; 8] = ["h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"];
 /// Maximum length of the name of a codec, in characters.
@@ -51,10 +51,10 @@ impl Decoder {
             }
         }
         let stream = listed.stream;
-        let (mut index, mut goes_back) = self.read_listed(listed, &budget)?;
-        if goes_back && CONTINUED.contains(&index.container.as_str()) {
+        let (mut index, mut goes_back) = self.build_index(listed, &budget)?;
+        if goes_back && CONTINUABLE.contains(&index.container.as_str()) {
             let continued = self.list(video, Timeline::Continued, stream, &budget)?;
-            (index, goes_back) = self.read_listed(continued, &budget)?;
+            (index, goes_back) = self.build_index(continued, &budget)?;
         }
         if goes_back {
             let message = "timestamps go back; frames after that may be missing".into();
@@ -78,7 +78,7 @@ impl Decoder {
     }
 
     /// Also returns whether timestamps go back, so that frames would be missed.
-    fn read_listed(&self, listed: Listed, budget: &CpuBudget) -> Result<(Index, bool), VideoError> {
+    fn build_index(&self, listed: Listed, budget: &CpuBudget) -> Result<(Index, bool), VideoError> {
         let Listed { listing, timeline, stream, status, messages } = listed;
         let goes_back = messages.goes_back || listing.wraps;
         let budget = budget.for_frames(listing.frames, self.config().limits.max_cpu);
@@ -87,22 +87,22 @@ impl Decoder {
             index.duration_us = Some(index.end_us);
         }
         if !status.success() && index.damage.is_none() {
-            index.damage = Some(Damage::of_status(status));
+            index.damage = Some(Damage::from_status(status));
         }
         Ok((index, goes_back))
     }
 
-    /// Returns the number of the main stream; see [`choose`]. It is 0 if the streams
+    /// Returns the number of the main stream; see [`select_main_stream`]. It is 0 if the streams
     /// cannot be listed together.
     fn main_stream(&self, video: &File, budget: &CpuBudget) -> Result<usize, VideoError> {
         let mut process = self.start(&arguments::streams(1), Some(video), budget)?;
         let mut streams = vec![CandidateStream::default(); MAX_STREAMS];
         each_line(&mut process, |line| {
-            count(&mut streams, line);
+            add_line(&mut streams, line);
             Ok(())
         })?;
         process.finish()?;
-        Ok(choose(&streams))
+        Ok(select_main_stream(&streams))
     }
 
     fn check(&self, index: &Index) -> Result<(), VideoError> {
@@ -128,7 +128,7 @@ struct Listed {
     messages: Messages,
 }
 
-/// What decides which of several streams is the main one.
+/// The properties that decide which stream is the main one.
 #[derive(Clone, Debug, Default)]
 struct CandidateStream {
     codec: String,
@@ -136,8 +136,8 @@ struct CandidateStream {
     packets: u64,
 }
 
-/// Adds what a line says to the stream that it describes.
-fn count(streams: &mut [CandidateStream], line: &str) {
+/// Adds the content of a line to the stream that it describes.
+fn add_line(streams: &mut [CandidateStream], line: &str) {
     match line.strip_prefix('#') {
         // Such as `#dimensions 1: 480x480`.
         Some(header) => {
@@ -163,16 +163,16 @@ fn count(streams: &mut [CandidateStream], line: &str) {
 }
 
 /// Returns the main stream: the one with the largest frames among those that have at
-/// least half as many frames as the longest. Streams whose codec is not accepted are left out. A
-/// stream of a single MJPEG frame, which may be a cover image, is chosen only if there is no
-/// other. Among equals, the first one is returned.
-fn choose(streams: &[CandidateStream]) -> usize {
-    let accepted = || streams.iter().enumerate().filter(|(_, one)| CODECS.contains(&one.codec.as_str()));
-    let most = accepted().map(|(_, one)| one.packets).max().unwrap_or(0);
-    let long = accepted().filter(|(_, one)| one.packets > 0 && one.packets >= most.div_ceil(2));
-    let is_cover = |one: &CandidateStream| one.packets == 1 && one.codec == "mjpeg";
-    let best = long.max_by_key(|(at, one)| (!is_cover(one), one.pixels, std::cmp::Reverse(*at)));
-    best.map_or(0, |(at, _)| at)
+/// least half as many frames as the longest. Streams whose codec is not accepted are ignored. A
+/// stream of a single MJPEG frame, which may be a cover image, is chosen only if there is no other.
+/// Among equals, the first one is returned.
+fn select_main_stream(streams: &[CandidateStream]) -> usize {
+    let accepted = || streams.iter().enumerate().filter(|(_, item)| CODECS.contains(&item.codec.as_str()));
+    let max_packets = accepted().map(|(_, item)| item.packets).max().unwrap_or(0);
+    let long = accepted().filter(|(_, item)| item.packets > 0 && item.packets >= max_packets.div_ceil(2));
+    let is_cover = |item: &CandidateStream| item.packets == 1 && item.codec == "mjpeg";
+    let best = long.max_by_key(|(index, item)| (!is_cover(item), item.pixels, std::cmp::Reverse(*index)));
+    best.map_or(0, |(index, _)| index)
 }
 
 fn each_line(
@@ -211,7 +211,7 @@ struct Listing {
     /// Time of the last frame that is shown.
     last_us: i64,
     /// Time of the last packet.
-    before_us: Option<i64>,
+    previous_us: Option<i64>,
     /// Whether times jump by more than [`WRAP_US`]. ffmpeg takes a jump back in a transport stream
     /// for an overflow of the clock.
     wraps: bool,
@@ -257,14 +257,14 @@ impl Listing {
         let (Some(pts), Some(base)) = (pts.or(dts), self.time_base) else { return };
         let flags = fields.find_map(|field| field.strip_prefix("F=0x"));
         let flags = flags.map_or(KEY, |flags| u32::from_str_radix(flags, 16).unwrap_or(0));
-        let Some(at) = microseconds(pts, base).filter(|_| flags & DISCARD == 0) else { return };
+        let Some(at_us) = microseconds(pts, base).filter(|_| flags & DISCARD == 0) else { return };
         self.frames += 1;
-        self.wraps |= self.before_us.is_some_and(|before| at.abs_diff(before) > WRAP_US);
-        self.before_us = Some(at);
-        self.last_us = self.origin_us.map_or(at, |_| self.last_us.max(at));
-        self.origin_us = Some(self.origin_us.map_or(at, |first| first.min(at)));
+        self.wraps |= self.previous_us.is_some_and(|previous| at_us.abs_diff(previous) > WRAP_US);
+        self.previous_us = Some(at_us);
+        self.last_us = self.origin_us.map_or(at_us, |_| self.last_us.max(at_us));
+        self.origin_us = Some(self.origin_us.map_or(at_us, |first| first.min(at_us)));
         if flags & KEY != 0 && flags & CORRUPT == 0 {
-            self.keyframes_us.push(at);
+            self.keyframes_us.push(at_us);
         }
     }
 
@@ -282,7 +282,7 @@ impl Listing {
         let aspect = if (1.0 / MAX_ASPECT..=MAX_ASPECT).contains(&aspect) { aspect } else { 1.0 };
         // In a recording, a second stream is usually what follows after a change of the channel.
         let container = messages.container.unwrap_or_default();
-        let is_recording = CONTINUED.contains(&container.as_str());
+        let is_recording = CONTINUABLE.contains(&container.as_str());
         let other_streams = (is_recording && messages.videos > 1).then(|| Damage {
             truncated: false,
             message: format!("there are {} streams of video; only one was read", messages.videos),
@@ -293,8 +293,8 @@ impl Listing {
         Ok(Index {
             container,
             codec: self.codec,
-            width: enlarged(self.size.0, aspect),
-            height: enlarged(self.size.1, aspect.recip()),
+            width: enlarge(self.size.0, aspect),
+            height: enlarge(self.size.1, aspect.recip()),
             aspect,
             duration_us: messages.duration.map(micros),
             keyframes_us: self.keyframes_us.into_iter().map(|at| at.saturating_sub(origin_us)).collect(),
@@ -311,7 +311,7 @@ impl Listing {
 }
 
 /// Returns the length of a side after it was made `factor` times longer, but not shorter.
-fn enlarged(side: u32, factor: f64) -> u32 {
+fn enlarge(side: u32, factor: f64) -> u32 {
     (f64::from(side) * factor.max(1.0)).round() as u32
 }
 
@@ -343,13 +343,13 @@ mod tests {
     #[test]
     fn selects_long_video_stream_with_accepted_codec() {
         let main = |streams: &[(&str, &str, usize)]| {
-            let mut found = vec![CandidateStream::default(); MAX_STREAMS];
+            let mut candidates = vec![CandidateStream::default(); MAX_STREAMS];
             for (at, (codec, size, packets)) in streams.iter().enumerate() {
-                count(&mut found, &format!("#codec_id {at}: {codec}\n"));
-                count(&mut found, &format!("#dimensions {at}: {size}\n"));
-                (0..*packets).for_each(|_| count(&mut found, &format!("{at}, 0, 0, 1, 9, 0x1\n")));
+                add_line(&mut candidates, &format!("#codec_id {at}: {codec}\n"));
+                add_line(&mut candidates, &format!("#dimensions {at}: {size}\n"));
+                (0..*packets).for_each(|_| add_line(&mut candidates, &format!("{at}, 0, 0, 1, 9, 0x1\n")));
             }
-            choose(&found)
+            select_main_stream(&candidates)
         };
         for cover in ["mjpeg", "png", "bmp", "webp", "tiff", "gif"] {
             assert_eq!(main(&[(cover, "3000x3000", 1), ("h264", "640x360", 50)]), 1, "{cover}");

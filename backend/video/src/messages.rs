@@ -13,15 +13,15 @@ use std::time::Duration;
 pub(crate) const MAX_STREAMS: usize = 8;
 /// Maximum number of bytes of a line; the rest is ignored.
 const MAX_LINE: u64 = 1_000;
-/// Number of lines in which facts are looked for.
+/// Number of lines in which facts are searched for.
 const MAX_LINES: usize = 2_000;
 /// Maximum length of a message for people, in characters.
 const MAX_MESSAGE: usize = 200;
-/// What ffmpeg says about a file whose end is missing.
+/// Messages of ffmpeg about a file whose end is missing.
 const TRUNCATED: [&str; 4] =
     ["partial file", "moov atom not found", "File ended prematurely", "Truncated packet"];
 
-/// What ffmpeg reports about streams whose codec is not on the list of accepted ones.
+/// Messages of ffmpeg about streams whose codec is not accepted.
 const OTHER_STREAMS: [&str; 2] = ["not on whitelist", "Failed to open codec in avformat_find_stream_info"];
 
 /// The description of a stream of video.
@@ -58,16 +58,16 @@ pub(crate) struct Messages {
 
 impl Messages {
     pub(crate) fn read(stderr: impl Read) -> Self {
-        let (mut stderr, mut found) = (BufReader::new(stderr), Self::default());
+        let (mut stderr, mut facts) = (BufReader::new(stderr), Self::default());
         let mut lines = 0;
         let mut line = Vec::new();
         loop {
             line.clear();
             match stderr.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => return found,
+                Ok(0) | Err(_) => return facts,
                 // A child that writes without end must not fill the memory, nor block on its pipe.
                 Ok(_) if lines >= MAX_LINES => {}
-                Ok(_) => found.add(String::from_utf8_lossy(&line).trim_end()),
+                Ok(_) => facts.add(String::from_utf8_lossy(&line).trim_end()),
             }
             lines += 1;
         }
@@ -99,7 +99,7 @@ impl Messages {
     }
 
     fn error(&mut self, text: &str) {
-        // Sound and subtitles are not decoded, so their codecs are not on the list.
+        // Audio and subtitles are not decoded, so their codecs are not on the list.
         if OTHER_STREAMS.iter().any(|hint| text.contains(hint)) {
             return;
         }
@@ -126,7 +126,7 @@ impl Messages {
             if self.in_video {
                 let pixel_format = pixel_format(text).unwrap_or_default();
                 let gpu = GpuFacts { pixel_format, ..GpuFacts::default() };
-                self.streams.push(StreamFacts { hdr: Hdr::of(text), gpu });
+                self.streams.push(StreamFacts { hdr: Hdr::new(text), gpu });
             }
         } else if let Some(stream) = self.streams.last_mut().filter(|_| self.in_video && !self.described) {
             // Older versions write "displaymatrix".
@@ -165,16 +165,16 @@ fn pixel_format(stream: &str) -> Option<String> {
 /// Splits `[mov @ 0x55] [error] text` into the level and the text; without a level, the whole line.
 fn split_level(line: &str) -> (Option<&str>, &str) {
     let mut rest = line;
-    while let Some((word, after)) = rest.strip_prefix('[').and_then(|inner| inner.split_once("] ")) {
+    while let Some((word, remainder)) = rest.strip_prefix('[').and_then(|inner| inner.split_once("] ")) {
         if ["panic", "fatal", "error", "warning", "info"].contains(&word) {
-            return (Some(word), after);
+            return (Some(word), remainder);
         }
-        rest = after;
+        rest = remainder;
     }
     (None, line)
 }
 
-/// Returns `text` without control characters, cut to [`MAX_MESSAGE`] characters.
+/// Returns `text` without control characters, truncated to [`MAX_MESSAGE`] characters.
 fn clean(text: &str) -> String {
     text.trim().chars().filter(|c| !c.is_control()).take(MAX_MESSAGE).collect()
 }
@@ -185,8 +185,8 @@ fn parse_duration(text: &str) -> Option<Duration> {
     let hours: u32 = parts.next()?.parse().ok()?;
     let minutes: u32 = parts.next()?.parse().ok()?;
     let seconds: f64 = parts.next()?.parse().ok()?;
-    let whole = f64::from(hours) * 3600.0 + f64::from(minutes) * 60.0;
-    Duration::try_from_secs_f64(whole + seconds).ok()
+    let full_minutes = f64::from(hours) * 3600.0 + f64::from(minutes) * 60.0;
+    Duration::try_from_secs_f64(full_minutes + seconds).ok()
 }
 
 #[cfg(test)]
@@ -204,15 +204,15 @@ mod tests {
 
     #[test]
     fn reads_stream_facts_and_first_error() {
-        let found = Messages::read(BANNER.as_bytes());
-        assert_eq!(found.landlock, Some(true));
-        assert_eq!(found.container.as_deref(), Some("mov,mp4,m4a,3gp,3g2,mj2"));
-        assert_eq!(found.duration, Some(Duration::from_millis(3_723_500)));
-        assert_eq!((found.videos, found.streams.len()), (1, 1), "metadata is not a stream");
-        let StreamFacts { hdr, gpu } = &found.streams[0];
+        let facts = Messages::read(BANNER.as_bytes());
+        assert_eq!(facts.landlock, Some(true));
+        assert_eq!(facts.container.as_deref(), Some("mov,mp4,m4a,3gp,3g2,mj2"));
+        assert_eq!(facts.duration, Some(Duration::from_millis(3_723_500)));
+        assert_eq!((facts.videos, facts.streams.len()), (1, 1), "metadata is not a stream");
+        let StreamFacts { hdr, gpu } = &facts.streams[0];
         assert_eq!((hdr, gpu.pixel_format.as_str(), gpu.turned), (&None, "yuv420p", false));
         assert!(
-            found.damage.is_some_and(|damage| damage.truncated && damage.message.ends_with("partial file"))
+            facts.damage.is_some_and(|damage| damage.truncated && damage.message.ends_with("partial file"))
         );
     }
 
@@ -237,8 +237,8 @@ mod tests {
     #[test]
     fn long_ffmpeg_messages_are_bounded() {
         let line = format!("[error] {}\n", "x".repeat(100_000));
-        let found = Messages::read(line.repeat(30).as_bytes());
-        assert!(found.damage.is_some_and(|damage| damage.message.len() == MAX_MESSAGE));
+        let facts = Messages::read(line.repeat(30).as_bytes());
+        assert!(facts.damage.is_some_and(|damage| damage.message.len() == MAX_MESSAGE));
         let stream = "[info]   Stream #0:0: Video: smpte2084\n";
         let late = format!("{}{stream}", "\n".repeat(MAX_LINES));
         assert_eq!(Messages::read(late.as_bytes()).videos, 0);

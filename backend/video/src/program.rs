@@ -3,7 +3,7 @@
 use crate::child::{Bounds, CancelOnDrop, Cancelled, Launcher, Process, Start};
 use crate::cpu::CpuBudget;
 use crate::error::VideoError;
-use crate::gpu::{Gpus, Pool, reason_of};
+use crate::gpu::{Gpus, Pool, error_reason};
 use crate::sampling::{MAX_FPS, MAX_GAP_US, plan};
 use crate::sandbox::FileAccess;
 use crate::{Index, Sampling, TimedFrame, arguments, child, sandbox};
@@ -54,7 +54,7 @@ impl Default for Limits {
     }
 }
 
-/// What is known of the sandbox and the program in it.
+/// The properties of the sandbox and of the program in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandboxed {
     /// First line of the program's description of itself, such as `ffmpeg version 7.1`.
@@ -76,33 +76,33 @@ pub struct Decoder {
 
 impl Decoder {
     /// Starts ffmpeg in its sandbox once, to check that both work here. If the kernel has no
-    /// Landlock, this process can no longer be debugged by its user and writes no core dumps: only
-    /// so can its environment not be read by its children.
+    /// Landlock, this process can no longer be debugged by its user and writes no core dumps:
+    /// otherwise its children could read its environment.
     ///
     /// # Errors
     /// Fails with [`VideoError::Unavailable`] if ffmpeg is missing, too old, or cannot run in the
     /// sandbox.
     pub fn open(config: Config) -> Result<Self, VideoError> {
-        let shown = config.ffmpeg.display().to_string();
+        let program = config.ffmpeg.display().to_string();
         let unknown = Sandboxed { version: String::new(), files: FileAccess::Unrestricted };
         let mut decoder = Self { config, sandboxed: unknown, cancelled: None, gpus: None };
-        let wrong = |what: &str| VideoError::Unavailable(format!("{shown} {what}"));
+        let unavailable = |what: &str| VideoError::Unavailable(format!("{program} {what}"));
         let mut process =
             decoder.start(&arguments::version(), None, &decoder.budget(0)).map_err(|error| match error {
-                VideoError::Io(error) => wrong(&format!("cannot be started: {error}")),
+                VideoError::Io(error) => unavailable(&format!("cannot be started: {error}")),
                 other => other,
             })?;
         let mut text = String::new();
         let read = (&mut process.pixels).take(20_000).read_to_string(&mut text);
         let (status, messages) = process.finish()?;
-        read.map_err(|_| wrong("does not print its version"))?;
+        read.map_err(|_| unavailable("does not print its version"))?;
         if !status.success() {
             let reason = messages.first_line.unwrap_or_default();
-            return Err(wrong(&format!("does not run in the sandbox ({status}): {reason}")));
+            return Err(unavailable(&format!("does not run in the sandbox ({status}): {reason}")));
         }
         let version: String = text.lines().next().unwrap_or_default().chars().take(100).collect();
         if libavutil(&text).is_none_or(|version| version < MINIMUM_LIBAVUTIL) {
-            return Err(wrong(&format!(
+            return Err(unavailable(&format!(
                 "is not ffmpeg {MINIMUM_VERSION} or newer (it says: {version}); set FFMPEG, or run ./scripts/video"
             )));
         }
@@ -132,7 +132,7 @@ impl Decoder {
     /// # Errors
     /// Fails if too many files are open.
     pub fn cancellable(&self) -> std::io::Result<(Self, CancelOnDrop)> {
-        let (guard, cancelled) = child::pair()?;
+        let (guard, cancelled) = child::cancellation_pair()?;
         Ok((Self { cancelled: Some(cancelled), ..self.clone() }, guard))
     }
 
@@ -198,9 +198,9 @@ pub fn find(named: Option<&Path>, bundled: Option<&Path>, path: Option<&std::ffi
     }
     let folders = path.map(std::env::split_paths).into_iter().flatten();
     let candidates = folders.map(|folder| folder.join("ffmpeg"));
-    let found = bundled.map(Path::to_owned).into_iter().chain(candidates).find(|path| path.is_file())?;
+    let program = bundled.map(Path::to_owned).into_iter().chain(candidates).find(|path| path.is_file())?;
     // The process has another working folder.
-    std::path::absolute(found).ok()
+    std::path::absolute(program).ok()
 }
 
 /// Returns whether a file that begins with `head` is a video in an accepted container. 200 bytes
@@ -209,13 +209,13 @@ pub fn find(named: Option<&Path>, bundled: Option<&Path>, path: Option<&std::ffi
 /// Sources: ISO/IEC 14496-12 (`ftyp`), RFC 8794 (EBML), ISO/IEC 13818-1 (a packet of 188 bytes
 /// begins with 0x47; a program stream with a pack header), RIFF, FLV.
 pub fn is_video(head: &[u8]) -> bool {
-    let begins = |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    let matches_at = |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
     let is_container = begins_like_movie(head)
-        || begins(0, b"\x47") && begins(188, b"\x47")
-        || begins(0, b"\x1a\x45\xdf\xa3")
-        || begins(0, b"\0\0\x01\xba")
-        || begins(0, b"RIFF") && begins(8, b"AVI ")
-        || begins(0, b"FLV\x01");
+        || matches_at(0, b"\x47") && matches_at(188, b"\x47")
+        || matches_at(0, b"\x1a\x45\xdf\xa3")
+        || matches_at(0, b"\0\0\x01\xba")
+        || matches_at(0, b"RIFF") && matches_at(8, b"AVI ")
+        || matches_at(0, b"FLV\x01");
     // Images in HEIC and AVIF files begin like movies.
     is_container && Format::sniff(head).is_none()
 }
@@ -268,31 +268,31 @@ impl Decoder {
     /// # Errors
     /// Fails if a pixel or a time differs, or if the GPU does not decode the video.
     pub fn check_gpu(&self, id: u32, variables: Vec<(&'static str, OsString)>) -> Result<(), GpuError> {
-        let failed = |error: VideoError| GpuError::Failed(reason_of(error));
+        let failed = |error: VideoError| GpuError::Failed(error_reason(error));
         let (cpu, file) = (self.without_gpus(), clip().map_err(failed)?);
         let index = cpu.index(&file).map_err(failed)?;
-        let wanted = cpu.all_frames(&file, &index).map_err(failed)?;
+        let expected = cpu.all_frames(&file, &index).map_err(failed)?;
         let gpus = Gpus { ids: vec![id], variables, only: true, on_fallback: Box::new(|_| {}) };
-        let found = self.with_gpus(gpus).all_frames(&file, &index).map_err(failed)?;
-        if found.len() != wanted.len() || wanted.is_empty() {
-            return Err(GpuError::Differs(format!("{} frames instead of {}", found.len(), wanted.len())));
+        let actual = self.with_gpus(gpus).all_frames(&file, &index).map_err(failed)?;
+        if actual.len() != expected.len() || expected.is_empty() {
+            return Err(GpuError::Differs(format!("{} frames instead of {}", actual.len(), expected.len())));
         }
-        let different = wanted.iter().zip(&found).filter(|(wanted, found)| wanted != found).count();
+        let different = expected.iter().zip(&actual).filter(|(expected, actual)| expected != actual).count();
         match different {
             0 => Ok(()),
-            _ => Err(GpuError::Differs(format!("{different} of {} frames differ", wanted.len()))),
+            _ => Err(GpuError::Differs(format!("{different} of {} frames differ", expected.len()))),
         }
     }
 
     fn all_frames(&self, file: &File, index: &Index) -> Result<Vec<TimedFrame>, VideoError> {
-        let mut all = Vec::new();
+        let mut decoded = Vec::new();
         for segment in plan(index, Sampling::Fps(MAX_FPS), MAX_GAP_US) {
             let mut frames = self.frames(file, index, &segment)?;
             while let Some(frame) = frames.next_frame()? {
-                all.push(frame);
+                decoded.push(frame);
             }
         }
-        Ok(all)
+        Ok(decoded)
     }
 }
 

@@ -55,7 +55,7 @@ pub struct Block {
     pub to_us: i64,
 }
 
-/// What a first look found.
+/// The result of a first look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstLook {
     /// Time of the frame in microseconds.
@@ -77,12 +77,12 @@ pub fn refine(index: &Index, max_gap_us: i64) -> Refined {
     if index.frame_us > FEW_FRAMES_US {
         return Refined::Sparse(plan);
     }
-    let everywhere = || {
+    let refine_everywhere = || {
         let mut segments = sampling::with_last(vec![whole(Looks::All, cell(max_gap_us))], index);
         segments.pop().map_or_else(|| Refined::Sparse(Vec::new()), Refined::Everywhere)
     };
     if index.timeline == Timeline::Continued {
-        return everywhere();
+        return refine_everywhere();
     }
     let blocks = blocks(index, &plan);
     // Of keyframes, a first look selects up to two in the longest gap.
@@ -91,7 +91,7 @@ pub fn refine(index: &Index, max_gap_us: i64) -> Refined {
         length_us.saturating_mul(2) / max_gap_us.max(1)
     };
     if blocks.iter().any(|block| looks(block) > MAX_FIRST_LOOKS) {
-        return everywhere();
+        return refine_everywhere();
     }
     Refined::Blocks(Blocks { plan, max_gap_us, blocks })
 }
@@ -107,14 +107,14 @@ impl Blocks {
     /// that frame: if it contains a face, the time before it gets closer looks too.
     pub fn first_looks(&self, block: &Block) -> Vec<Segment> {
         let from_us = block.from_us;
-        let later = self.plan.iter().filter(|segment| segment.to_us > from_us).cloned();
-        let clipped = later.map(|segment| match segment.looks {
+        let remaining = self.plan.iter().filter(|segment| segment.to_us > from_us).cloned();
+        let segments = remaining.map(|segment| match segment.looks {
             _ if segment.from_us >= from_us => segment,
             Looks::All => Segment { from_us, last_us: Some(from_us - 1), ..segment },
             // The first keyframe is selected, regardless of earlier selections.
             Looks::Keyframes => Segment { from_us, ..segment },
         });
-        clipped.collect()
+        segments.collect()
     }
 
     /// Returns the steps of a block in order of time. Between a look with a face and its
@@ -153,14 +153,14 @@ impl Blocks {
         let mut order: Vec<usize> = (0..saved.len()).filter(|gap| saved[*gap] > 0).collect();
         order.sort_by_key(|gap| std::cmp::Reverse(saved[*gap]));
         order.truncate(MAX_RUNS - 1);
-        let mut joined: Vec<Block> = Vec::with_capacity(order.len() + 1);
+        let mut merged: Vec<Block> = Vec::with_capacity(order.len() + 1);
         for (at, run) in runs.into_iter().enumerate() {
-            match joined.last_mut() {
+            match merged.last_mut() {
                 Some(last) if !order.contains(&(at - 1)) => last.to_us = run.to_us,
-                _ => joined.push(run),
+                _ => merged.push(run),
             }
         }
-        joined
+        merged
     }
 
     /// Returns the segment with closer looks in a run. The frames of first looks are listed, except
@@ -178,12 +178,12 @@ impl Blocks {
                 |part: &Segment| part.looks == Looks::All && !part.also_us.contains(&looks[at].at_us);
             is_divisor && !is_first && self.plan.get(part).is_some_and(in_cell)
         };
-        let inside = (0..looks.len()).filter(|at| (from_us..to_us).contains(&looks[*at].at_us));
-        let listed = inside.filter(|at| !is_first_of_cell(*at)).map(|at| looks[at].at_us);
+        let in_run = (0..looks.len()).filter(|at| (from_us..to_us).contains(&looks[*at].at_us));
+        let listed_times = in_run.filter(|at| !is_first_of_cell(*at)).map(|at| looks[at].at_us);
         Segment {
             from_us,
             to_us,
-            also_us: listed.take(MAX_LISTED).collect(),
+            also_us: listed_times.take(MAX_LISTED).collect(),
             last_us: (from_us > 0).then(|| from_us - 1),
             ..whole(Looks::All, cell_us)
         }
@@ -194,9 +194,9 @@ impl Blocks {
 /// `max_gap_us` if there is one.
 fn cell(max_gap_us: i64) -> i64 {
     let max_gap_us = max_gap_us.max(1);
-    let least = max_gap_us.saturating_add(CLOSER_US - 1) / CLOSER_US;
+    let min_count = max_gap_us.saturating_add(CLOSER_US - 1) / CLOSER_US;
     let divides = |count: &i64| max_gap_us % count == 0;
-    let count = (least..=least.saturating_mul(2).min(MAX_CELLS)).find(divides);
+    let count = (min_count..=min_count.saturating_mul(2).min(MAX_CELLS)).find(divides);
     count.map_or(CLOSER_US.min(max_gap_us), |count| max_gap_us / count)
 }
 
@@ -253,10 +253,10 @@ fn starts(index: &Index, segment: &Segment) -> Vec<i64> {
 fn runs(block: &Block, looks: &[FirstLook]) -> Vec<Block> {
     let mut runs: Vec<Block> = Vec::new();
     for (at, _) in looks.iter().enumerate().filter(|(_, look)| look.has_face) {
-        let before = at.checked_sub(1).map_or(block.from_us, |before| looks[before].at_us);
+        let from_us = at.checked_sub(1).map_or(block.from_us, |previous| looks[previous].at_us);
         // The frame of the neighbour is included, because a cut may be before it.
-        let after = looks.get(at + 1).map_or(block.to_us, |next| next.at_us.saturating_add(1));
-        let run = Block { from_us: before, to_us: after.min(block.to_us) };
+        let to_us = looks.get(at + 1).map_or(block.to_us, |next| next.at_us.saturating_add(1));
+        let run = Block { from_us, to_us: to_us.min(block.to_us) };
         match runs.last_mut() {
             Some(last) if run.from_us < last.to_us => last.to_us = run.to_us.max(last.to_us),
             _ if run.from_us < run.to_us => runs.push(run),

@@ -196,19 +196,19 @@ fn join(runs: &mut [Run], index: &Index) {
     }
     let saved_us = |run: &Run| {
         let end = run.segment.to_us.min(index.end_us);
-        let all = decoding_us(index, end.saturating_sub(run.segment.from_us));
-        all.saturating_sub(run.keyframes.saturating_mul(frame_decoding_us(index)))
+        let all_us = decoding_us(index, end.saturating_sub(run.segment.from_us));
+        all_us.saturating_sub(run.keyframes.saturating_mul(frame_decoding_us(index)))
     };
     let mut saved: Vec<i64> =
         runs.iter().filter(|run| run.segment.looks == Looks::Keyframes).map(saved_us).collect();
     saved.sort_unstable_by(|a, b| b.cmp(a));
     // Each run needs a process, and so does what follows it.
-    let least = saved.get(MAX_SEGMENTS / 2 - 1).copied().unwrap_or(0).max(2 * START_US);
+    let min_saved_us = saved.get(MAX_SEGMENTS / 2 - 1).copied().unwrap_or(0).max(2 * START_US);
     let limit = if index.timeline == Timeline::Continued { 0 } else { MAX_SEGMENTS / 2 };
-    let mut kept = 0;
+    let mut count = 0;
     for run in runs.iter_mut().filter(|run| run.segment.looks == Looks::Keyframes) {
-        if saved_us(run) >= least && kept < limit {
-            kept += 1;
+        if saved_us(run) >= min_saved_us && count < limit {
+            count += 1;
         } else {
             run.segment.looks = Looks::All;
         }
@@ -263,14 +263,14 @@ impl Timed for i64 {
     }
 }
 
-/// Holds a frame back until it is known whether a later one can take its place.
+/// Delays the selection of a frame until it is known whether a later frame can replace it.
 pub(crate) struct Selection<F> {
     /// 0 selects all frames.
     max_gap_us: i64,
     to_us: i64,
     selected_us: Option<i64>,
     /// The last frame, if it was not selected.
-    held: Option<F>,
+    candidate: Option<F>,
     /// Selected frames that were not taken yet, at most two.
     ready: VecDeque<F>,
 }
@@ -280,20 +280,20 @@ impl<F: Timed> Selection<F> {
         // Of cells of all frames, one is decoded each, so none can be left out.
         let max_gap_us = if segment.looks == Looks::Keyframes { segment.max_gap_us } else { 0 };
         let selected_us = segment.last_us;
-        Self { max_gap_us, to_us: segment.to_us, selected_us, held: None, ready: VecDeque::new() }
+        Self { max_gap_us, to_us: segment.to_us, selected_us, candidate: None, ready: VecDeque::new() }
     }
 
     /// Adds the next frame. Returns a frame that was left out, if any.
     pub(crate) fn add(&mut self, frame: F) -> Option<F> {
         if self.is_too_far(frame.at_us()) {
-            self.select_held();
+            self.select_candidate();
         }
         let is_near = |selected: i64| frame.at_us().saturating_sub(selected) < self.max_gap_us / 2;
         if self.selected_us.is_some_and(is_near) {
-            self.held.replace(frame)
+            self.candidate.replace(frame)
         } else {
             self.select(frame);
-            self.held.take()
+            self.candidate.take()
         }
     }
 
@@ -305,7 +305,7 @@ impl<F: Timed> Selection<F> {
     /// the end of the video, which is not known exactly.
     pub(crate) fn finish(&mut self) -> Option<F> {
         if self.is_too_far(self.to_us) {
-            self.select_held();
+            self.select_candidate();
         }
         self.take()
     }
@@ -315,9 +315,9 @@ impl<F: Timed> Selection<F> {
         self.selected_us.is_none_or(|selected| at_us.saturating_sub(selected) > self.max_gap_us)
     }
 
-    fn select_held(&mut self) {
-        if let Some(held) = self.held.take() {
-            self.select(held);
+    fn select_candidate(&mut self) {
+        if let Some(candidate) = self.candidate.take() {
+            self.select(candidate);
         }
     }
 
@@ -390,12 +390,12 @@ mod tests {
         let mut keyframes: Vec<i64> = (0..10).map(|at| at * 10 * SECOND).collect();
         keyframes.extend([41 * SECOND, 42 * SECOND, 50_200_000, 50_400_000]);
         keyframes.sort_unstable();
-        let planned = plan(&index(keyframes, 100 * SECOND), Sampling::Auto, 2 * SECOND);
-        assert_eq!(planned.iter().filter(|segment| segment.looks == Looks::Keyframes).count(), 1);
+        let segments = plan(&index(keyframes, 100 * SECOND), Sampling::Auto, 2 * SECOND);
+        assert_eq!(segments.iter().filter(|segment| segment.looks == Looks::Keyframes).count(), 1);
         // A minute of each, in turns, for six hours.
         let keyframes = (0..21_600).filter(|at| at / 60 % 2 == 0 || at % 10 == 0).map(|at| at * SECOND);
-        let planned = plan(&index(keyframes.collect(), 21_600 * SECOND), Sampling::Auto, 2 * SECOND);
-        assert!((MAX_SEGMENTS - 2..=MAX_SEGMENTS + 1).contains(&planned.len()), "{}", planned.len());
+        let segments = plan(&index(keyframes.collect(), 21_600 * SECOND), Sampling::Auto, 2 * SECOND);
+        assert!((MAX_SEGMENTS - 2..=MAX_SEGMENTS + 1).contains(&segments.len()), "{}", segments.len());
     }
 
     proptest! {
@@ -475,8 +475,8 @@ mod tests {
             prop_assert_eq!(selected[0], 0);
             selected.push(end);
             for gap in selected.windows(2).filter(|pair| pair[1] - pair[0] > max_gap) {
-                let between = times.iter().any(|at| *at > gap[0] && *at < gap[1]);
-                prop_assert!(!between, "{selected:?} of {times:?}");
+                let is_avoidable = times.iter().any(|at| *at > gap[0] && *at < gap[1]);
+                prop_assert!(!is_avoidable, "{selected:?} of {times:?}");
             }
         }
     }

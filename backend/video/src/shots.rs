@@ -49,15 +49,15 @@ pub struct CutDetector {
 impl CutDetector {
     /// Returns whether the frame at `at_us` (microseconds) begins a new shot. The first does not.
     pub fn is_cut(&mut self, at_us: i64, frame: ReducedFrame) -> bool {
-        let near = self.last.as_ref().filter(|(time, _)| at_us.saturating_sub(*time) <= MAX_GAP_US);
-        let change = near.map(|(_, last)| difference(&last.0, &frame.0));
+        let previous = self.last.as_ref().filter(|(time, _)| at_us.saturating_sub(*time) <= MAX_GAP_US);
+        let change = previous.map(|(_, last)| difference(&last.0, &frame.0));
         self.last = Some((at_us, frame));
         let Some(change) = change else {
             self.earlier.clear();
             return false;
         };
-        let usual = self.earlier.iter().sum::<f32>() / self.earlier.len().max(1) as f32;
-        let cut = !self.earlier.is_empty() && change >= (usual * RATIO).max(MINIMUM);
+        let mean = self.earlier.iter().sum::<f32>() / self.earlier.len().max(1) as f32;
+        let cut = !self.earlier.is_empty() && change >= (mean * RATIO).max(MINIMUM);
         if cut {
             self.earlier.clear();
         } else {
@@ -73,12 +73,12 @@ impl CutDetector {
     }
 }
 
-fn difference(one: &[[f32; 3]], other: &[[f32; 3]]) -> f32 {
-    let of = |(a, b): (&[f32; 3], &[f32; 3])| {
+fn difference(first: &[[f32; 3]], second: &[[f32; 3]]) -> f32 {
+    let pixel_difference = |(a, b): (&[f32; 3], &[f32; 3])| {
         let hue = (a[0] - b[0]).abs();
         (hue.min(180.0 - hue) + (a[1] - b[1]).abs() + (a[2] - b[2]).abs()) / 3.0
     };
-    one.iter().zip(other).map(of).sum::<f32>() / one.len().max(1) as f32
+    first.iter().zip(second).map(pixel_difference).sum::<f32>() / first.len().max(1) as f32
 }
 
 impl ReducedFrame {
@@ -159,11 +159,11 @@ mod tests {
         let mut cuts = CutDetector::default();
         // A still shot, then one with large differences: one cut.
         let shades = (0..20).map(|_| 10).chain((0..20).map(|step| if step % 2 == 0 { 100 } else { 160 }));
-        let found = shades.enumerate().filter(|(step, shade)| {
+        let cut_steps = shades.enumerate().filter(|(step, shade)| {
             let frame = Frame::filled(64, 36, [*shade; 3]);
             cuts.is_cut(*step as i64 * 40_000, ReducedFrame::of(&frame))
         });
-        assert_eq!(found.map(|(step, _)| step).collect::<Vec<_>>(), [20]);
+        assert_eq!(cut_steps.map(|(step, _)| step).collect::<Vec<_>>(), [20]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use testing::damage::DamagedFilms;
 use video::sampling::plan;
 use video::{Decoder, Sampling, VideoError};
 
-/// Reads a file, and returns what became of it in a word. Fails if the reason is not in the file.
+/// Reads a file, and returns the outcome in a word. Fails if the reason is not in the file.
 fn read(decoder: &Decoder, bytes: &[u8], sampling: Sampling) -> Result<&'static str, String> {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
@@ -54,9 +54,9 @@ fn crashed(damage: Option<&video::Damage>) -> Result<bool, VideoError> {
 fn damaged_videos_yield_frames_or_reason_without_leaks() {
     let count = std::env::var("MUTATED_FILES").map_or(200, |count| count.parse().unwrap());
     let films = DamagedFilms::encode();
-    let found = damaged::read_all(count, |decoder, number| {
+    let outcomes = damaged::read_all(count, |decoder, number| {
         let sampling: Sampling = films.sampling(number).parse().unwrap();
         read(decoder, &films.file(number), sampling).map_err(|error| format!("{sampling:?}: {error}"))
     });
-    assert!(found["frames"] > 0 && found.len() > 3, "{found:?}");
+    assert!(outcomes["frames"] > 0 && outcomes.len() > 3, "{outcomes:?}");
 }

@@ -9,7 +9,7 @@ use testing::still::{self, Heif};
 use video::{Decoder, ImageError};
 use vision::{DecodeError, Limits};
 
-/// Decodes a file, and returns what became of it in a word. Fails if the file is not the cause.
+/// Decodes a file, and returns the outcome in a word. Fails if the file is not the cause.
 fn read(decoder: &Decoder, bytes: &[u8]) -> Result<&'static str, String> {
     match decoder.image(bytes, &Limits::default()) {
         Ok(_) => Ok("pixels"),
@@ -47,8 +47,8 @@ fn damaged_images_yield_pixels_or_reason_without_leaks() {
         std::env::var("TEST_CAPABILITIES").is_ok_and(|all| all.split(',').any(|one| one == "slow"));
     let count = if is_thorough { 1_000 } else { 60 };
     let files = files();
-    let found = damaged::read_all(count, |decoder, number| {
+    let outcomes = damaged::read_all(count, |decoder, number| {
         read(decoder, &damage(&files[number % files.len()], &mut Random::new(number as u64)))
     });
-    assert!(found["pixels"] > 0 && found["corrupt"] > 0, "{found:?}");
+    assert!(outcomes["pixels"] > 0 && outcomes["corrupt"] > 0, "{outcomes:?}");
 }

@@ -41,8 +41,8 @@ impl Similarity {
     pub fn inverse(&self) -> Option<Self> {
         let square = self.a * self.a + self.b * self.b;
         let (a, b) = (self.a / square, -self.b / square);
-        let back = Self { a, b, tx: -(a * self.tx - b * self.ty), ty: -(b * self.tx + a * self.ty) };
-        (square > 0.0 && back.a.is_finite() && back.b.is_finite()).then_some(back)
+        let inverse = Self { a, b, tx: -(a * self.tx - b * self.ty), ty: -(b * self.tx + a * self.ty) };
+        (square > 0.0 && inverse.a.is_finite() && inverse.b.is_finite()).then_some(inverse)
     }
 
     pub fn apply(&self, point: Point) -> Point {
@@ -69,8 +69,8 @@ fn fit(from: &Landmarks, to: &Landmarks) -> Option<[f64; 4]> {
         spread += ux * ux + uy * uy;
     }
     let (a, b) = (along / spread, across / spread);
-    let fitted = [a, b, gx - a * fx + b * fy, gy - b * fx - a * fy];
-    (spread > 0.0 && fitted.iter().all(|v| v.is_finite())).then_some(fitted)
+    let transform = [a, b, gx - a * fx + b * fy, gy - b * fx - a * fy];
+    (spread > 0.0 && transform.iter().all(|v| v.is_finite())).then_some(transform)
 }
 
 /// Returns the landmark positions in an aligned chip with `size` pixels per side.
@@ -96,14 +96,14 @@ pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Fram
     let mut chip = vec![0; size as usize * size as usize * 3];
     for (v, row) in (0u32..).zip(chip.chunks_exact_mut(size as usize * 3)) {
         let dy = f64::from(v) - ty;
-        let at = |u: u32| {
+        let source = |u: u32| {
             let dx = f64::from(u) - tx;
             (to_fixed_point(ia * dx + ib * dy), to_fixed_point(ia * dy - ib * dx))
         };
         // If both end points of a row are inside, all points between them are inside too.
-        let inside = is_inside(frame, at(0)) && is_inside(frame, at(size - 1));
+        let inside = is_inside(frame, source(0)) && is_inside(frame, source(size - 1));
         for (u, pixel) in (0u32..).zip(row.as_chunks_mut::<3>().0) {
-            *pixel = if inside { inner_sample(frame, at(u)) } else { sample(frame, at(u)) };
+            *pixel = if inside { inner_sample(frame, source(u)) } else { sample(frame, source(u)) };
         }
     }
     Frame::new(size, size, chip)
@@ -118,14 +118,14 @@ const ONE: i64 = 1 << FRACTION;
 /// remain outside the image.
 fn to_fixed_point(coordinate: f64) -> i64 {
     let scaled = coordinate * ONE as f64;
-    let cut = scaled as i64;
-    cut - i64::from(cut as f64 > scaled)
+    let truncated = scaled as i64;
+    truncated - i64::from(truncated as f64 > scaled)
 }
 
 /// Returns whether all four pixels around the point belong to the frame.
 fn is_inside(frame: &Frame, (x, y): (i64, i64)) -> bool {
-    let within = |at: i64, length: u32| at >= 0 && (at >> FRACTION) + 1 < i64::from(length);
-    within(x, frame.width()) && within(y, frame.height())
+    let is_in_range = |at: i64, length: u32| at >= 0 && (at >> FRACTION) + 1 < i64::from(length);
+    is_in_range(x, frame.width()) && is_in_range(y, frame.height())
 }
 
 /// Returns the bilinear mean of four neighbours: left and right above, left and right below.
@@ -141,8 +141,8 @@ fn interpolate([a, b, c, d]: [u8; 4], (x, y): (i64, i64)) -> u8 {
 /// Returns the result of [`sample`] for a point that is inside according to [`is_inside`].
 fn inner_sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     let stride = frame.width() as usize * 3;
-    let at = (y >> FRACTION) as usize * stride + (x >> FRACTION) as usize * 3;
-    let (upper, lower) = (&frame.data()[at..at + 6], &frame.data()[at + stride..at + stride + 6]);
+    let index = (y >> FRACTION) as usize * stride + (x >> FRACTION) as usize * 3;
+    let (upper, lower) = (&frame.data()[index..index + 6], &frame.data()[index + stride..index + stride + 6]);
     // Written out because `array::from_fn` is not inlined here.
     let channel = |c: usize| interpolate([upper[c], upper[c + 3], lower[c], lower[c + 3]], (x, y));
     [channel(0), channel(1), channel(2)]
@@ -153,8 +153,8 @@ fn inner_sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
 fn sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     let (left, top) = (x >> FRACTION, y >> FRACTION);
     let pixel = |x: i64, y: i64| {
-        let there = (0..i64::from(frame.width())).contains(&x) && (0..i64::from(frame.height())).contains(&y);
-        if there { frame.pixel(x as u32, y as u32) } else { [0; 3] }
+        let valid = (0..i64::from(frame.width())).contains(&x) && (0..i64::from(frame.height())).contains(&y);
+        if valid { frame.pixel(x as u32, y as u32) } else { [0; 3] }
     };
     let corners = [pixel(left, top), pixel(left + 1, top), pixel(left, top + 1), pixel(left + 1, top + 1)];
     std::array::from_fn(|c| interpolate(corners.map(|corner| corner[c]), (x, y)))
@@ -169,18 +169,18 @@ const REACH: f32 = 4.0;
 /// those of the face; all coordinates are those of the image. `margin`, a fraction of the larger
 /// side of a hidden box, is also covered, except inside the face's `own` box.
 pub fn cover_in_chip(chip: &mut Frame, landmarks: &Landmarks, own: &Rect, hidden: &[Rect], margin: f32) {
-    let back = Similarity::estimate(landmarks, &template(chip.width())).and_then(|fit| fit.inverse());
+    let inverse = Similarity::estimate(landmarks, &template(chip.width())).and_then(|fit| fit.inverse());
     let width = chip.width() as usize;
-    for (at, pixel) in chip.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
-        let place = Point { x: (at % width) as f32, y: (at / width) as f32 };
-        let covered = back.is_none_or(|back| {
-            let place = back.apply(place);
+    for (index, pixel) in chip.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
+        let point = Point { x: (index % width) as f32, y: (index / width) as f32 };
+        let is_covered = inverse.is_none_or(|inverse| {
+            let point = inverse.apply(point);
             hidden.iter().any(|hidden| {
                 let border = REACH.max(margin * hidden.width.max(hidden.height));
-                hidden.contains(place, REACH) || (hidden.contains(place, border) && !own.contains(place, 0.0))
+                hidden.contains(point, REACH) || (hidden.contains(point, border) && !own.contains(point, 0.0))
             })
         });
-        if covered {
+        if is_covered {
             *pixel = GREY;
         }
     }
@@ -211,16 +211,16 @@ mod tests {
     #[test]
     fn mirrored_landmarks_are_rotated_but_not_reflected() {
         let mirrored = ARCFACE_TEMPLATE.map(|p| Point { x: 112.0 - p.x, y: p.y });
-        let fitted = Similarity::estimate(&mirrored, &ARCFACE_TEMPLATE).unwrap();
+        let transform = Similarity::estimate(&mirrored, &ARCFACE_TEMPLATE).unwrap();
         // For such a symmetric face, the best similarity only scales it down and keeps it upright.
-        assert!(fitted.a.abs() < 0.6 && fitted.b.abs() < 0.1, "{fitted:?}");
+        assert!(transform.a.abs() < 0.6 && transform.b.abs() < 0.1, "{transform:?}");
         assert!(norm_crop(&image(112, 112), &mirrored, 112).is_some());
         // Points in a symmetric cross and their mirror image determine no rotation.
         let cross: Landmarks =
             [(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0)].map(|(x, y)| Point { x, y });
         let reflected = cross.map(|p| Point { x: -p.x, y: p.y });
-        let fitted = Similarity::estimate(&cross, &reflected).unwrap();
-        assert_eq!((fitted.a, fitted.b), (0.0, 0.0));
+        let transform = Similarity::estimate(&cross, &reflected).unwrap();
+        assert_eq!((transform.a, transform.b), (0.0, 0.0));
     }
 
     /// Rows that lie inside the image and rows that extend beyond it are sampled by different
@@ -249,11 +249,11 @@ mod tests {
         let upright = image(20, 20);
         let same = [Point { x: 5.0, y: 5.0 }; 5];
         assert_eq!(Similarity::estimate(&same, &ARCFACE_TEMPLATE), None);
-        let mut odd = ARCFACE_TEMPLATE;
-        odd[1].y = f32::NAN;
-        let mut far = ARCFACE_TEMPLATE;
-        far[0].x = f32::INFINITY;
-        for landmarks in [same, odd, far] {
+        let mut not_finite = ARCFACE_TEMPLATE;
+        not_finite[1].y = f32::NAN;
+        let mut infinite = ARCFACE_TEMPLATE;
+        infinite[0].x = f32::INFINITY;
+        for landmarks in [same, not_finite, infinite] {
             assert!(norm_crop(&upright, &landmarks, 112).is_none());
         }
         assert!(norm_crop(&upright, &ARCFACE_TEMPLATE, 0).is_none());

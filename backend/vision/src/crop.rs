@@ -25,7 +25,7 @@ pub fn face_crop_alone(
     let border = |rect: &Rect| 1.0 + hidden_margin.max(0.0) * rect.width.max(rect.height);
     let (left, top) = (region.x as f32, region.y as f32);
     let (right, bottom) = (left + region.width as f32, top + region.height as f32);
-    let near: Vec<&Rect> = hidden
+    let nearby: Vec<&Rect> = hidden
         .iter()
         .filter(|rect| {
             let border = border(rect);
@@ -35,14 +35,14 @@ pub fn face_crop_alone(
                 && rect.y + rect.height + border > top
         })
         .collect();
-    if near.is_empty() {
+    if nearby.is_empty() {
         return crop;
     }
     let width = region.width as usize;
-    for (at, pixel) in crop.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
-        let centre = Point { x: left + (at % width) as f32 + 0.5, y: top + (at / width) as f32 + 0.5 };
-        let own = bbox.contains(centre, 0.0);
-        if near.iter().any(|rect| rect.contains(centre, if own { 1.0 } else { border(rect) })) {
+    for (index, pixel) in crop.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
+        let centre = Point { x: left + (index % width) as f32 + 0.5, y: top + (index / width) as f32 + 0.5 };
+        let is_own_box = bbox.contains(centre, 0.0);
+        if nearby.iter().any(|rect| rect.contains(centre, if is_own_box { 1.0 } else { border(rect) })) {
             *pixel = [127; 3];
         }
     }
@@ -102,9 +102,9 @@ pub fn rotate(frame: &Frame, degrees: u32) -> Frame {
         0 => frame.clone(),
         1 => rotate_quarter_turn(frame, |x, y, height| (height - 1 - y, x)),
         2 => {
-            let mut turned = frame.clone();
-            turned.data_mut().as_chunks_mut::<3>().0.reverse();
-            turned
+            let mut rotated = frame.clone();
+            rotated.data_mut().as_chunks_mut::<3>().0.reverse();
+            rotated
         }
         _ => {
             let width = frame.width() as usize;
@@ -124,25 +124,25 @@ pub fn mirror(frame: &Frame) -> Frame {
 
 /// Rotates by a quarter turn. `place` returns the target column and row of a source pixel from `(x,
 /// y, source height)`.
-fn rotate_quarter_turn(frame: &Frame, place: impl Fn(usize, usize, usize) -> (usize, usize)) -> Frame {
+fn rotate_quarter_turn(frame: &Frame, move_pixel: impl Fn(usize, usize, usize) -> (usize, usize)) -> Frame {
     /// Side of the blocks that are copied in turn, so that source and target stay in the L1 cache.
     const BLOCK: usize = 32;
     let (width, height) = (frame.width() as usize, frame.height() as usize);
-    let mut turned = Frame::filled(frame.height(), frame.width(), [0; 3]);
+    let mut rotated = Frame::filled(frame.height(), frame.width(), [0; 3]);
     let (source, _) = frame.data().as_chunks::<3>();
-    let (target, _) = turned.data_mut().as_chunks_mut::<3>();
+    let (target, _) = rotated.data_mut().as_chunks_mut::<3>();
     for top in (0..height).step_by(BLOCK) {
         for left in (0..width).step_by(BLOCK) {
             for y in top..(top + BLOCK).min(height) {
                 let right = (left + BLOCK).min(width);
                 for (x, pixel) in (left..right).zip(&source[y * width + left..y * width + right]) {
-                    let (column, row) = place(x, y, height);
+                    let (column, row) = move_pixel(x, y, height);
                     target[row * height + column] = *pixel;
                 }
             }
         }
     }
-    turned
+    rotated
 }
 
 #[cfg(test)]
@@ -171,14 +171,14 @@ mod tests {
         assert_eq!((crop.pixel(25, 20), crop.pixel(12, 20)), ([127; 3], [200, 10, 10]));
     }
 
-    fn numbered(width: u32, height: u32) -> Frame {
+    fn numbered_frame(width: u32, height: u32) -> Frame {
         Frame::new(width, height, (0..width * height).flat_map(|i| [i as u8, (i >> 8) as u8, 0]).collect())
             .unwrap()
     }
 
     #[test]
     fn crop_has_margin_and_is_clamped_to_image() {
-        let frame = numbered(100, 80);
+        let frame = numbered_frame(100, 80);
         let bbox = Rect { x: 20.0, y: 30.0, width: 20.0, height: 10.0 };
         let tight = face_crop(&frame, &bbox, 0.0);
         assert_eq!((tight.width(), tight.height(), tight.pixel(0, 0)), (20, 10, frame.pixel(20, 30)));
@@ -191,10 +191,10 @@ mod tests {
 
     #[test]
     fn empty_crop_is_one_pixel() {
-        let frame = numbered(10, 10);
+        let frame = numbered_frame(10, 10);
         for (x, y) in [(500.0, 500.0), (-500.0, -500.0), (f32::NAN, f32::INFINITY)] {
-            let cut = face_crop(&frame, &Rect { x, y, width: 0.0, height: 0.0 }, 0.0);
-            assert_eq!((cut.width(), cut.height()), (1, 1));
+            let crop = face_crop(&frame, &Rect { x, y, width: 0.0, height: 0.0 }, 0.0);
+            assert_eq!((crop.width(), crop.height()), (1, 1));
         }
     }
 

@@ -156,11 +156,11 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
     if format.needs_ffmpeg() {
         return Err(DecodeError::NeedsFfmpeg { format: format.name() });
     }
-    let (frame, orientation) = guarded(format, || match format {
+    let (frame, orientation) = protect(format, || match format {
         Format::Jpeg => jpeg::decode(bytes, limits),
         _ => raster::decode(format, bytes, limits),
     })?;
-    Ok(Decoded { frame: upright(frame, orientation), format })
+    Ok(Decoded { frame: make_upright(frame, orientation), format })
 }
 
 /// Reads only the header of a file, to determine how much memory decoding needs.
@@ -173,7 +173,7 @@ pub fn probe(bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> 
     if format.needs_ffmpeg() {
         return Ok(coded(bytes, limits)?.header);
     }
-    guarded(format, || match format {
+    protect(format, || match format {
         Format::Jpeg => jpeg::probe(bytes, limits),
         _ => raster::probe(format, bytes, limits),
     })
@@ -186,7 +186,7 @@ pub fn probe(bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> 
 /// Fails with the errors of [`decode`]. Never panics.
 pub fn coded<'a>(bytes: &'a [u8], limits: &Limits) -> Result<CodedImage<'a>, DecodeError> {
     let format = known_format(bytes, limits)?;
-    guarded(format, || match format {
+    protect(format, || match format {
         Format::Avif | Format::Heic => heif::read(format, bytes, limits),
         _ => headers::read(format, bytes, limits),
     })
@@ -201,7 +201,7 @@ fn known_format(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
 }
 
 /// Runs a decoder; a panic inside it becomes [`DecodeError::Corrupt`].
-fn guarded<T>(format: Format, decoder: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
+fn protect<T>(format: Format, decoder: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
     catch_unwind(AssertUnwindSafe(decoder))
         .unwrap_or_else(|_| Err(corrupt(format, "the decoder failed unexpectedly")))
 }
@@ -233,7 +233,7 @@ fn rotation_bytes(orientation: Orientation) -> u32 {
 }
 
 /// Applies the EXIF orientation. Each step frees the previous image, so at most two exist at once.
-fn upright(mut frame: Frame, orientation: Orientation) -> Frame {
+fn make_upright(mut frame: Frame, orientation: Orientation) -> Frame {
     use crate::crop::{mirror, rotate};
     let (degrees, mirrored) = match orientation {
         Orientation::NoTransforms => (0, false),

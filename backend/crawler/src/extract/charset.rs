@@ -5,17 +5,17 @@ use std::borrow::Cow;
 
 /// Number of bytes that are searched for a `<meta>` element that declares the encoding. The
 /// standard requires 1024.
-const PRESCAN: usize = 4096;
+const PRESCAN_BYTES: usize = 4096;
 
 /// Returns the page as text, and the encoding of the queries of its URLs.
 pub(crate) fn decode<'a>(bytes: &'a [u8], content_type: Option<&str>) -> (Cow<'a, str>, &'static Encoding) {
     if let Some((encoding, length)) = Encoding::for_bom(bytes) {
         return (encoding.decode_without_bom_handling(&bytes[length..]).0, encoding);
     }
-    let named = content_type
-        .and_then(|value| label_after_charset(value.as_bytes()))
-        .or_else(|| prescan(&bytes[..bytes.len().min(PRESCAN)]));
-    let encoding = match named {
+    let declared_encoding = content_type
+        .and_then(|value| find_charset(value.as_bytes()))
+        .or_else(|| prescan(&bytes[..bytes.len().min(PRESCAN_BYTES)]));
+    let encoding = match declared_encoding {
         Some(encoding) => encoding,
         None if std::str::from_utf8(bytes).is_ok() => UTF_8,
         None => WINDOWS_1252,
@@ -25,8 +25,8 @@ pub(crate) fn decode<'a>(bytes: &'a [u8], content_type: Option<&str>) -> (Cow<'a
 
 /// Searches for `<meta … charset=…>` and an XML declaration, and skips comments.
 fn prescan(mut head: &[u8]) -> Option<&'static Encoding> {
-    while let Some(at) = head.iter().position(|b| *b == b'<') {
-        head = &head[at..];
+    while let Some(position) = head.iter().position(|b| *b == b'<') {
+        head = &head[position..];
         if head.starts_with(b"<!--") {
             let end = find(head, b"-->")?;
             head = &head[end + 3..];
@@ -35,15 +35,15 @@ fn prescan(mut head: &[u8]) -> Option<&'static Encoding> {
         let end = head.iter().position(|b| *b == b'>').unwrap_or(head.len());
         let tag = &head[..end];
         let lower = tag.to_ascii_lowercase();
-        let named = if lower.starts_with(b"<meta") {
-            label_after_charset(tag)
+        let declared_encoding = if lower.starts_with(b"<meta") {
+            find_charset(tag)
         } else if lower.starts_with(b"<?xml") {
-            label_after(tag, b"encoding")
+            find_label(tag, b"encoding")
         } else {
             None
         };
-        if let Some(encoding) = named {
-            // The label was readable as ASCII, so the page cannot be UTF-16 as it claims.
+        if let Some(encoding) = declared_encoding {
+            // The label was readable as ASCII, so UTF-16 cannot be the encoding.
             return Some(if encoding == UTF_16LE || encoding == UTF_16BE { UTF_8 } else { encoding });
         }
         head = &head[1..];
@@ -51,17 +51,17 @@ fn prescan(mut head: &[u8]) -> Option<&'static Encoding> {
     None
 }
 
-fn label_after_charset(text: &[u8]) -> Option<&'static Encoding> {
-    label_after(text, b"charset")
+fn find_charset(text: &[u8]) -> Option<&'static Encoding> {
+    find_label(text, b"charset")
 }
 
 /// Returns the encoding named after `key` and `=`, quoted or not.
-fn label_after(text: &[u8], key: &[u8]) -> Option<&'static Encoding> {
+fn find_label(text: &[u8], key: &[u8]) -> Option<&'static Encoding> {
     let lower = text.to_ascii_lowercase();
-    let mut from = 0;
-    while let Some(at) = find(&lower[from..], key) {
-        from += at + key.len();
-        let rest = lower[from..].trim_ascii_start();
+    let mut start = 0;
+    while let Some(position) = find(&lower[start..], key) {
+        start += position + key.len();
+        let rest = lower[start..].trim_ascii_start();
         let Some(rest) = rest.strip_prefix(b"=") else { continue };
         let rest = rest.trim_ascii_start();
         let label = match rest.first() {

@@ -5,20 +5,20 @@ use cssparser::{CowRcStr, ParseError, Parser, ParserInput, Token};
 /// needs stack memory.
 const MAX_NESTING: usize = 16;
 
-/// Calls `found` with the URL of every image.
+/// Calls `on_image` with the URL of every image.
 ///
 /// Images are `url(…)` and the strings of `image-set(…)` in backgrounds, borders, lists, masks,
 /// generated content and custom properties. Fonts (`src`), `@import` and `@namespace` are ignored.
-/// Only the image with the highest density of an `image-set` is reported. `attribute` means that
+/// Only the image with the highest density of an `image-set` is reported. `is_attribute` means that
 /// the text is a `style` attribute, which contains declarations without a rule around them.
-pub(super) fn images(text: &str, attribute: bool, mut found: impl FnMut(String)) {
+pub(super) fn find_images(text: &str, is_attribute: bool, mut on_image: impl FnMut(String)) {
     // In XHTML, the markers of a CDATA section enclose a style sheet. The parser would read the
     // section as one block.
     let text = text.trim_start();
     let text = text.strip_prefix("<![CDATA[").unwrap_or(text);
     let mut input = ParserInput::new(text);
-    let mut report = |url: CowRcStr<'_>| found(url.trim_ascii().to_owned());
-    read_block(&mut Parser::new(&mut input), attribute, MAX_NESTING, &mut report);
+    let mut report = |url: CowRcStr<'_>| on_image(url.trim_ascii().to_owned());
+    read_block(&mut Parser::new(&mut input), is_attribute, MAX_NESTING, &mut report);
 }
 
 /// The part of a declaration to which the next token belongs.
@@ -38,7 +38,7 @@ fn read_block<'i>(
     parser: &mut Parser<'i, '_>,
     declarations: bool,
     nesting: usize,
-    found: &mut dyn FnMut(CowRcStr<'i>),
+    on_image: &mut dyn FnMut(CowRcStr<'i>),
 ) {
     let start = if declarations { Part::Start } else { Part::Other };
     let mut part = start;
@@ -46,13 +46,13 @@ fn read_block<'i>(
         part = match (part, &token) {
             (_, Token::Semicolon) => start,
             (_, Token::CurlyBracketBlock) => {
-                inside(parser, nesting, |parser, nesting| read_block(parser, true, nesting, found));
+                descend(parser, nesting, |parser, nesting| read_block(parser, true, nesting, on_image));
                 start
             }
             (Part::Start, Token::Ident(name)) => Part::Name(can_contain_images(name)),
             (Part::Name(true), Token::Colon) => Part::Images,
             (Part::Images, _) => {
-                read_token(parser, &token, nesting, found);
+                read_token(parser, &token, nesting, on_image);
                 part
             }
             _ => Part::Other,
@@ -73,35 +73,35 @@ fn read_token<'i>(
     parser: &mut Parser<'i, '_>,
     token: &Token<'i>,
     nesting: usize,
-    found: &mut dyn FnMut(CowRcStr<'i>),
+    on_image: &mut dyn FnMut(CowRcStr<'i>),
 ) {
     match token {
         // Browsers ignore a URL with an unescaped space or quote, but it still refers to an image.
-        Token::UnquotedUrl(url) | Token::BadUrl(url) => found(url.clone()),
-        Token::Function(name) => inside(parser, nesting, |parser, nesting| {
+        Token::UnquotedUrl(url) | Token::BadUrl(url) => on_image(url.clone()),
+        Token::Function(name) => descend(parser, nesting, |parser, nesting| {
             if name.eq_ignore_ascii_case("url") {
-                parser.expect_string_cloned().into_iter().for_each(found);
+                parser.expect_string_cloned().into_iter().for_each(on_image);
             } else if ["image-set", "-webkit-image-set"].iter().any(|set| name.eq_ignore_ascii_case(set)) {
-                read_set(parser, nesting, found);
+                read_image_set(parser, nesting, on_image);
             } else {
-                read_tokens(parser, nesting, found);
+                read_tokens(parser, nesting, on_image);
             }
         }),
         Token::ParenthesisBlock | Token::SquareBracketBlock => {
-            inside(parser, nesting, |parser, nesting| read_tokens(parser, nesting, found));
+            descend(parser, nesting, |parser, nesting| read_tokens(parser, nesting, on_image));
         }
         _ => {}
     }
 }
 
-fn read_tokens<'i>(parser: &mut Parser<'i, '_>, nesting: usize, found: &mut dyn FnMut(CowRcStr<'i>)) {
+fn read_tokens<'i>(parser: &mut Parser<'i, '_>, nesting: usize, on_image: &mut dyn FnMut(CowRcStr<'i>)) {
     while let Ok(token) = parser.next().cloned() {
-        read_token(parser, &token, nesting, found);
+        read_token(parser, &token, nesting, on_image);
     }
 }
 
 /// Reports the image with the highest density of an `image-set`.
-fn read_set<'i>(parser: &mut Parser<'i, '_>, nesting: usize, found: &mut dyn FnMut(CowRcStr<'i>)) {
+fn read_image_set<'i>(parser: &mut Parser<'i, '_>, nesting: usize, on_image: &mut dyn FnMut(CowRcStr<'i>)) {
     let mut best: Option<(f32, CowRcStr<'i>)> = None;
     let mut at_end = false;
     while !at_end {
@@ -127,13 +127,13 @@ fn read_set<'i>(parser: &mut Parser<'i, '_>, nesting: usize, found: &mut dyn FnM
             best = Some((density, image));
         }
     }
-    best.into_iter().for_each(|(_, image)| found(image));
+    best.into_iter().for_each(|(_, image)| on_image(image));
 }
 
 /// Reads the content of the block or function whose first token was read last.
-fn inside<'i>(parser: &mut Parser<'i, '_>, nesting: usize, read: impl FnOnce(&mut Parser<'i, '_>, usize)) {
+fn descend<'i>(parser: &mut Parser<'i, '_>, nesting: usize, read: impl FnOnce(&mut Parser<'i, '_>, usize)) {
     if let Some(nesting) = nesting.checked_sub(1) {
-        // The error says that some content was not read.
+        // An error only means that some content was not read.
         let _rest: Result<(), ParseError<'i, ()>> = parser.parse_nested_block(|parser| {
             read(parser, nesting);
             Ok(())
@@ -145,9 +145,9 @@ fn inside<'i>(parser: &mut Parser<'i, '_>, nesting: usize, read: impl FnOnce(&mu
 mod tests {
     use super::*;
 
-    fn read(text: &str, attribute: bool) -> Vec<String> {
+    fn read(text: &str, is_attribute: bool) -> Vec<String> {
         let mut urls = Vec::new();
-        images(text, attribute, |url| urls.push(url));
+        find_images(text, is_attribute, |url| urls.push(url));
         urls
     }
 
@@ -205,8 +205,8 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn parsing_arbitrary_css_does_not_panic(text in "[a-z:;{}()'\"\\\\/*,ü\n-]{0,60}", attribute in proptest::bool::ANY) {
-            read(&text, attribute);
+        fn parsing_arbitrary_css_does_not_panic(text in "[a-z:;{}()'\"\\\\/*,ü\n-]{0,60}", is_attribute in proptest::bool::ANY) {
+            read(&text, is_attribute);
         }
     }
 }

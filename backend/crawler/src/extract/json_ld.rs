@@ -5,60 +5,60 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Media {
     Image,
-    /// The file of a video. The page of a video (`embedUrl`) is not one.
+    /// The file of a video. The page of a video (`embedUrl`) is not a video file.
     Video,
 }
 
-/// Calls `found` for every image and every video in the data.
+/// Calls `on_media` for every image and every video in the data.
 ///
 /// The video of a `VideoObject` is its `contentUrl`.
 ///
 /// Images are the values of `image`, `thumbnailUrl`, `contentUrl`, `photo`, `thumbnail` and similar
 /// keys, as text, list or object, at any depth. An `ImageObject` is one image: its `contentUrl`,
 /// else its `url`, else its `thumbnailUrl`. Text that is not JSON yields nothing.
-pub(super) fn read(text: &str, mut found: impl FnMut(Media, &str)) {
+pub(super) fn read(text: &str, mut on_media: impl FnMut(Media, &str)) {
     // Some templates wrap the data in a comment or in CDATA for old browsers.
     let text = text.trim().trim_start_matches("<!--").trim_end_matches("-->").trim();
     let text = text.trim_start_matches("//").trim_start_matches("<![CDATA[").trim_start();
     let text =
         text.trim_end_matches("]]>").trim_end().trim_end_matches("//").trim_end().trim_end_matches(';');
     if let Ok(value) = serde_json::from_str::<Value>(text) {
-        walk(&value, &mut found);
+        walk(&value, &mut on_media);
     }
 }
 
 /// Properties whose value is an image.
 const IMAGE: &[&str] = &["image", "images", "photo", "photos", "thumbnail", "primaryImageOfPage", "logo"];
 
-fn walk(value: &Value, found: &mut impl FnMut(Media, &str)) {
+fn walk(value: &Value, on_media: &mut impl FnMut(Media, &str)) {
     match value {
-        Value::Array(items) => items.iter().for_each(|item| walk(item, found)),
+        Value::Array(items) => items.iter().for_each(|item| walk(item, on_media)),
         Value::Object(object) => {
-            if is_a(value, &["ImageObject", "Photograph", "Photo"]) && image(value, found) {
+            if is_a(value, &["ImageObject", "Photograph", "Photo"]) && image(value, on_media) {
                 // The object's own addresses are already processed. Its other values (author,
                 // embedded data) may contain images.
                 for (key, inner) in object {
                     if !matches!(key.as_str(), "url" | "contentUrl" | "thumbnailUrl" | "thumbnail" | "image")
                     {
-                        walk(inner, found);
+                        walk(inner, on_media);
                     }
                 }
                 return;
             }
             let is_video = is_a(value, &["VideoObject", "MusicVideoObject", "Clip"]);
-            let has_own_content = is_video || is_a(value, &["AudioObject", "MediaObject"]);
+            let is_media_file = is_video || is_a(value, &["AudioObject", "MediaObject"]);
             for (key, inner) in object {
                 match key.as_str() {
-                    key if IMAGE.contains(&key) => images(inner, found),
-                    "thumbnailUrl" | "thumbnailURL" => images(inner, found),
+                    key if IMAGE.contains(&key) => images(inner, on_media),
+                    "thumbnailUrl" | "thumbnailURL" => images(inner, on_media),
                     "contentUrl" if is_video => {
                         if let Some(url) = first_text(inner) {
-                            found(Media::Video, url);
+                            on_media(Media::Video, url);
                         }
                     }
                     // The `contentUrl` of a video or a sound is not an image.
-                    "contentUrl" if !has_own_content => images(inner, found),
-                    _ => walk(inner, found),
+                    "contentUrl" if !is_media_file => images(inner, on_media),
+                    _ => walk(inner, on_media),
                 }
             }
         }
@@ -67,27 +67,27 @@ fn walk(value: &Value, found: &mut impl FnMut(Media, &str)) {
 }
 
 /// Reads the value of an image property: text, an object, or a list of them.
-fn images(value: &Value, found: &mut impl FnMut(Media, &str)) {
+fn images(value: &Value, on_media: &mut impl FnMut(Media, &str)) {
     match value {
-        Value::String(url) => found(Media::Image, url),
-        Value::Array(items) => items.iter().for_each(|item| images(item, found)),
-        Value::Object(object) if !image(value, found) => {
-            object.values().for_each(|inner| walk(inner, found));
+        Value::String(url) => on_media(Media::Image, url),
+        Value::Array(items) => items.iter().for_each(|item| images(item, on_media)),
+        Value::Object(object) if !image(value, on_media) => {
+            object.values().for_each(|inner| walk(inner, on_media));
         }
         _ => {}
     }
 }
 
-/// Calls `found` with the best address of an object that describes an image. Returns `false` if the
-/// object has no address.
-fn image(value: &Value, found: &mut impl FnMut(Media, &str)) -> bool {
+/// Calls `on_media` with the best address of an image object. Returns `false` if the object has no
+/// address.
+fn image(value: &Value, on_media: &mut impl FnMut(Media, &str)) -> bool {
     let address = ["contentUrl", "url", "thumbnailUrl", "@id", "@value"]
         .iter()
         .find_map(|key| first_text(value.get(key)?).filter(|text| *key != "@id" || !text.contains('#')));
     // An `@id` with a fragment (`…/#primaryimage`) refers to another node of the graph, which is
     // visited separately.
     if let Some(url) = address {
-        found(Media::Image, url);
+        on_media(Media::Image, url);
     }
     address.is_some()
 }
@@ -102,12 +102,12 @@ fn first_text(value: &Value) -> Option<&str> {
 }
 
 fn is_a(value: &Value, types: &[&str]) -> bool {
-    let named = |t: &Value| {
+    let has_type = |t: &Value| {
         t.as_str().is_some_and(|t| types.contains(&t.rsplit(['/', ':', '#']).next().unwrap_or_default()))
     };
     match value.get("@type") {
-        Some(Value::Array(all)) => all.iter().any(named),
-        Some(one) => named(one),
+        Some(Value::Array(names)) => names.iter().any(has_type),
+        Some(name) => has_type(name),
         None => false,
     }
 }
@@ -116,9 +116,9 @@ fn is_a(value: &Value, types: &[&str]) -> bool {
 mod tests {
     use super::*;
 
-    fn found(text: &str, wanted: Media) -> Vec<String> {
+    fn media_urls(text: &str, kind: Media) -> Vec<String> {
         let mut urls = Vec::new();
-        read(text, |media, url| urls.extend((media == wanted).then(|| url.to_owned())));
+        read(text, |media, url| urls.extend((media == kind).then(|| url.to_owned())));
         urls
     }
 
@@ -131,7 +131,7 @@ mod tests {
             (r#"{"@type":"ImageObject","contentUrl":"a.jpg"}"#, &[]),
             (r#"{"@type":"VideoObject","url":"/watch"}"#, &[]),
         ] {
-            assert_eq!(found(text, Media::Video), expected, "{text}");
+            assert_eq!(media_urls(text, Media::Video), expected, "{text}");
         }
     }
 
@@ -167,10 +167,10 @@ mod tests {
             ("{broken", &[]),
             ("", &[]),
         ] {
-            assert_eq!(found(text, Media::Image), expected, "{text}");
+            assert_eq!(media_urls(text, Media::Image), expected, "{text}");
         }
         // Deeper than the JSON parser's recursion limit.
         let deep = format!("{}\"a.jpg\"{}", "{\"image\":".repeat(500), "}".repeat(500));
-        assert!(found(&deep, Media::Image).is_empty());
+        assert!(media_urls(&deep, Media::Image).is_empty());
     }
 }

@@ -77,14 +77,14 @@ pub(super) struct ImageAttributes {
 }
 
 impl ImageAttributes {
-    /// Adds the element's candidates to `into`. Candidates of lazy loaders come first.
-    pub(super) fn add_candidates(&self, into: &mut Vec<ImageFile>) {
+    /// Adds the element's candidates to `candidates`. Candidates of lazy loaders come first.
+    pub(super) fn add_candidates(&self, files: &mut Vec<ImageFile>) {
         let media = self.media.as_deref().map_or(0, media_rank);
-        let typed = self.mime.as_deref().is_none_or(is_decodable_type);
+        let is_decodable = self.mime.as_deref().is_none_or(is_decodable_type);
         let mut push = |url: &str, found_in, width, density| {
             if is_fetchable(url) {
-                let decodable = typed && !is_undecodable(url);
-                into.push(ImageFile { url: url.to_owned(), found_in, decodable, width, media, density });
+                let decodable = is_decodable && !is_undecodable(url);
+                files.push(ImageFile { url: url.to_owned(), found_in, decodable, width, media, density });
             }
         };
         for (url, width, density) in parse(self.lazy_srcset.as_deref().unwrap_or_default()) {
@@ -104,7 +104,7 @@ impl ImageAttributes {
 
 /// Returns the largest file that can be decoded. Among candidates of equal size it returns the
 /// first, as a browser does.
-pub(super) fn best(candidates: &[ImageFile]) -> Option<&ImageFile> {
+pub(super) fn select_best(candidates: &[ImageFile]) -> Option<&ImageFile> {
     candidates.iter().reduce(|best, next| {
         let order = (next.decodable, next.width, next.media)
             .cmp(&(best.decodable, best.width, best.media))
@@ -173,8 +173,8 @@ fn parse(text: &str) -> Vec<(&str, u32, f64)> {
         }
         let end = rest.find(|c: char| c.is_ascii_whitespace()).unwrap_or(rest.len());
         let (url, after) = rest.split_at(end);
-        let bare = url.trim_end_matches(',');
-        let descriptors = if bare.len() < url.len() {
+        let trimmed = url.trim_end_matches(',');
+        let descriptors = if trimmed.len() < url.len() {
             rest = after;
             ""
         } else {
@@ -183,7 +183,7 @@ fn parse(text: &str) -> Vec<(&str, u32, f64)> {
             &after[..end]
         };
         if let Some((width, density)) = read_descriptors(descriptors) {
-            entries.push((bare, width, density));
+            entries.push((trimmed, width, density));
         }
     }
 }
@@ -191,11 +191,11 @@ fn parse(text: &str) -> Vec<(&str, u32, f64)> {
 /// Returns the offset of the first comma outside parentheses (reserved for future descriptors).
 fn end_of_descriptors(text: &str) -> usize {
     let mut depth = 0_usize;
-    for (at, byte) in text.bytes().enumerate() {
+    for (index, byte) in text.bytes().enumerate() {
         match byte {
             b'(' => depth += 1,
             b')' => depth = depth.saturating_sub(1),
-            b',' if depth == 0 => return at,
+            b',' if depth == 0 => return index,
             _ => {}
         }
     }

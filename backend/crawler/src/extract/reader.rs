@@ -4,7 +4,7 @@ use super::picture::{
     self, ImageAttributes, ImageFile, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, is_decodable_type,
     is_fetchable, is_lazy_url,
 };
-use super::text::{Attributes, has_token, is_image_property, refresh_target, tidy, unescape};
+use super::text::{Attributes, has_token, is_image_property, refresh_target, to_single_line, unescape};
 use super::videos::{RawVideo, Videos, is_file_type};
 use super::{MAX_IMAGES, MAX_LINKS, MAX_RAW_URL, MAX_TEXT, css, json_ld};
 use crate::recipes::{self, RecipeFilter, SiteRecipe};
@@ -29,7 +29,7 @@ pub(super) struct RawPage {
     /// Index of the document that contains this `srcdoc` document. `None` for the page itself.
     pub(super) parent: Option<usize>,
     pub(super) title: Option<String>,
-    /// Unique by spelling.
+    /// Unique by their text.
     pub(super) links: Vec<(String, bool)>,
     pub(super) images: Vec<RawImage>,
     pub(super) videos: Vec<RawVideo>,
@@ -49,7 +49,7 @@ pub(super) struct RawImage {
     pub(super) referrer_policy: Option<ReferrerPolicy>,
 }
 
-/// A `srcdoc` document that was found and not yet read.
+/// A `srcdoc` document that is not read yet.
 pub(super) struct Frame {
     pub(super) html: String,
     pub(super) recipe_filter: RecipeFilter,
@@ -57,12 +57,12 @@ pub(super) struct Frame {
 
 #[derive(Default)]
 struct State {
-    found: RawPage,
+    document: RawPage,
     frames: Vec<Frame>,
     agent: String,
-    /// Index of a link's spelling in `found.links`.
+    /// Index of a link in `document.links`, by its text.
     link_index: HashMap<String, usize>,
-    /// Index of an image in `found.images`, by its spelling and its policy. Which of several
+    /// Index of an image in `document.images`, by its text and its policy. Which of several
     /// policies is the strictest depends on the page.
     image_index: HashMap<(String, Option<ReferrerPolicy>), usize>,
     videos: Videos,
@@ -95,17 +95,17 @@ pub(super) fn read_document(
     read_part(html, &state, recipe);
     let mut state = state.take();
     state.close_picture();
-    state.found.videos = std::mem::take(&mut state.videos).finish();
+    state.document.videos = std::mem::take(&mut state.videos).finish();
     // The page may contain an unclosed title or `<picture>`.
-    state.found.title =
-        state.found.title.take().map(|t| tidy(&htmlize::unescape(t))).filter(|t| !t.is_empty());
-    (state.found, state.frames)
+    state.document.title =
+        state.document.title.take().map(|t| to_single_line(&htmlize::unescape(t))).filter(|t| !t.is_empty());
+    (state.document, state.frames)
 }
 
 fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>) {
     // The recipe's handlers must run before the handler that reads the element.
-    let of_recipe = |recipe| recipes::handlers(recipe, state, |state| &mut state.recipe_filter);
-    let recipe_handlers = recipe.map(of_recipe).unwrap_or_default();
+    let create_handlers = |recipe| recipes::handlers(recipe, state, |state| &mut state.recipe_filter);
+    let recipe_handlers = recipe.map(create_handlers).unwrap_or_default();
     let handlers = recipe_handlers.into_iter().chain([
         element!("template *", |_| {
             state.borrow_mut().in_template = true;
@@ -113,7 +113,7 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
         }),
         element!("*", |el| {
             state.borrow_mut().element(el);
-            let at_end: fn(&mut State) = match el.tag_name().as_str() {
+            let on_end: fn(&mut State) = match el.tag_name().as_str() {
                 "picture" => State::close_picture,
                 "svg" => |state| state.in_svg = false,
                 "video" | "amp-video" => |state| state.videos.close(),
@@ -122,31 +122,31 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
             if let Some(handlers) = el.end_tag_handlers() {
                 let state = state.clone();
                 handlers.push(Box::new(move |_| {
-                    at_end(&mut state.borrow_mut());
+                    on_end(&mut state.borrow_mut());
                     Ok(())
                 }));
             }
             Ok(())
         }),
         text!("title", |chunk| {
-            state.borrow_mut().title(chunk);
+            state.borrow_mut().read_title(chunk);
             Ok(())
         }),
         text!("style", |chunk| {
-            let mut now = state.borrow_mut();
-            if let Some(block) = now.block(chunk) {
-                now.style(&block, false);
+            let mut current = state.borrow_mut();
+            if let Some(block) = current.collect_block(chunk) {
+                current.style(&block, false);
             }
             Ok(())
         }),
         text!("script", |chunk| {
-            let mut now = state.borrow_mut();
-            if now.json_ld
-                && let Some(block) = now.block(chunk)
+            let mut current = state.borrow_mut();
+            if current.json_ld
+                && let Some(block) = current.collect_block(chunk)
             {
                 json_ld::read(&block, |media, url| match media {
-                    json_ld::Media::Image => now.image(url, "json-ld", None),
-                    json_ld::Media::Video => now.video(url, "json-ld"),
+                    json_ld::Media::Image => current.image(url, "json-ld", None),
+                    json_ld::Media::Video => current.video(url, "json-ld"),
                 });
             }
             Ok(())
@@ -154,22 +154,22 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
         // The parser treats the content of `<noscript>` as text, because it parses pages as if
         // scripts were enabled. Without scripts the content is markup.
         text!("noscript", |chunk| {
-            let mut now = state.borrow_mut();
-            if let Some(block) = now.block(chunk)
-                && !now.in_noscript
-                && !now.recipe_filter.is_dropped()
+            let mut current = state.borrow_mut();
+            if let Some(block) = current.collect_block(chunk)
+                && !current.in_noscript
+                && !current.recipe_filter.is_dropped()
             {
                 // The block may be inside an open `<picture>` that continues after it.
-                let inner = now.recipe_filter.fragment();
-                let outer_filter = std::mem::replace(&mut now.recipe_filter, inner);
-                let outer = (now.picture.take(), now.json_ld, outer_filter);
-                now.in_noscript = true;
-                drop(now);
+                let inner = current.recipe_filter.fragment();
+                let outer_filter = std::mem::replace(&mut current.recipe_filter, inner);
+                let outer = (current.picture.take(), current.json_ld, outer_filter);
+                current.in_noscript = true;
+                drop(current);
                 read_part(&block, state, recipe);
-                let mut now = state.borrow_mut();
-                now.close_picture();
-                now.in_noscript = false;
-                (now.picture, now.json_ld, now.recipe_filter) = outer;
+                let mut current = state.borrow_mut();
+                current.close_picture();
+                current.in_noscript = false;
+                (current.picture, current.json_ld, current.recipe_filter) = outer;
             }
             Ok(())
         }),
@@ -189,7 +189,7 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
 impl State {
     fn element(&mut self, el: &Element<'_, '_>) {
         let tag = el.tag_name();
-        let attributes = Attributes::of(el);
+        let attributes = Attributes::new(el);
         let in_template = std::mem::take(&mut self.in_template);
         let get = |name: &str| attributes.get(name);
         let is_html = el.namespace_uri() == "http://www.w3.org/1999/xhtml";
@@ -200,16 +200,16 @@ impl State {
             }
             _ => None,
         };
-        for attribute in self.recipe_filter.element() {
+        for attribute in self.recipe_filter.next_element() {
             if let Some(url) = get(&attribute) {
                 self.add_image(&url, "recipe", None);
             }
         }
         match tag.as_str() {
-            "base" if self.found.base.is_none() && !self.in_noscript && !in_template && is_html => {
-                self.found.base = get("href");
+            "base" if self.document.base.is_none() && !self.in_noscript && !in_template && is_html => {
+                self.document.base = get("href");
             }
-            "title" => self.in_title = self.found.title.is_none() && !self.in_svg && !in_template,
+            "title" => self.in_title = self.document.title.is_none() && !self.in_svg && !in_template,
             "a" | "area" => {
                 if let Some(href) = get("href").or_else(|| get("xlink:href")) {
                     if is_image_link(&href) {
@@ -229,8 +229,8 @@ impl State {
                 }
             }
             "svg" => self.in_svg = true,
-            "object" => self.embedded(get("data"), get("type"), "object"),
-            "embed" => self.embedded(get("src"), get("type"), "embed"),
+            "object" => self.read_embedded(get("data"), get("type"), "object"),
+            "embed" => self.read_embedded(get("src"), get("type"), "embed"),
             "link" => self.link_element(&get, in_template),
             "meta" => self.meta(&get, in_template),
             "picture" => {
@@ -274,24 +274,24 @@ impl State {
             // The policy of a link does not apply to its background.
             self.referrer_policy = None;
         }
-        self.any_element(&attributes, &tag);
+        self.read_common_attributes(&attributes, &tag);
     }
 
     /// Reads attributes of any element: a background image, or an image for a lazy loader.
-    fn any_element(&mut self, attributes: &Attributes, tag: &str) {
+    fn read_common_attributes(&mut self, attributes: &Attributes, tag: &str) {
         for (name, value) in &attributes.0 {
             if name == "style" {
                 self.style(&unescape(value), true);
             } else if name.starts_with("data-") {
-                let background = LAZY_BACKGROUND.contains(&name.as_str());
-                let elsewhere = !matches!(tag, "img" | "image" | "amp-img" | "source" | "iframe" | "frame");
-                if background || (elsewhere && LAZY_SRC.contains(&name.as_str())) {
+                let is_background = LAZY_BACKGROUND.contains(&name.as_str());
+                let is_other = !matches!(tag, "img" | "image" | "amp-img" | "source" | "iframe" | "frame");
+                if is_background || (is_other && LAZY_SRC.contains(&name.as_str())) {
                     let value = unescape(value);
                     if value.contains("url(") {
-                        css::images(&format!("background:{value}"), true, |url| {
+                        css::find_images(&format!("background:{value}"), true, |url| {
                             self.image(&url, "lazy", None)
                         });
-                    } else if background || has_image_extension(&value) {
+                    } else if is_background || has_image_extension(&value) {
                         self.image(&value, "lazy", None);
                     }
                 }
@@ -311,15 +311,15 @@ impl State {
 
     /// Adds the resource of an `<object>` or `<embed>`. The `type` decides the kind. Without it,
     /// the extension decides, and a URL with no known extension is a page.
-    fn embedded(&mut self, url: Option<String>, mime: Option<String>, found_in: &'static str) {
+    fn read_embedded(&mut self, url: Option<String>, mime: Option<String>, found_in: &'static str) {
         let Some(url) = url else { return };
         let mime = mime.map(|mime| mime.trim_ascii().to_ascii_lowercase()).unwrap_or_default();
-        let is = |by_type: bool, by_extension: bool| if mime.is_empty() { by_extension } else { by_type };
-        if is(mime.starts_with("image/") && is_decodable_type(&mime), is_image_link(&url)) {
+        let decide = |by_type: bool, by_extension: bool| if mime.is_empty() { by_extension } else { by_type };
+        if decide(mime.starts_with("image/") && is_decodable_type(&mime), is_image_link(&url)) {
             self.image(&url, found_in, None);
-        } else if is(is_file_type(&mime), is_video_link(&url)) {
+        } else if decide(is_file_type(&mime), is_video_link(&url)) {
             self.video(&url, found_in);
-        } else if is(matches!(mime.as_str(), "text/html" | "application/xhtml+xml"), true) {
+        } else if decide(matches!(mime.as_str(), "text/html" | "application/xhtml+xml"), true) {
             self.link(url, false);
         }
     }
@@ -333,36 +333,36 @@ impl State {
         let attributes =
             ImageAttributes { srcset: get("imagesrcset"), src: get("href"), ..ImageAttributes::default() };
         attributes.add_candidates(&mut candidates);
-        if let Some(best) = picture::best(&candidates) {
+        if let Some(best) = picture::select_best(&candidates) {
             self.add_image(&best.url, "preload", None);
         }
     }
 
     fn link_element(&mut self, get: &dyn Fn(&str) -> Option<String>, in_template: bool) {
         let rel = get("rel").map(|r| r.to_ascii_lowercase()).unwrap_or_default();
-        let is = |token: &str| rel.split_ascii_whitespace().any(|t| t == token);
-        if is("preload") && get("as").is_some_and(|kind| kind.eq_ignore_ascii_case("image")) {
+        let has_rel = |token: &str| rel.split_ascii_whitespace().any(|t| t == token);
+        if has_rel("preload") && get("as").is_some_and(|kind| kind.eq_ignore_ascii_case("image")) {
             self.preload(get);
         }
         let Some(href) = get("href") else { return };
         if get("itemprop").is_some_and(|p| is_image_property(&p)) {
             self.image(&href, "itemprop", None);
         }
-        if is("canonical") && self.found.canonical.is_none() && !in_template {
-            self.found.canonical = Some(href.clone());
+        if has_rel("canonical") && self.document.canonical.is_none() && !in_template {
+            self.document.canonical = Some(href.clone());
         }
-        if is("image_src") {
+        if has_rel("image_src") {
             self.image(&href, "image_src", None);
-        } else if is("next") || is("prev") {
-            self.link(href, is("nofollow"));
-        } else if is("alternate") && !is("stylesheet") {
+        } else if has_rel("next") || has_rel("prev") {
+            self.link(href, has_rel("nofollow"));
+        } else if has_rel("alternate") && !has_rel("stylesheet") {
             let mime = get("type").map(|t| t.to_ascii_lowercase()).unwrap_or_default();
             if mime.contains("rss") || mime.contains("atom") {
-                if self.recipe_filter.allows_links() && self.found.feeds.len() < MAX_LINKS {
-                    self.found.feeds.push(href);
+                if self.recipe_filter.allows_links() && self.document.feeds.len() < MAX_LINKS {
+                    self.document.feeds.push(href);
                 }
             } else if mime.is_empty() || mime.contains("html") {
-                self.link(href, is("nofollow"));
+                self.link(href, has_rel("nofollow"));
             }
         }
     }
@@ -371,15 +371,15 @@ impl State {
         let Some(content) = get("content") else { return };
         if !in_template && get("name").is_some_and(|name| name.eq_ignore_ascii_case("referrer")) {
             let policy = ReferrerPolicy::parse_meta(&content);
-            self.found.referrer_policy = policy.or(self.found.referrer_policy);
+            self.document.referrer_policy = policy.or(self.document.referrer_policy);
         }
         let name = get("property").or_else(|| get("name")).unwrap_or_default().trim().to_ascii_lowercase();
         match name.as_str() {
             "og:image" | "og:image:url" | "og:image:secure_url" => self.image(&content, "og:image", None),
             "twitter:image" | "twitter:image:src" => self.image(&content, "twitter:image", None),
             name if name == "robots" || name.eq_ignore_ascii_case(&self.agent) => {
-                let read = Directives::parse([content.as_str()], &self.agent);
-                self.found.directives = self.found.directives.union(read);
+                let directives = Directives::parse([content.as_str()], &self.agent);
+                self.document.directives = self.document.directives.union(directives);
             }
             name => self.videos.property(name, &content),
         }
@@ -394,14 +394,14 @@ impl State {
     }
 
     fn img(&mut self, get: &dyn Fn(&str) -> Option<String>) {
-        let tiny = |name| get(name).and_then(|v| v.trim().parse::<u32>().ok()).is_some_and(|n| n <= 2);
+        let is_tiny = |name| get(name).and_then(|v| v.trim().parse::<u32>().ok()).is_some_and(|n| n <= 2);
         let in_picture = self.picture.as_ref().is_some_and(|c| !c.is_empty());
         let mut candidates = self.picture.take().unwrap_or_default();
         // Tracking pixels are ignored.
-        if self.recipe_filter.allows_images() && !(tiny("width") && tiny("height")) {
+        if self.recipe_filter.allows_images() && !(is_tiny("width") && is_tiny("height")) {
             image_attributes(get, true).add_candidates(&mut candidates);
         }
-        if let Some(best) = picture::best(&candidates) {
+        if let Some(best) = picture::select_best(&candidates) {
             let found_in = if in_picture { "picture" } else { best.found_in };
             self.add_image(&best.url, found_in, get("alt"));
         }
@@ -410,7 +410,7 @@ impl State {
     /// Adds the best candidate of a `<picture>` without an `<img>`.
     fn close_picture(&mut self) {
         if let Some(candidates) = self.picture.take()
-            && let Some(best) = picture::best(&candidates)
+            && let Some(best) = picture::select_best(&candidates)
         {
             self.add_image(&best.url, "picture", None);
         }
@@ -424,7 +424,7 @@ impl State {
 
     fn style(&mut self, text: &str, attribute: bool) {
         if text.contains('(') {
-            css::images(text, attribute, |url| self.image(&url, "css", None));
+            css::find_images(text, attribute, |url| self.image(&url, "css", None));
         }
     }
 
@@ -432,12 +432,12 @@ impl State {
         if href.len() > MAX_RAW_URL || !is_fetchable(&href) || !self.recipe_filter.allows_links() {
             return;
         }
-        if let Some(at) = self.link_index.get(&href) {
+        if let Some(index) = self.link_index.get(&href) {
             // The URL may be followed if one of the links to it may be followed.
-            self.found.links[*at].1 &= nofollow;
-        } else if self.found.links.len() < MAX_LINKS {
-            self.link_index.insert(href.clone(), self.found.links.len());
-            self.found.links.push((href, nofollow));
+            self.document.links[*index].1 &= nofollow;
+        } else if self.document.links.len() < MAX_LINKS {
+            self.link_index.insert(href.clone(), self.document.links.len());
+            self.document.links.push((href, nofollow));
         }
     }
 
@@ -453,25 +453,25 @@ impl State {
         if url.len() > MAX_RAW_URL || !is_fetchable(url) {
             return;
         }
-        let alt = alt.map(|a| tidy(&a)).filter(|a| !a.is_empty());
+        let alt = alt.map(|a| to_single_line(&a)).filter(|a| !a.is_empty());
         let key = (url.to_owned(), self.referrer_policy);
-        if let Some(at) = self.image_index.get(&key) {
-            let known = &mut self.found.images[*at];
-            known.alt = known.alt.take().or(alt);
-        } else if self.found.images.len() < MAX_IMAGES {
-            self.image_index.insert(key, self.found.images.len());
+        if let Some(index) = self.image_index.get(&key) {
+            let existing = &mut self.document.images[*index];
+            existing.alt = existing.alt.take().or(alt);
+        } else if self.document.images.len() < MAX_IMAGES {
+            self.image_index.insert(key, self.document.images.len());
             let found_in = if self.in_noscript { "noscript" } else { found_in };
             let referrer_policy = self.referrer_policy;
-            self.found.images.push(RawImage { url: url.to_owned(), found_in, alt, referrer_policy });
+            self.document.images.push(RawImage { url: url.to_owned(), found_in, alt, referrer_policy });
         }
     }
 
-    fn title(&mut self, chunk: &TextChunk<'_>) {
+    fn read_title(&mut self, chunk: &TextChunk<'_>) {
         if !self.in_title {
             return;
         }
-        let title = self.found.title.get_or_insert_default();
-        // `tidy` shortens the title later. This check only limits the memory until then.
+        let title = self.document.title.get_or_insert_default();
+        // `to_single_line` shortens the title later. This check only limits the memory until then.
         if title.len() < 8 * MAX_TEXT {
             title.push_str(chunk.as_str());
         }
@@ -479,7 +479,7 @@ impl State {
     }
 
     /// Collects the text of a block. Returns the whole text after its last chunk.
-    fn block(&mut self, chunk: &TextChunk<'_>) -> Option<String> {
+    fn collect_block(&mut self, chunk: &TextChunk<'_>) -> Option<String> {
         if self.block.len() + chunk.as_str().len() <= MAX_BLOCK {
             self.block.push_str(chunk.as_str());
         }
@@ -488,14 +488,14 @@ impl State {
 }
 
 fn image_attributes(get: &dyn Fn(&str) -> Option<String>, with_src: bool) -> ImageAttributes {
-    let first = |names: &[&str], is_url: fn(&str, &str) -> bool| {
+    let find_url = |names: &[&str], is_url: fn(&str, &str) -> bool| {
         names.iter().find_map(|name| get(name).filter(|value| is_url(name, value)))
     };
     ImageAttributes {
         srcset: get("srcset"),
         src: with_src.then(|| get("src")).flatten(),
-        lazy_srcset: first(LAZY_SRCSET, |_, value| is_fetchable(value)),
-        lazy_src: first(LAZY_SRC, is_lazy_url),
+        lazy_srcset: find_url(LAZY_SRCSET, |_, value| is_fetchable(value)),
+        lazy_src: find_url(LAZY_SRC, is_lazy_url),
         mime: get("type"),
         media: get("media"),
     }

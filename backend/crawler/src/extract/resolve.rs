@@ -9,12 +9,12 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use url::Url;
 
-/// Converts what the reader found into a [`Page`]. The documents of `found` are the page and its
-/// `srcdoc` documents.
-pub(super) fn resolve(found: Vec<RawPage>, page_url: &Url, encoding: &'static Encoding) -> Page {
+/// Converts the reader's output into a [`Page`]. `documents` contains the page and its `srcdoc`
+/// documents.
+pub(super) fn resolve(documents: Vec<RawPage>, page_url: &Url, encoding: &'static Encoding) -> Page {
     let mut resolver = Resolver::new(urls::normalise(page_url.clone()));
-    let mut bases: Vec<Base> = Vec::with_capacity(found.len());
-    for document in found {
+    let mut bases: Vec<Base> = Vec::with_capacity(documents.len());
+    for document in documents {
         let base = match document.parent {
             None => Base::new(&document, &resolver.page_url, None, encoding),
             // The base of a `srcdoc` document is that of the document around it, and its encoding
@@ -41,7 +41,7 @@ struct Resolver {
     /// Index of a URL without its scheme in `page.images`.
     image_index: HashMap<String, usize>,
     video_budget: ByteBudget,
-    known_videos: HashSet<String>,
+    video_keys: HashSet<String>,
 }
 
 impl Resolver {
@@ -54,7 +54,7 @@ impl Resolver {
             image_budget: ByteBudget::new(MAX_URL_BYTES),
             image_index: HashMap::new(),
             video_budget: ByteBudget::new(MAX_URL_BYTES),
-            known_videos: HashSet::new(),
+            video_keys: HashSet::new(),
         }
     }
 
@@ -94,9 +94,9 @@ impl Resolver {
             return;
         }
         let links = &mut self.page.links;
-        if let Some(at) = self.link_index.get(&url) {
-            links[*at].nofollow &= nofollow;
-        } else if self.link_budget.take(url.as_str().len()) {
+        if let Some(index) = self.link_index.get(&url) {
+            links[*index].nofollow &= nofollow;
+        } else if self.link_budget.spend(url.as_str().len()) {
             self.link_index.insert(url.clone(), links.len());
             links.push(Link { url, nofollow });
         }
@@ -105,13 +105,13 @@ impl Resolver {
     fn image(&mut self, url: Url, image: RawImage) {
         // `og:image` and `og:image:secure_url` contain the same URL with two schemes.
         let key = without_scheme(&url).to_owned();
-        let bytes = self.bytes(&url);
+        let bytes = self.byte_cost(&url);
         let images = &mut self.page.images;
-        if let Some(at) = self.image_index.get(&key) {
-            let known = &mut images[*at];
-            known.alt = known.alt.take().or(image.alt);
-            known.referrer_policy = ReferrerPolicy::stricter(known.referrer_policy, image.referrer_policy);
-        } else if self.image_budget.take(bytes) {
+        if let Some(index) = self.image_index.get(&key) {
+            let entry = &mut images[*index];
+            entry.alt = entry.alt.take().or(image.alt);
+            entry.referrer_policy = ReferrerPolicy::stricter(entry.referrer_policy, image.referrer_policy);
+        } else if self.image_budget.spend(bytes) {
             self.image_index.insert(key, images.len());
             let RawImage { found_in, alt, referrer_policy, .. } = image;
             images.push(ImageCandidate { url, found_in, alt, referrer_policy });
@@ -119,17 +119,17 @@ impl Resolver {
     }
 
     fn video(&mut self, url: Url, found_in: &'static str) {
-        let bytes = self.bytes(&url);
+        let bytes = self.byte_cost(&url);
         let videos = &mut self.page.videos;
-        if !self.known_videos.contains(without_scheme(&url)) && self.video_budget.take(bytes) {
-            self.known_videos.insert(without_scheme(&url).to_owned());
+        if !self.video_keys.contains(without_scheme(&url)) && self.video_budget.spend(bytes) {
+            self.video_keys.insert(without_scheme(&url).to_owned());
             videos.push(VideoCandidate { url, found_in });
         }
     }
 
     /// Returns the number of bytes that an image or a video adds to the budget: its URL and that of
     /// the page.
-    fn bytes(&self, url: &Url) -> usize {
+    fn byte_cost(&self, url: &Url) -> usize {
         url.as_str().len() + self.page_url.as_str().len()
     }
 }
@@ -147,14 +147,14 @@ struct Base {
 }
 
 impl Base {
-    /// Returns the base of a document. `url` and `policy` apply if it has none of its own.
+    /// Returns the base of a document. `url` and `policy` apply if the document declares none.
     fn new(
         document: &RawPage,
         url: &Url,
         policy: Option<ReferrerPolicy>,
         encoding: &'static Encoding,
     ) -> Self {
-        let base = document.base.as_deref().and_then(|href| base_of(url, href));
+        let base = document.base.as_deref().and_then(|href| parse_base(url, href));
         Self {
             url: base.unwrap_or_else(|| url.clone()),
             referrer_policy: document.referrer_policy.or(policy),
@@ -179,7 +179,7 @@ impl Base {
 
 /// Returns the URL of `<base href>`, unless it is longer than a page's URL may be. Each link is
 /// joined to the base, so a long base multiplies the bytes.
-fn base_of(page: &Url, href: &str) -> Option<Url> {
+fn parse_base(page: &Url, href: &str) -> Option<Url> {
     let href = href.trim();
     let url = Some(href)
         .filter(|href| href.len() <= urls::MAX_LENGTH)

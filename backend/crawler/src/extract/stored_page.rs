@@ -95,31 +95,31 @@ mod tests {
     use super::*;
     use crate::extract_page;
 
-    fn read(html: &str) -> Page {
+    fn extract(html: &str) -> Page {
         let url = Url::parse("http://a.test/b/").unwrap();
         extract_page(html.as_bytes(), &url, None, "facecrawl", None)
     }
 
     #[test]
     fn stored_page_round_trip_preserves_content() {
-        let page = read(
+        let page = extract(
             "<title>t</title><meta name=robots content=noai><link rel=canonical href=/c><a href=x>1</a>
              <a href=y rel=nofollow>2</a><img src=i.jpg alt='An ä' referrerpolicy=origin><link rel=alternate type=application/rss+xml href=f>
              <video src=v.mp4></video>",
         );
         let page = Page { referrer_policy: Some(ReferrerPolicy::SameOrigin), ..page };
         let packed = page.to_stored_bytes(&["noindex".into()]).unwrap();
-        let (again, tags) = Page::from_stored_bytes(&packed).unwrap();
+        let (restored, tags) = Page::from_stored_bytes(&packed).unwrap();
         assert_eq!(tags, ["noindex"]);
-        assert_eq!((again.title.as_deref(), &again.links), (Some("t"), &page.links));
-        assert_eq!((again.directives, &again.feeds), (page.directives, &page.feeds));
-        assert_eq!(again.canonical, page.canonical);
-        assert_eq!((again.videos.len(), &again.videos[0].url), (1, &page.videos[0].url));
+        assert_eq!((restored.title.as_deref(), &restored.links), (Some("t"), &page.links));
+        assert_eq!((restored.directives, &restored.feeds), (page.directives, &page.feeds));
+        assert_eq!(restored.canonical, page.canonical);
+        assert_eq!((restored.videos.len(), &restored.videos[0].url), (1, &page.videos[0].url));
         assert!(page.addresses().any(|url| url == "http://a.test/b/v.mp4"));
-        assert_eq!(again.images[0].url, page.images[0].url);
-        assert_eq!(again.images[0].alt.as_deref(), Some("An ä"));
-        assert_eq!(again.images[0].referrer_policy, Some(ReferrerPolicy::Origin));
-        assert_eq!(again.referrer_policy, page.referrer_policy);
+        assert_eq!(restored.images[0].url, page.images[0].url);
+        assert_eq!(restored.images[0].alt.as_deref(), Some("An ä"));
+        assert_eq!(restored.images[0].referrer_policy, Some(ReferrerPolicy::Origin));
+        assert_eq!(restored.referrer_policy, page.referrer_policy);
         assert_eq!((page.links.len(), page.images.len(), page.feeds.len()), (2, 1, 1));
     }
 
@@ -131,7 +131,7 @@ mod tests {
         };
         let name = |n: u64| (0..4).map(|part| format!("{:016x}", hash(4 * n + part + 1))).collect::<String>();
         let links: String = (0..9_999).map(|n| format!("<a href={}>", name(n))).collect();
-        assert!(read(&links).to_stored_bytes(&[]).is_none());
+        assert!(extract(&links).to_stored_bytes(&[]).is_none());
         assert!(Page::from_stored_bytes(b"no gzip").is_none());
         assert!(Page::from_stored_bytes(&[]).is_none());
     }

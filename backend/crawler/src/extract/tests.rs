@@ -4,12 +4,12 @@ use crate::Referrer;
 
 const PAGE: &str = "http://site.example/dir/page.html?q=1";
 
-fn page(html: &str) -> Page {
+fn read(html: &str) -> Page {
     extract_page(html.as_bytes(), &url(PAGE), Some("text/html; charset=utf-8"), "facecrawl", None)
 }
 
 /// Extracts a page whose encoding no header states.
-fn page_of_bytes(html: &[u8]) -> Page {
+fn extract_bytes(html: &[u8]) -> Page {
     extract_page(html, &url(PAGE), None, "facecrawl", None)
 }
 
@@ -18,13 +18,13 @@ fn url(text: &str) -> Url {
 }
 
 /// Returns a URL without the site of the page.
-fn short(url: &Url) -> &str {
+fn path(url: &Url) -> &str {
     url.as_str().trim_start_matches("http://site.example")
 }
 
 fn links(html: &str) -> Vec<String> {
-    let marked = |l: &Link| format!("{}{}", if l.nofollow { "!" } else { "" }, short(&l.url));
-    page(html).links.iter().map(marked).collect()
+    let with_mark = |l: &Link| format!("{}{}", if l.nofollow { "!" } else { "" }, path(&l.url));
+    read(html).links.iter().map(with_mark).collect()
 }
 
 /// Checks the links of a page: URLs without the site, separated by spaces.
@@ -35,16 +35,16 @@ fn check_links(html: &str, expected: &str) {
 
 #[track_caller]
 fn check_images(html: &str, expected: &[(&str, &str)]) {
-    let images = page(html).images;
-    let found: Vec<(&str, &str)> = images.iter().map(|image| (short(&image.url), image.found_in)).collect();
-    assert_eq!(found, expected, "{html}");
+    let images = read(html).images;
+    let actual: Vec<(&str, &str)> = images.iter().map(|image| (path(&image.url), image.found_in)).collect();
+    assert_eq!(actual, expected, "{html}");
 }
 
 const ORIGIN: Option<ReferrerPolicy> = Some(ReferrerPolicy::Origin);
 const NONE: Option<ReferrerPolicy> = Some(ReferrerPolicy::NoReferrer);
 
 fn policies(html: &str) -> Vec<Option<ReferrerPolicy>> {
-    page(html).images.iter().map(|image| image.referrer_policy).collect()
+    read(html).images.iter().map(|image| image.referrer_policy).collect()
 }
 
 #[test]
@@ -106,13 +106,13 @@ fn same_image_is_listed_once() {
         "<img src=placeholder.gif data-src=a.jpg><noscript><img src='a.jpg'><img src=b.jpg></noscript><img src='./a.jpg'><img src=a.jpg#x>",
         &[("/dir/a.jpg", "lazy"), ("/dir/b.jpg", "noscript")],
     );
-    let found = page("<img src=a.jpg><img src=a.jpg alt=' A\n face '><img src=a.jpg alt=other>").images;
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].alt.as_deref(), Some("A face"));
-    let both = page(
+    let images = read("<img src=a.jpg><img src=a.jpg alt=' A\n face '><img src=a.jpg alt=other>").images;
+    assert_eq!(images.len(), 1);
+    assert_eq!(images[0].alt.as_deref(), Some("A face"));
+    let page = read(
         "<meta property=og:image content=http://site.example/o.jpg><meta property=og:image:secure_url content=https://site.example/o.jpg>",
     );
-    assert_eq!(both.images.len(), 1);
+    assert_eq!(page.images.len(), 1);
 }
 
 #[test]
@@ -136,11 +136,11 @@ fn extracts_links_as_normalised_urls() {
         "!/dir/n.html /dir/both.html /dir/frame.html /dir/f2.html /dir/lazy.html /dir/p2 /dir/de/ \
          /dir/next.html /dir/fromsvg",
     );
-    let found = page(
+    let page = read(
         "<link rel=canonical href='/canon?utm_medium=x'><link rel=canonical href=/second><link rel=alternate type=application/atom+xml href=/atom>",
     );
-    assert_eq!(found.canonical.unwrap().as_str(), "http://site.example/canon");
-    assert_eq!(found.feeds, [url("http://site.example/atom")]);
+    assert_eq!(page.canonical.unwrap().as_str(), "http://site.example/canon");
+    assert_eq!(page.feeds, [url("http://site.example/atom")]);
 }
 
 #[test]
@@ -175,22 +175,22 @@ fn extra_slashes_in_urls_resolve_to_host() {
     check_images("<base href='///cdn.example/x/'><img src=a.jpg>", &[("http://cdn.example/x/a.jpg", "src")]);
     // A page in another encoding is resolved with an override for queries.
     let html = b"<meta charset=windows-1252><a href='///other.example/?q=\xfc'></a>";
-    let found = page_of_bytes(html);
-    assert_eq!(found.links[0].url.as_str(), "http://other.example/?q=%FC");
+    let page = extract_bytes(html);
+    assert_eq!(page.links[0].url.as_str(), "http://other.example/?q=%FC");
 }
 
 #[test]
 fn ignores_base_url_over_length_limit() {
     let base = |bytes: usize| format!("<base href=/{}/>", "b".repeat(bytes));
-    let address = |html: &str| page(html).images.first().map(|image| image.url.path().len());
-    let short = "<img src=a.jpg>";
-    assert_eq!(address(&(base(2_000) + short)), Some(2_000 + "//a.jpg".len()));
+    let path_length = |html: &str| read(html).images.first().map(|image| image.url.path().len());
+    let image = "<img src=a.jpg>";
+    assert_eq!(path_length(&(base(2_000) + image)), Some(2_000 + "//a.jpg".len()));
     // Without the base, the image is resolved against the page.
     for bytes in [2_100, 1_000_000] {
-        assert!(address(&(base(bytes) + short)).is_some_and(|length| length < 100));
+        assert!(path_length(&(base(bytes) + image)).is_some_and(|length| length < 100));
     }
     // URLs that the base makes too long are omitted.
-    assert_eq!(address(&(base(2_000) + &format!("<img src={}.jpg>", "a".repeat(6_200)))), None);
+    assert_eq!(path_length(&(base(2_000) + &format!("<img src={}.jpg>", "a".repeat(6_200)))), None);
 }
 
 #[test]
@@ -199,9 +199,9 @@ fn template_metadata_does_not_affect_page() {
         "<template><div><base href=/no/><title>no</title><link rel=canonical href=/no></div></template>
         <title>yes</title><link rel=canonical href=/yes><base href=/base/><img src=a.jpg>";
     check_images(html, &[("/base/a.jpg", "src")]);
-    let found = page(html);
-    assert_eq!(found.title.as_deref(), Some("yes"));
-    assert_eq!(found.canonical.as_ref().map(Url::path), Some("/yes"));
+    let page = read(html);
+    assert_eq!(page.title.as_deref(), Some("yes"));
+    assert_eq!(page.canonical.as_ref().map(Url::path), Some("/yes"));
     check_images(
         "<template><template></template><base href=/no/></template><img src=a.jpg>",
         &[("/dir/a.jpg", "src")],
@@ -222,10 +222,10 @@ fn classifies_objects_and_embeds_by_type() {
     let html = "<object data=a type=text/html></object><embed src=b><object data=c.pdf></object>\
                 <embed src=d type=application/pdf><object data=e.svg></object>";
     assert_eq!(links(html), ["/dir/a", "/dir/b"]);
-    let found = page("<object data=a.mp4></object><embed src=b type=video/webm><embed src=c type=video/mp4>");
-    let videos: Vec<_> = found.videos.iter().map(|video| (video.url.path(), video.found_in)).collect();
+    let page = read("<object data=a.mp4></object><embed src=b type=video/webm><embed src=c type=video/mp4>");
+    let videos: Vec<_> = page.videos.iter().map(|video| (video.url.path(), video.found_in)).collect();
     assert_eq!(videos, [("/dir/a.mp4", "object"), ("/dir/b", "embed"), ("/dir/c", "embed")]);
-    assert!(found.links.is_empty());
+    assert!(page.links.is_empty());
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn ignores_lazy_attributes_without_url() {
 }
 
 /// Returns an `<iframe>` with a document inside `depth` others.
-fn nested(depth: usize, html: &str) -> String {
+fn nest(depth: usize, html: &str) -> String {
     (0..depth).fold(html.to_owned(), |html, _| {
         format!("<iframe srcdoc=\"{}\"></iframe>", html.replace('&', "&amp;").replace('"', "&quot;"))
     })
@@ -275,42 +275,42 @@ fn extracts_content_of_srcdoc_documents() {
         <a href=b.html>b</a><link rel=canonical href=no><video src=c.mp4></video>'></iframe><img src=d.jpg><iframe srcdoc src=no.html></iframe>";
     check_images(html, &[("/base/d.jpg", "src"), ("/base/a.jpg", "src")]);
     assert_eq!(links(html), ["/base/b.html"]);
-    let found = page(html);
-    assert_eq!((found.title.as_deref(), &found.canonical), (Some("page"), &None));
-    assert_eq!(found.images[1].alt.as_deref(), Some("A face"));
-    assert_eq!(found.videos[0].url.path(), "/base/c.mp4");
+    let page = read(html);
+    assert_eq!((page.title.as_deref(), &page.canonical), (Some("page"), &None));
+    assert_eq!(page.images[1].alt.as_deref(), Some("A face"));
+    assert_eq!(page.videos[0].url.path(), "/base/c.mp4");
 
     // The base of a frame applies to that frame and to those inside it.
-    let inner = nested(1, "<img src=a.jpg>");
-    let html = nested(1, &format!("<img src=b.jpg><base href=sub/>{inner}"));
+    let inner = nest(1, "<img src=a.jpg>");
+    let html = nest(1, &format!("<img src=b.jpg><base href=sub/>{inner}"));
     check_images(
         &format!("{html}<img src=c.jpg><base href=/base/>"),
         &[("/base/c.jpg", "src"), ("/base/sub/b.jpg", "src"), ("/base/sub/a.jpg", "src")],
     );
-    let robots = nested(1, "<meta name=robots content=noindex>");
-    assert!(page(&robots).directives.noindex);
+    let robots = nest(1, "<meta name=robots content=noindex>");
+    assert!(read(&robots).directives.noindex);
     // The encoding of a frame is UTF-8.
     let html = b"<meta charset=windows-1252><iframe srcdoc='<a href=/?q=\xfc></a>'></iframe>";
-    let found = page_of_bytes(html);
-    assert_eq!(found.links[0].url.as_str(), "http://site.example/?q=%C3%BC");
+    let page = extract_bytes(html);
+    assert_eq!(page.links[0].url.as_str(), "http://site.example/?q=%C3%BC");
 }
 
 #[test]
 fn limits_number_depth_and_length_of_srcdoc_documents() {
-    check_images(&nested(3, "<img src=a.jpg>"), &[("/dir/a.jpg", "src")]);
-    check_images(&nested(4, "<img src=a.jpg>"), &[]);
-    let long = |bytes: usize| nested(1, &format!("<img src=a.jpg>{}", " ".repeat(bytes)));
-    check_images(&long(1_000_000), &[("/dir/a.jpg", "src")]);
-    check_images(&long(1 << 20), &[]);
-    let many: String = (0..150).map(|i| format!("<iframe srcdoc='<img src={i}.jpg>'></iframe>")).collect();
-    assert_eq!(page(&many).images.len(), 100);
+    check_images(&nest(3, "<img src=a.jpg>"), &[("/dir/a.jpg", "src")]);
+    check_images(&nest(4, "<img src=a.jpg>"), &[]);
+    let long_frame = |bytes: usize| nest(1, &format!("<img src=a.jpg>{}", " ".repeat(bytes)));
+    check_images(&long_frame(1_000_000), &[("/dir/a.jpg", "src")]);
+    check_images(&long_frame(1 << 20), &[]);
+    let markup: String = (0..150).map(|i| format!("<iframe srcdoc='<img src={i}.jpg>'></iframe>")).collect();
+    assert_eq!(read(&markup).images.len(), 100);
     // Frames share the limits of their page.
-    let many: String = (0..MAX_LINKS)
+    let markup: String = (0..MAX_LINKS)
         .map(|i| format!("<a href=l{i}></a><img src=i{i}.jpg><video src=v{i}.mp4></video>"))
         .collect();
-    let frames: String = (0..3).map(|i| nested(1, &format!("<base href=/{i}/>{many}"))).collect();
-    let found = page(&frames);
-    let counts = (found.links.len(), found.images.len(), found.videos.len());
+    let frames: String = (0..3).map(|i| nest(1, &format!("<base href=/{i}/>{markup}"))).collect();
+    let page = read(&frames);
+    let counts = (page.links.len(), page.images.len(), page.videos.len());
     assert_eq!(counts, (MAX_LINKS, MAX_IMAGES, MAX_VIDEOS));
 }
 
@@ -330,21 +330,21 @@ fn markup_sets_image_referrer_policy() {
     // A frame has the policy of its page unless it has its own.
     let frames = format!(
         "<meta name=referrer content=origin>{}{}",
-        nested(2, "<img src=a.jpg>"),
-        nested(1, "<meta name=referrer content=never><img src=b.jpg>")
+        nest(2, "<img src=a.jpg>"),
+        nest(1, "<meta name=referrer content=never><img src=b.jpg>")
     );
-    let mut found = policies(&frames);
-    found.sort_by_key(|policy| *policy == ORIGIN);
-    assert_eq!(found, [NONE, ORIGIN]);
-    let mut found = page("<img src=a.jpg><img src=b.jpg referrerpolicy=origin>");
-    found.referrer_policy = NONE;
-    let applied = found.images.iter().map(|i| Some(found.referrer_policy_of(i)));
+    let mut frame_policies = policies(&frames);
+    frame_policies.sort_by_key(|policy| *policy == ORIGIN);
+    assert_eq!(frame_policies, [NONE, ORIGIN]);
+    let mut page = read("<img src=a.jpg><img src=b.jpg referrerpolicy=origin>");
+    page.referrer_policy = NONE;
+    let applied = page.images.iter().map(|i| Some(page.referrer_policy_of(i)));
     assert_eq!(applied.collect::<Vec<_>>(), [NONE, ORIGIN]);
     // The address of a page is sent to its own origin only.
     let secret = url("http://site.example/secret");
-    let found = page("<img src=/a.jpg><img src=http://cdn.example/a.jpg>");
-    let referer = |image| Referrer::new(&secret, found.referrer_policy_of(image), &image.url).unwrap();
-    let referers = found.images.iter().map(|image| referer(image).as_str().to_owned());
+    let page = read("<img src=/a.jpg><img src=http://cdn.example/a.jpg>");
+    let referer = |image| Referrer::new(&secret, page.referrer_policy_of(image), &image.url).unwrap();
+    let referers = page.images.iter().map(|image| referer(image).as_str().to_owned());
     assert_eq!(referers.collect::<Vec<_>>(), ["http://site.example/secret", "http://site.example/"]);
 }
 
@@ -373,7 +373,7 @@ fn strictest_referrer_policy_of_duplicate_image_applies() {
     let page = "<meta name=referrer content=no-referrer>";
     assert_eq!(policies(&format!("{page}{}{plain}", image("origin"))), [NONE]);
     // The image of a frame is the same as that of the page.
-    let html = format!("{unsafe_url}{}", nested(1, &image("no-referrer")));
+    let html = format!("{unsafe_url}{}", nest(1, &image("no-referrer")));
     assert_eq!(policies(&html), [NONE]);
 }
 
@@ -396,37 +396,37 @@ fn extracts_images_from_broken_markup() {
         &[("/dir/a.jpg", "src"), ("/dir/b.jpg", "src"), ("/dir/c.jpg", "src")],
     );
     check_images("<img src='{{ photo.url }}'><img src='${x}'><img src='about:blank'><img src='blob:x'>", &[]);
-    assert_eq!(page("<title>Unclosed").title.as_deref(), Some("Unclosed"));
-    assert_eq!(page("").title, None);
-    assert!(page_of_bytes(&[0xff; 100]).links.is_empty());
+    assert_eq!(read("<title>Unclosed").title.as_deref(), Some("Unclosed"));
+    assert_eq!(read("").title, None);
+    assert!(extract_bytes(&[0xff; 100]).links.is_empty());
 }
 
 #[test]
 fn reads_page_title_and_robots_directives() {
-    let found = page(
+    let page = read(
         "<svg><title>no</title></svg><title> Faces &amp;\n <b>friends</b> &copy </title><title>second</title>\
          <meta name=ROBOTS content='NOINDEX, noimageai'><meta name=FaceCrawl content=nofollow><meta name=otherbot content=noai>",
     );
-    assert_eq!(found.title.as_deref(), Some("Faces & <b>friends</b> \u{a9}"));
+    assert_eq!(page.title.as_deref(), Some("Faces & <b>friends</b> \u{a9}"));
     let expected = Directives { noindex: true, nofollow: true, noimageai: true, ..Directives::default() };
-    assert_eq!(found.directives, expected);
-    let long = page(&format!("<title>{}</title>", "ü".repeat(10_000)));
-    assert_eq!(long.title.unwrap().chars().count(), MAX_TEXT);
+    assert_eq!(page.directives, expected);
+    let long_page = read(&format!("<title>{}</title>", "ü".repeat(10_000)));
+    assert_eq!(long_page.title.unwrap().chars().count(), MAX_TEXT);
 }
 
 #[test]
 fn url_queries_use_page_encoding() {
     let html = b"<meta charset=windows-1252><a href='/\xfc?q=\xfc'></a>";
-    let found = page_of_bytes(html);
-    assert_eq!(found.links[0].url.as_str(), "http://site.example/%C3%BC?q=%FC");
+    let page = extract_bytes(html);
+    assert_eq!(page.links[0].url.as_str(), "http://site.example/%C3%BC?q=%FC");
 }
 
 #[test]
 fn limits_links_and_images_of_huge_page() {
     let html: String = (0..20_000).map(|i| format!("<a href='/l/{i}'>x</a><img src='/i/{i}.jpg'>")).collect();
-    let found = page(&html);
-    assert_eq!((found.links.len(), found.images.len()), (MAX_LINKS, MAX_IMAGES));
-    assert_eq!(found.links[MAX_LINKS - 1].url.path(), format!("/l/{}", MAX_LINKS - 1));
+    let page = read(&html);
+    assert_eq!((page.links.len(), page.images.len()), (MAX_LINKS, MAX_IMAGES));
+    assert_eq!(page.links[MAX_LINKS - 1].url.path(), format!("/l/{}", MAX_LINKS - 1));
     // An endless attribute, and endless nesting.
     check_images(&format!("<img src='{}'><img src=a.jpg>", "x".repeat(3 << 20)), &[("/dir/a.jpg", "src")]);
     check_images(&format!("{}<img src=a.jpg>", "<div>".repeat(20_000)), &[("/dir/a.jpg", "src")]);
@@ -436,36 +436,36 @@ fn limits_links_and_images_of_huge_page() {
 #[test]
 fn total_url_bytes_stay_limited_with_long_base() {
     let pair = |i| format!("<a href=l{i}>x</a><img src=i{i}.jpg><a href=l{}>x</a>", i + 1);
-    let many: String = (0..MAX_LINKS).step_by(2).map(pair).collect();
+    let markup: String = (0..MAX_LINKS).step_by(2).map(pair).collect();
     let origin = "http://x.example/";
     // The longest base that is used, and one that is a byte longer.
     let base = |bytes: usize| format!("<base href='{origin}{}/'>", "b".repeat(bytes - origin.len() - 1));
-    let found = page(&(base(crate::urls::MAX_LENGTH) + &many));
-    let links: usize = found.links.iter().map(|link| link.url.as_str().len()).sum();
-    let images: usize = found.images.iter().map(|image| image.url.as_str().len() + PAGE.len()).sum();
-    assert_eq!(found.links[0].url.host_str(), Some("x.example"));
+    let page = read(&(base(crate::urls::MAX_LENGTH) + &markup));
+    let links: usize = page.links.iter().map(|link| link.url.as_str().len()).sum();
+    let images: usize = page.images.iter().map(|image| image.url.as_str().len() + PAGE.len()).sum();
+    assert_eq!(page.links[0].url.host_str(), Some("x.example"));
     assert!(links <= MAX_URL_BYTES && images <= MAX_URL_BYTES, "{links} {images}");
     assert!(links > MAX_URL_BYTES - 3_000 && images > MAX_URL_BYTES - 3_000, "{links} {images}");
     // A longer base is ignored.
-    let found = page(&(base(crate::urls::MAX_LENGTH + 1) + &many));
-    assert_eq!(found.links[0].url.host_str(), Some("site.example"));
-    assert_eq!((found.links.len(), found.images.len()), (MAX_LINKS, MAX_IMAGES));
+    let page = read(&(base(crate::urls::MAX_LENGTH + 1) + &markup));
+    assert_eq!(page.links[0].url.host_str(), Some("site.example"));
+    assert_eq!((page.links.len(), page.images.len()), (MAX_LINKS, MAX_IMAGES));
 }
 
 #[test]
 fn image_url_limit_includes_page_url_bytes() {
     let url = url(&format!("http://site.example/{}", "p".repeat(2_000)));
-    let many: String = (0..MAX_IMAGES).map(|i| format!("<img src=/{i}.jpg>")).collect();
-    let found = extract_page(many.as_bytes(), &url, None, "facecrawl", None);
-    let bytes: usize = found.images.iter().map(|i| i.url.as_str().len() + url.as_str().len()).sum();
+    let markup: String = (0..MAX_IMAGES).map(|i| format!("<img src=/{i}.jpg>")).collect();
+    let page = extract_page(markup.as_bytes(), &url, None, "facecrawl", None);
+    let bytes: usize = page.images.iter().map(|i| i.url.as_str().len() + url.as_str().len()).sum();
     assert!(bytes <= MAX_URL_BYTES && bytes > MAX_URL_BYTES - 3_000, "{bytes}");
 }
 
 proptest::proptest! {
     #[test]
     fn images_of_arbitrary_html_have_http_urls(html in "(<(a|img|picture|source|noscript|style|script|title|base|meta|svg|template|iframe|object|embed|/picture|/noscript|/style|/template)( (href|src|srcset|srcdoc|data|style|content|data-src)=['\"]?[a-z:/,. 0-9;&%()]{0,12}['\"]?)?>?|[a-z<&;!-]{0,4}){0,12}") {
-        for html in [nested(1, &html), html] {
-            for image in page(&html).images {
+        for html in [nest(1, &html), html] {
+            for image in read(&html).images {
                 proptest::prop_assert!(matches!(image.url.scheme(), "http" | "https"));
             }
         }

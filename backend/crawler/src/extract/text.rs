@@ -8,7 +8,7 @@ use std::borrow::Cow;
 pub(super) struct Attributes(pub(super) Vec<(String, String)>);
 
 impl Attributes {
-    pub(super) fn of(el: &Element<'_, '_>) -> Self {
+    pub(super) fn new(el: &Element<'_, '_>) -> Self {
         Self(el.attributes().iter().map(|a| (a.name(), a.value())).collect())
     }
 
@@ -64,19 +64,19 @@ pub(super) fn is_image_property(itemprop: &str) -> bool {
 }
 
 /// Returns the text on one line, cut to `MAX_TEXT` characters.
-pub(super) fn tidy(text: &str) -> String {
-    let mut out = String::new();
+pub(super) fn to_single_line(text: &str) -> String {
+    let mut line = String::new();
     for word in text.split_whitespace() {
-        if !out.is_empty() {
-            out.push(' ');
+        if !line.is_empty() {
+            line.push(' ');
         }
-        out.push_str(word);
-        if out.len() > 4 * MAX_TEXT {
+        line.push_str(word);
+        if line.len() > 4 * MAX_TEXT {
             break;
         }
     }
-    match out.char_indices().nth(MAX_TEXT) {
-        Some((end, _)) => out[..end].to_owned(),
-        None => out,
+    match line.char_indices().nth(MAX_TEXT) {
+        Some((end, _)) => line[..end].to_owned(),
+        None => line,
     }
 }

@@ -12,8 +12,8 @@ pub(super) struct RawVideo {
 
 #[derive(Default)]
 pub(super) struct Videos {
-    found: Vec<RawVideo>,
-    known: HashSet<String>,
+    videos: Vec<RawVideo>,
+    urls: HashSet<String>,
     /// Whether the open `<video>` still needs a source. `None` outside of such elements.
     needs_source: Option<bool>,
     /// Values of `og:video` for which no `og:video:type` was read yet.
@@ -26,27 +26,27 @@ impl Videos {
         let url = url.trim_ascii();
         if url.len() <= MAX_RAW_URL
             && is_fetchable(url)
-            && self.found.len() < MAX_VIDEOS
-            && !self.known.contains(url)
+            && self.videos.len() < MAX_VIDEOS
+            && !self.urls.contains(url)
         {
-            self.known.insert(url.to_owned());
-            self.found.push(RawVideo { url: url.to_owned(), found_in });
+            self.urls.insert(url.to_owned());
+            self.videos.push(RawVideo { url: url.to_owned(), found_in });
         }
     }
 
     /// Reads `<video>`, whose `<source>` elements are versions of one video.
     pub(super) fn open(&mut self, get: &dyn Fn(&str) -> Option<String>) {
-        let file = source(get);
+        let file = find_source(get);
         self.needs_source = Some(file.is_none());
         if let Some(file) = file {
             self.add(&file, "video");
         }
     }
 
-    /// Reads `<source>`. Elements outside of `<video>` belong to images or sound.
+    /// Reads `<source>`. Elements outside of `<video>` belong to images or audio.
     pub(super) fn source(&mut self, get: &dyn Fn(&str) -> Option<String>) {
         if self.needs_source == Some(true)
-            && let Some(file) = source(get)
+            && let Some(file) = find_source(get)
         {
             self.needs_source = Some(false);
             self.add(&file, "source");
@@ -83,11 +83,11 @@ impl Videos {
                 self.add(&url, "og:video");
             }
         }
-        self.found
+        self.videos
     }
 }
 
-fn source(get: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+fn find_source(get: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let file = get("src").filter(|src| is_fetchable(src)).or_else(|| get("data-src"))?;
     let path = file.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
     let is_file = get("type").is_none_or(|mime| is_file_type(&mime)) && !path.ends_with(".mpd");
@@ -115,9 +115,9 @@ mod tests {
     #[track_caller]
     fn check(html: &str, expected: &[(&str, &str)]) {
         let videos = videos(html);
-        let short = videos.iter().map(|video| video.url.as_str().trim_start_matches("http://site.example"));
-        let found: Vec<_> = short.zip(videos.iter().map(|video| video.found_in)).collect();
-        assert_eq!(found, expected, "{html}");
+        let paths = videos.iter().map(|video| video.url.as_str().trim_start_matches("http://site.example"));
+        let actual: Vec<_> = paths.zip(videos.iter().map(|video| video.found_in)).collect();
+        assert_eq!(actual, expected, "{html}");
     }
 
     #[test]
@@ -167,10 +167,10 @@ mod tests {
 
     #[test]
     fn limits_number_of_videos_per_page() {
-        let many: String = (0..MAX_VIDEOS + 10).map(|i| format!("<video src={i}.mp4></video>")).collect();
-        assert_eq!(videos(&many).len(), MAX_VIDEOS);
-        let players: String =
+        let html: String = (0..MAX_VIDEOS + 10).map(|i| format!("<video src={i}.mp4></video>")).collect();
+        assert_eq!(videos(&html).len(), MAX_VIDEOS);
+        let metadata: String =
             (0..MAX_VIDEOS + 10).map(|i| format!("<meta property=og:video content={i}.mp4>")).collect();
-        assert_eq!(videos(&players).len(), MAX_VIDEOS);
+        assert_eq!(videos(&metadata).len(), MAX_VIDEOS);
     }
 }

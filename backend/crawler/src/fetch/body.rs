@@ -26,15 +26,15 @@ pub(super) struct Limits {
 pub(super) struct Body {
     response: reqwest::Response,
     decoder: Option<Decoder>,
-    /// What arrived up to now, if it may have to be read without decoding.
+    /// The received bytes, if the body may have to be returned undecoded.
     received: Option<BytesMut>,
     limits: Limits,
-    read: usize,
+    returned_bytes: usize,
     window_end: Instant,
-    in_window: usize,
-    ended: bool,
+    window_bytes: usize,
+    is_finished: bool,
     /// Number of calls of the decoder.
-    decoded: usize,
+    decoder_calls: usize,
 }
 
 /// Number of calls of the decoder after which other tasks of the thread run.
@@ -43,26 +43,26 @@ const CALLS_PER_TURN: usize = 16;
 impl Body {
     /// Fails if the announced length is above the limit.
     pub(super) fn new(response: reqwest::Response, limits: Limits) -> Result<Self, FetchError> {
-        let decoder = Decoder::of(response.headers());
+        let decoder = Decoder::from_headers(response.headers());
         let body = Self {
             received: (decoder.is_some() && limits.accept_plain_text).then(BytesMut::new),
             decoder,
             window_end: Instant::now() + limits.window,
             response,
             limits,
-            read: 0,
-            in_window: 0,
-            ended: false,
-            decoded: 0,
+            returned_bytes: 0,
+            window_bytes: 0,
+            is_finished: false,
+            decoder_calls: 0,
         };
-        if body.announced() > body.limits.bytes && !body.limits.truncate {
+        if body.announced_length() > body.limits.bytes && !body.limits.truncate {
             return Err(body.too_large());
         }
         Ok(body)
     }
 
     /// Returns the announced length, which is known only for uncompressed bodies, else 0.
-    fn announced(&self) -> usize {
+    fn announced_length(&self) -> usize {
         if self.decoder.is_some() {
             return 0;
         }
@@ -76,12 +76,12 @@ impl Body {
     /// Returns the next piece, or `None` at the end. Everything that arrived of an incomplete body
     /// is returned before the error.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
-        let needed = (self.limits.min_speed as f64 * self.limits.window.as_secs_f64()) as usize;
-        while !self.ended {
+        let min_bytes = (self.limits.min_speed as f64 * self.limits.window.as_secs_f64()) as usize;
+        while !self.is_finished {
             let decoded = match &mut self.decoder {
                 Some(decoder) => {
-                    self.decoded += 1;
-                    if self.decoded.is_multiple_of(CALLS_PER_TURN) {
+                    self.decoder_calls += 1;
+                    if self.decoder_calls.is_multiple_of(CALLS_PER_TURN) {
                         tokio::task::yield_now().await;
                     }
                     decoder.next().map_err(|error| FetchError::Undecodable(error.to_string()))?
@@ -90,7 +90,7 @@ impl Body {
             };
             let mut piece = match decoded {
                 Some(piece) if piece.is_empty() => {
-                    self.check_time(needed)?;
+                    self.check_time(min_bytes)?;
                     continue;
                 }
                 Some(piece) => piece,
@@ -101,29 +101,29 @@ impl Body {
                             if let Some(received) = &mut self.received {
                                 // `limits.bytes` counts decoded bytes. An encoding may need many
                                 // more received bytes for them.
-                                let room = self.limits.bytes.saturating_sub(received.len());
-                                received.extend_from_slice(&piece[..piece.len().min(room)]);
+                                let remaining = self.limits.bytes.saturating_sub(received.len());
+                                received.extend_from_slice(&piece[..piece.len().min(remaining)]);
                             }
                             decoder.push(piece);
                         }
-                        if !self.ended {
-                            self.check_time(needed)?;
+                        if !self.is_finished {
+                            self.check_time(min_bytes)?;
                         }
                         continue;
                     }
                 },
             };
-            self.in_window += piece.len();
-            let room = self.limits.bytes - self.read;
-            if piece.len() > room {
+            self.window_bytes += piece.len();
+            let remaining = self.limits.bytes - self.returned_bytes;
+            if piece.len() > remaining {
                 if !self.limits.truncate {
                     return Err(self.too_large());
                 }
-                piece.truncate(room);
-                self.ended = true;
+                piece.truncate(remaining);
+                self.is_finished = true;
             }
-            self.read += piece.len();
-            self.check_time(needed)?;
+            self.returned_bytes += piece.len();
+            self.check_time(min_bytes)?;
             return Ok(Some(piece));
         }
         Ok(None)
@@ -132,13 +132,13 @@ impl Body {
     /// Returns the next received piece. Returns `None` at the end, and if no piece arrived before
     /// the deadline or the end of the window.
     async fn receive(&mut self) -> Result<Option<Bytes>, FetchError> {
-        let until = self.window_end.min(self.limits.deadline);
-        match timeout_at(until, self.response.chunk()).await {
+        let end = self.window_end.min(self.limits.deadline);
+        match timeout_at(end, self.response.chunk()).await {
             Ok(Ok(Some(piece))) => Ok(Some(piece)),
             Ok(Ok(None)) => {
-                self.ended = true;
+                self.is_finished = true;
                 // The transfer was complete, but the encoded body may end too early.
-                if self.decoder.as_ref().is_some_and(Decoder::is_cut_off) {
+                if self.decoder.as_ref().is_some_and(Decoder::is_truncated) {
                     let why = "the encoded body ends too early".into();
                     return Err(FetchError::Incomplete { why, received: None });
                 }
@@ -151,46 +151,46 @@ impl Body {
     }
 
     /// Fails after the deadline, and at the end of a window that was too slow.
-    fn check_time(&mut self, needed: usize) -> Result<(), FetchError> {
+    fn check_time(&mut self, min_bytes: usize) -> Result<(), FetchError> {
         let now = Instant::now();
         if now >= self.limits.deadline {
             return Err(FetchError::Timeout("the response was not complete within the time limit"));
         }
         if now >= self.window_end {
-            if self.in_window < needed {
+            if self.window_bytes < min_bytes {
                 return Err(FetchError::Timeout("the response was slower than the minimum speed"));
             }
-            (self.window_end, self.in_window) = (now + self.limits.window, 0);
+            (self.window_end, self.window_bytes) = (now + self.limits.window, 0);
         }
         Ok(())
     }
 
     /// Returns the body, or what arrived of it and the error that ended it.
     pub(super) async fn into_memory(mut self) -> (Bytes, Result<(), FetchError>) {
-        let mut all = BytesMut::with_capacity(self.announced().min(self.limits.bytes).min(1 << 20));
-        let end = loop {
+        let mut body = BytesMut::with_capacity(self.announced_length().min(self.limits.bytes).min(1 << 20));
+        let result = loop {
             match self.next().await {
-                Ok(Some(piece)) => all.extend_from_slice(&piece),
+                Ok(Some(piece)) => body.extend_from_slice(&piece),
                 Ok(None) => break Ok(()),
-                Err(FetchError::Undecodable(why)) => match self.without_decoding() {
-                    Some(received) => all = received,
+                Err(FetchError::Undecodable(why)) => match self.stop_decoding() {
+                    Some(received) => body = received,
                     None => break Err(FetchError::Undecodable(why)),
                 },
                 Err(error) => break Err(error),
             }
         };
-        (all.freeze(), end)
+        (body.freeze(), result)
     }
 
     /// Stops decoding. Returns what arrived up to now, or `None` if that is not the beginning of a
     /// text. Bodies in gzip and zstd begin with bytes that are not valid UTF-8.
-    fn without_decoding(&mut self) -> Option<BytesMut> {
+    fn stop_decoding(&mut self) -> Option<BytesMut> {
         let received = self.received.take()?;
         if std::str::from_utf8(&received).is_err_and(|error| error.error_len().is_some()) {
             return None;
         }
         self.decoder = None;
-        self.read = received.len();
+        self.returned_bytes = received.len();
         Some(received)
     }
 }

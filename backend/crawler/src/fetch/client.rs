@@ -2,7 +2,7 @@
 use super::body::{Body, Limits};
 use super::connection::NewConnections;
 use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, connection, date, decoder};
-use crate::config::{VIDEO_WINDOWS, provide_crypto};
+use crate::config::{VIDEO_WINDOWS, install_crypto_provider};
 use crate::fetch::connection::explain;
 use crate::guard::{AddressScope, Guard, Lookup, SystemLookup, VettedResolver};
 use crate::{Config, ReferrerPolicy, hls, urls};
@@ -138,14 +138,14 @@ impl Fetcher {
             {
                 headers.insert(header::REFERER, value);
             }
-            let answer = self.send(&url, headers, started + config.total_timeout).await;
-            let (status, retry_after) = match &answer {
+            let result = self.send(&url, headers, started + config.total_timeout).await;
+            let (status, retry_after) = match &result {
                 Ok(response) => (Some(response.status().as_u16()), retry_after(response.headers())),
                 Err(_) => (None, None),
             };
             policy.finished(&url, status, retry_after, started.elapsed()).await;
             hop.close();
-            let response = answer?;
+            let response = result?;
             let status = response.status().as_u16();
             if let Some(next) = redirect_target(&url, &response)? {
                 let policy = referrer_policy(response.headers());
@@ -160,7 +160,7 @@ impl Fetcher {
             if (200..300).contains(&status) || (status == 304 && validators(&request, &url).is_some()) {
                 let time =
                     if request.kind == Kind::Video { config.video_timeout } else { config.total_timeout };
-                return self.head(url, response, request.kind, redirects, started + time);
+                return self.read_head(url, response, request.kind, redirects, started + time);
             }
             return Err(FetchError::Status { status, retry_after });
         }
@@ -185,7 +185,7 @@ impl Fetcher {
     ) -> Result<reqwest::Response, FetchError> {
         let client = self.clients_for(url);
         let send = |client: &reqwest::Client| client.get(url.clone()).headers(headers.clone()).send();
-        let sent = async {
+        let exchange = async {
             match connection::send(send(&client.pooled)).await {
                 (Err(error), false) if connection::is_lost(&error) => {
                     tracing::debug!(%error, "repeating a request whose reused connection was closed");
@@ -193,17 +193,17 @@ impl Fetcher {
                     let build = || build_client(config, &client.resolver, 0);
                     send(client.unpooled.get_or_init(build)).await
                 }
-                (answer, _) => answer,
+                (result, _) => result,
             }
         };
-        match timeout_at(deadline, sent).await {
+        match timeout_at(deadline, exchange).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(explain(error)),
             Err(_) => Err(FetchError::Timeout("no response within the time limit")),
         }
     }
 
-    fn head(
+    fn read_head(
         &self,
         url: Url,
         response: reqwest::Response,
@@ -318,7 +318,7 @@ impl Drop for OpenHop<'_> {
 }
 
 fn build_client(config: &Config, resolver: &Arc<VettedResolver>, max_idle: usize) -> reqwest::Client {
-    provide_crypto();
+    install_crypto_provider();
     // A header value must be visible ASCII, but the configuration can contain any characters.
     let agent: String = config.user_agent.chars().filter(|c| matches!(c, ' '..='~')).collect();
     let builder = || {
@@ -343,11 +343,11 @@ fn build_client(config: &Config, resolver: &Arc<VettedResolver>, max_idle: usize
             .no_brotli()
             .no_zstd()
     };
-    let extra = || config.extra_roots.certificates();
-    builder().tls_certs_merge(extra()).build().unwrap_or_else(|error| {
+    let extra_roots = || config.extra_roots.certificates();
+    builder().tls_certs_merge(extra_roots()).build().unwrap_or_else(|error| {
         tracing::warn!(%error, "could not load system certificates; https needs CRAWL_EXTRA_CA, http works");
         builder()
-            .tls_certs_only(extra())
+            .tls_certs_only(extra_roots())
             .build()
             .expect("only the certificates can fail: the user agent is filtered and no proxy is set")
     })
@@ -418,7 +418,7 @@ fn redirect_target(url: &Url, response: &reqwest::Response) -> Result<Option<Url
 }
 
 /// Returns a `Location` with its non-ASCII bytes percent-encoded as they are. The Fetch standard
-/// does not define their encoding; browsers keep the bytes, which need not be valid UTF-8.
+/// does not define their encoding; browsers keep the bytes, which may be invalid UTF-8.
 fn location_text(location: &HeaderValue) -> String {
     let mut text = String::with_capacity(location.len());
     for byte in location.as_bytes().trim_ascii() {
@@ -441,8 +441,8 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         return Some(text.parse().map_or(MAX_RETRY_AFTER, Duration::from_secs).min(MAX_RETRY_AFTER));
     }
     let now = OffsetDateTime::now_utc();
-    let sent = headers.get(header::DATE).and_then(|date| date::parse(&header_text(date), now));
-    let now = sent.unwrap_or(now);
+    let sent_at = headers.get(header::DATE).and_then(|date| date::parse(&header_text(date), now));
+    let now = sent_at.unwrap_or(now);
     // A date in the past means no wait.
     let wait = date::parse(&text, now)? - now;
     Some(Duration::try_from(wait).unwrap_or_default().min(MAX_RETRY_AFTER))

@@ -23,8 +23,8 @@ tokio::task_local! {
 /// connection was established for it.
 pub(super) async fn send<T>(request: impl Future<Output = T>) -> (T, bool) {
     let is_new = Arc::new(AtomicBool::new(false));
-    let answer = IS_NEW.scope(is_new.clone(), request).await;
-    (answer, is_new.load(Ordering::Relaxed))
+    let output = IS_NEW.scope(is_new.clone(), request).await;
+    (output, is_new.load(Ordering::Relaxed))
 }
 
 /// Records each new connection in the task that waits for it. If another connection becomes idle
@@ -34,17 +34,17 @@ pub(super) async fn send<T>(request: impl Future<Output = T>) -> (T, bool) {
 pub(super) struct NewConnections;
 
 impl<S> Layer<S> for NewConnections {
-    type Service = Recorded<S>;
+    type Service = RecordingConnector<S>;
 
     fn layer(&self, connector: S) -> Self::Service {
-        Recorded(connector)
+        RecordingConnector(connector)
     }
 }
 
 #[derive(Clone)]
-pub(super) struct Recorded<S>(S);
+pub(super) struct RecordingConnector<S>(S);
 
-impl<S, R> Service<R> for Recorded<S>
+impl<S, R> Service<R> for RecordingConnector<S>
 where
     S: Service<R>,
     S::Future: Send + 'static,
@@ -147,13 +147,13 @@ fn connect_error(error: &reqwest::Error) -> ConnectError {
             }
             _ => {}
         }
-        cause = contained(inner).or_else(|| inner.source());
+        cause = inner_error(inner).or_else(|| inner.source());
     }
     if is_lost(error) { ConnectError::Closed } else { ConnectError::Other }
 }
 
 /// Returns the error that an I/O error contains. `source` skips it and returns its source.
-fn contained<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+fn inner_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     let inner = error.downcast_ref::<io::Error>()?.get_ref()?;
     Some(inner)
 }

@@ -25,19 +25,19 @@ fn rfc_850(text: &str, now: OffsetDateTime) -> Option<OffsetDateTime> {
     let [date, time, "GMT"] = words[..] else { return None };
     let parts: Vec<&str> = date.split('-').collect();
     let [day, month, year] = parts[..] else { return None };
-    let year = number(year, 2)?;
+    let year = parse_number(year, 2)?;
     let latest = now.checked_add(MAX_AHEAD)?;
     let century = latest.year() - latest.year().rem_euclid(100);
     // 29 February may exist in only one of the two candidate years.
-    let later = gmt(day, month, century + year, time).filter(|date| *date <= latest);
-    later.or_else(|| gmt(day, month, century + year - 100, time))
+    let in_latest_century = gmt(day, month, century + year, time).filter(|date| *date <= latest);
+    in_latest_century.or_else(|| gmt(day, month, century + year - 100, time))
 }
 
 /// Parses `Sun Nov  6 08:49:37 1994`.
 fn asctime(text: &str) -> Option<OffsetDateTime> {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let [_, month, day, time, year] = words[..] else { return None };
-    gmt(day, month, number(year, 4)?, time)
+    gmt(day, month, parse_number(year, 4)?, time)
 }
 
 fn gmt(day: &str, month: &str, year: i32, time: &str) -> Option<OffsetDateTime> {
@@ -45,7 +45,7 @@ fn gmt(day: &str, month: &str, year: i32, time: &str) -> Option<OffsetDateTime> 
 }
 
 /// Parses a number that has exactly `digits` digits.
-fn number(text: &str, digits: usize) -> Option<i32> {
+fn parse_number(text: &str, digits: usize) -> Option<i32> {
     let is_number = text.len() == digits && text.bytes().all(|b| b.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()
 }

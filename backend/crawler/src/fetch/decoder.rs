@@ -22,7 +22,7 @@ const MAX_WINDOW_LOG: u32 = 23;
 pub(super) struct Decoder {
     encoding: Encoding,
     codec: Box<dyn DecodeV2 + Send + Sync>,
-    /// What was received and not decoded yet.
+    /// Received bytes that are not decoded yet.
     input: Bytes,
     /// Receives the output of the codec. It has [`PIECE`] bytes.
     output: Vec<u8>,
@@ -96,7 +96,7 @@ impl Encoding {
 impl Decoder {
     /// Returns the decoder for a response, or `None` if its body is not encoded or has an encoding
     /// that no request accepts.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let name = headers.get(header::CONTENT_ENCODING)?.to_str().ok()?.trim().to_ascii_lowercase();
         let encoding = Encoding::parse(&name)?;
         Some(Self {
@@ -111,7 +111,7 @@ impl Decoder {
 
     /// Adds a received piece. [`Self::next`] must have returned `None` before.
     pub(super) fn push(&mut self, piece: Bytes) {
-        // At most the beginning of a magic number is left.
+        // At most the beginning of a magic number remains.
         self.input =
             if self.input.is_empty() { piece } else { [&self.input[..], &piece[..]].concat().into() };
     }
@@ -150,11 +150,11 @@ impl Decoder {
         let mut input = PartialBuffer::new(&self.input[..]);
         let mut output = WriteBuffer::new_initialized(&mut self.output);
         let decoded = self.codec.decode(&mut input, &mut output);
-        let (read, written) = (input.written_len(), output.written_len());
-        self.input.advance(read);
+        let (consumed, written) = (input.written_len(), output.written_len());
+        self.input.advance(consumed);
         self.progress = match decoded {
             Ok(true) => Progress::Ended,
-            Ok(false) if has_input && read == 0 && written == 0 => {
+            Ok(false) if has_input && consumed == 0 && written == 0 => {
                 return Err(io::Error::other("the decoder cannot continue"));
             }
             Ok(false) => Progress::Inside { has_output: written == PIECE },
@@ -166,7 +166,7 @@ impl Decoder {
     }
 
     /// Returns whether the input up to now ends inside a member or its magic number.
-    pub(super) fn is_cut_off(&self) -> bool {
+    pub(super) fn is_truncated(&self) -> bool {
         matches!(self.progress, Progress::Inside { .. }) || !self.input.is_empty()
     }
 }
@@ -193,7 +193,7 @@ mod tests {
 
     fn decoder(encoding: &'static str) -> Decoder {
         let headers = [(header::CONTENT_ENCODING, header::HeaderValue::from_static(encoding))];
-        Decoder::of(&headers.into_iter().collect()).unwrap()
+        Decoder::from_headers(&headers.into_iter().collect()).unwrap()
     }
 
     /// Decodes a body that arrives in pieces of `len` bytes. Also returns whether it is cut off.
@@ -206,7 +206,7 @@ mod tests {
                 decoded.extend_from_slice(&piece);
             }
         }
-        Ok((String::from_utf8(decoded).unwrap(), decoder.is_cut_off()))
+        Ok((String::from_utf8(decoded).unwrap(), decoder.is_truncated()))
     }
 
     #[test]
@@ -228,9 +228,9 @@ mod tests {
                 assert_eq!(decoded, ((*text).to_owned(), false), "{encoding} {len}");
             }
         }
-        let cut = [gzip(b"one"), gzip(b"two")[..9].to_vec()].concat();
-        for len in [1, cut.len()] {
-            assert_eq!(decode("gzip", &cut, len).unwrap(), ("one".to_owned(), true));
+        let truncated = [gzip(b"one"), gzip(b"two")[..9].to_vec()].concat();
+        for len in [1, truncated.len()] {
+            assert_eq!(decode("gzip", &truncated, len).unwrap(), ("one".to_owned(), true));
         }
     }
 

@@ -6,7 +6,7 @@ fn guard() -> Guard {
     Guard::new(&Config::default())
 }
 
-fn opened(nets: &[&str]) -> Guard {
+fn guard_with_ranges(nets: &[&str]) -> Guard {
     Guard::new(&Config {
         allow_private: nets.iter().map(|n| n.parse().unwrap()).collect(),
         ..Config::default()
@@ -61,7 +61,7 @@ fn guard_checks_urls_without_dns() {
         ("http://a..b/", "url"),
         ("http://%00/", "syntax"),
         ("http:///", "syntax"),
-        // IPv4 in every spelling
+        // IPv4 in every notation
         ("http://127.0.0.1/", "loopback"),
         ("http://127.0.0.1./", "loopback"),
         ("http://127.1/", "loopback"),
@@ -185,7 +185,7 @@ fn guard_checks_urls_without_dns() {
 
 #[test]
 fn allowed_private_ranges_permit_any_port() {
-    let guard = opened(&["127.0.0.0/8", "fd12::/16"]);
+    let guard = guard_with_ranges(&["127.0.0.0/8", "fd12::/16"]);
     for (text, expected) in [
         ("http://127.0.0.1/", "ok"),
         ("http://127.0.0.1:54321/", "ok"),
@@ -225,31 +225,31 @@ fn rejects_dns_answer_with_any_forbidden_address() {
     let v6_loopback: IpAddr = "::1".parse().unwrap();
     let closed = guard();
     assert!(closed.check_answer("a.example", vec![public], AddressScope::Public).is_ok());
-    let inside = |text: &str| -> IpAddr { text.parse().unwrap() };
-    for mixed in [
+    let parse = |text: &str| -> IpAddr { text.parse().unwrap() };
+    for addresses in [
         vec![public, loopback],
         vec![loopback, public],
         vec![public, v6_loopback],
-        vec![public, inside("::ffff:127.0.0.1")],
-        vec![public, inside("64:ff9b::7f00:1")],
-        vec![public, public, inside("2002:7f00:1::")],
-        vec![inside("2001:0:5db8:d70e::80ff:fffe"), public],
+        vec![public, parse("::ffff:127.0.0.1")],
+        vec![public, parse("64:ff9b::7f00:1")],
+        vec![public, public, parse("2002:7f00:1::")],
+        vec![parse("2001:0:5db8:d70e::80ff:fffe"), public],
     ] {
         assert!(matches!(
-            closed.check_answer("a.example", mixed, AddressScope::Public),
+            closed.check_answer("a.example", addresses, AddressScope::Public),
             Err(GuardError::Address { range: "loopback", .. })
         ));
     }
-    let open = opened(&["127.0.0.0/8"]);
+    let open = guard_with_ranges(&["127.0.0.0/8"]);
     // On a port that is open only in the allowed private ranges, other addresses are rejected.
     assert!(open.check_answer("a.example", vec![loopback], AddressScope::AllowedPrivate).is_ok());
     assert!(open.check_answer("a.example", vec![public], AddressScope::AllowedPrivate).is_err());
     // Only `localhost` is filtered.
     assert!(open.check_answer("a.example", vec![v6_loopback, loopback], AddressScope::Public).is_err());
-    let local =
+    let check_localhost =
         |guard: &Guard| guard.check_answer("localhost", vec![v6_loopback, loopback], AddressScope::Public);
-    assert_eq!(local(&open).unwrap(), vec![loopback]);
-    assert!(local(&closed).is_err());
+    assert_eq!(check_localhost(&open).unwrap(), vec![loopback]);
+    assert!(check_localhost(&closed).is_err());
 }
 
 /// Generates addresses of the special-purpose IPv4 ranges.
@@ -291,7 +291,7 @@ proptest! {
     #[test]
     fn rejects_ipv6_outside_global_unicast(bits in any::<u128>()) {
         let address = Ipv6Addr::from_bits(bits);
-        let open = guard().check_address(address.into(), 80).is_ok();
-        prop_assert!(!open || bits >> 125 == 1, "{address}");
+        let is_allowed = guard().check_address(address.into(), 80).is_ok();
+        prop_assert!(!is_allowed || bits >> 125 == 1, "{address}");
     }
 }

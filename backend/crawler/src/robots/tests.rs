@@ -182,8 +182,8 @@ fn crawl_delay_is_bounded() {
     for huge in ["86400", "1e300", "inf"] {
         assert_eq!(delay(&format!("Crawl-delay: {huge}")), Some(MAX_CRAWL_DELAY), "{huge}");
     }
-    for none in ["-1", "NaN", "soon", ""] {
-        assert_eq!(delay(&format!("Crawl-delay: {none}")), None, "{none}");
+    for invalid in ["-1", "NaN", "soon", ""] {
+        assert_eq!(delay(&format!("Crawl-delay: {invalid}")), None, "{invalid}");
     }
     // Delays for other agents do not apply. Ours replaces the one for all agents.
     let text = "User-agent: *\nCrawl-delay: 9\n\nUser-agent: facecrawl\nDisallow: /x\n\nUser-agent: b\nCrawl-delay: 7";
@@ -194,8 +194,8 @@ fn crawl_delay_is_bounded() {
 fn robots_sitemaps_are_absolute_and_unique() {
     let text = "Sitemap: http://example.com/a.xml\nUser-agent: other\nsitemap: https://cdn.example.com/b.xml.gz#x\n\
                 Sitemap: /relative.xml\nSitemap: ftp://example.com/c.xml\nSitemap: http://example.com/a.xml\n";
-    let found: Vec<String> = robots(text).sitemaps().into_iter().map(String::from).collect();
-    assert_eq!(found, ["http://example.com/a.xml", "https://cdn.example.com/b.xml.gz"]);
+    let sitemaps: Vec<String> = robots(text).sitemaps().into_iter().map(String::from).collect();
+    assert_eq!(sitemaps, ["http://example.com/a.xml", "https://cdn.example.com/b.xml.gz"]);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn disallows_host_with_too_many_rules() {
 #[test]
 fn robots_check_takes_bounded_steps() {
     let path = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
-    let question = |text: &str, path: &str| {
+    let decide = |text: &str, path: &str| {
         robots(text).verdict(&Url::parse(&format!("http://example.com{path}")).unwrap())
     };
     // The cost of one rule is the sum of the lengths of pattern and path, not their product,
@@ -260,25 +260,25 @@ fn robots_check_takes_bounded_steps() {
         format!("/{}b$", "*a".repeat(1000)),
         format!("/*{}*b*c*d", "*a".repeat(500)),
     ] {
-        let asked = question(&format!("User-agent: *\nDisallow: {pattern}"), &path(8000));
-        assert!(asked.allowed && asked.steps <= 2 * (pattern.len() + 8000), "{asked:?}");
+        let verdict = decide(&format!("User-agent: *\nDisallow: {pattern}"), &path(8000));
+        assert!(verdict.allowed && verdict.steps <= 2 * (pattern.len() + 8000), "{verdict:?}");
     }
     // With the maximum number of rules, the search ends at its step limit and disallows the path.
     let lines: String = (0..MAX_RULES).map(|n| format!("Disallow: /*{n}*aaaaaaaaaaab\n")).collect();
     let hostile = format!("User-agent: *\n{lines}");
     assert!(hostile.len() < MAX_BYTES);
-    let asked = question(&hostile, &path(8000));
-    assert!(!asked.allowed && asked.steps <= MAX_STEPS, "{asked:?}");
+    let verdict = decide(&hostile, &path(8000));
+    assert!(!verdict.allowed && verdict.steps <= MAX_STEPS, "{verdict:?}");
     // An ordinary path stays within the limit. Without stars in the rules, every path does.
-    assert!(question(&hostile, "/albums/2024/summer/portrait.html").allowed);
+    assert!(decide(&hostile, "/albums/2024/summer/portrait.html").allowed);
     let lines: String = (0..7_000).map(|n| format!("Disallow: /{}{n}\n", "a".repeat(55))).collect();
-    let asked = question(&format!("User-agent: *\n{lines}"), &path(8000));
-    assert!(asked.allowed && asked.steps > 350_000 && asked.steps <= MAX_STEPS, "{asked:?}");
+    let verdict = decide(&format!("User-agent: *\n{lines}"), &path(8000));
+    assert!(verdict.allowed && verdict.steps > 350_000 && verdict.steps <= MAX_STEPS, "{verdict:?}");
 }
 
 /// Compares with the other parser on the subset that both understand: one named group per file,
 /// plain ASCII without escapes.
-fn second_opinion(text: &str, path: &str) -> bool {
+fn other_parser_allows(text: &str, path: &str) -> bool {
     texting_robots::Robot::new("facecrawl", text.as_bytes())
         .unwrap()
         .allowed(&format!("http://example.com{path}"))
@@ -297,7 +297,7 @@ proptest! {
         }
         // The other parser includes every star of a run in the pattern's length; ours includes one.
         prop_assume!(!text.contains("**"));
-        prop_assert_eq!(allows(&robots(&text), &path), second_opinion(&text, &path), "{} on\n{}", path, text);
+        prop_assert_eq!(allows(&robots(&text), &path), other_parser_allows(&text, &path), "{} on\n{}", path, text);
     }
 
     #[test]

@@ -69,9 +69,9 @@ fn gzip(text: &str) -> Vec<u8> {
 #[test]
 fn rejects_sitemap_with_too_many_gzip_members() {
     let url = Url::parse("http://site.example/sitemap.xml.gz").unwrap();
-    let after = |members: usize| [gzip("").repeat(members), gzip(URLSET)].concat();
-    assert_eq!(parse(&after(MAX_MEMBERS - 1), &url).pages.len(), 2);
-    assert_eq!(parse(&after(MAX_MEMBERS), &url), Sitemap::default());
+    let with_prefix = |members: usize| [gzip("").repeat(members), gzip(URLSET)].concat();
+    assert_eq!(parse(&with_prefix(MAX_MEMBERS - 1), &url).pages.len(), 2);
+    assert_eq!(parse(&with_prefix(MAX_MEMBERS), &url), Sitemap::default());
     // One file in two members, followed by bytes that are not a member.
     let (begin, end) = URLSET.split_at(300);
     assert_eq!(parse(&[gzip(begin), gzip(end), b"rest".to_vec()].concat(), &url).pages.len(), 2);
@@ -81,16 +81,16 @@ fn rejects_sitemap_with_too_many_gzip_members() {
 fn finds_root_element_only_in_first_bytes() {
     let empty = gzip("");
     assert_eq!(root(&gzip(URLSET)).as_deref(), Some("urlset"));
-    let long = |bytes: usize| {
+    let long_member = |bytes: usize| {
         // The header of the member contains a file name (RFC 1952, FNAME).
-        let mut named = empty.clone();
-        named[3] = 8;
-        named.splice(10..10, std::iter::repeat_n(b'n', bytes - empty.len() - 1).chain([0]));
-        named
+        let mut member = empty.clone();
+        member[3] = 8;
+        member.splice(10..10, std::iter::repeat_n(b'n', bytes - empty.len() - 1).chain([0]));
+        member
     };
-    let after = |bytes: usize| [long(bytes), gzip(URLSET)].concat();
-    assert_eq!(root(&after(PACKED_HEAD - gzip(URLSET).len())).as_deref(), Some("urlset"));
-    assert_eq!(root(&after(PACKED_HEAD)), None);
+    let with_prefix = |bytes: usize| [long_member(bytes), gzip(URLSET)].concat();
+    assert_eq!(root(&with_prefix(PACKED_HEAD_BYTES - gzip(URLSET).len())).as_deref(), Some("urlset"));
+    assert_eq!(root(&with_prefix(PACKED_HEAD_BYTES)), None);
 }
 
 #[test]
@@ -104,12 +104,12 @@ fn total_url_bytes_of_sitemap_are_limited() {
     };
     let base = Url::parse(&format!("http://site.example/{}/map.xml", "b".repeat(2_000))).unwrap();
     let entries: String = (0..MAX_URLS).map(|i| format!("<url><loc>p{i}</loc></url>")).collect();
-    let of_many = bytes(&parse(format!("<urlset>{entries}</urlset>").as_bytes(), &base));
+    let page_bytes = bytes(&parse(format!("<urlset>{entries}</urlset>").as_bytes(), &base));
     // One page with many images.
     let images: String = (0..MAX_URLS).map(|i| format!("<image><loc>/{i}.jpg</loc></image>")).collect();
     let page = format!("<urlset><url><loc>/{}</loc>{images}</url></urlset>", "p".repeat(8_000));
-    for found in [of_many, bytes(&read(&page))] {
-        assert!(found <= MAX_URL_BYTES && found > MAX_URL_BYTES - 10_000, "{found}");
+    for total in [page_bytes, bytes(&read(&page))] {
+        assert!(total <= MAX_URL_BYTES && total > MAX_URL_BYTES - 10_000, "{total}");
     }
     // The maximum number of pages of the protocol, with addresses of 300 bytes.
     let entries: String = (0..MAX_URLS).map(|i| format!("<url><loc>/{i:0>280}</loc></url>")).collect();
@@ -122,8 +122,8 @@ fn reads_unique_sitemaps_of_index() {
         "<sitemapindex><sitemap><loc>http://site.example/1.xml.gz</loc><lastmod>x</lastmod></sitemap>\
          <sitemap><loc>/2.xml</loc></sitemap><sitemap><loc>/2.xml</loc></sitemap></sitemapindex>",
     );
-    let found: Vec<&str> = map.sitemaps.iter().map(Url::as_str).collect();
-    assert_eq!(found, ["http://site.example/1.xml.gz", "http://site.example/2.xml"]);
+    let sitemaps: Vec<&str> = map.sitemaps.iter().map(Url::as_str).collect();
+    assert_eq!(sitemaps, ["http://site.example/1.xml.gz", "http://site.example/2.xml"]);
     assert!(map.pages.is_empty());
 }
 
@@ -145,15 +145,15 @@ fn reads_pages_and_images_of_rss_feed() {
     );
     assert_eq!(pages(&map), ["http://site.example/one", "http://site.example/two"]);
     assert_eq!(map.pages[0].last_modified.as_deref(), Some("Wed, 01 May 2024 10:00:00 GMT"));
-    let found: Vec<(&str, &str)> = images(&map)
+    let actual: Vec<(&str, &str)> = images(&map)
         .into_iter()
-        .map(|(url, page, form)| {
+        .map(|(url, page, found_in)| {
             assert_eq!(page, "http://site.example/one");
-            (url.trim_start_matches("http://site.example"), form)
+            (url.trim_start_matches("http://site.example"), found_in)
         })
         .collect();
     assert_eq!(
-        found,
+        actual,
         [
             ("/e.jpg", "enclosure"),
             ("/m?id=1&w=2", "media"),
@@ -189,10 +189,10 @@ fn reads_plain_url_lists_and_ignores_other_files() {
         pages(&read("http://site.example/a\nhttp://site.example/b\r\n\n")),
         ["http://site.example/a", "http://site.example/b"]
     );
-    for other in
+    for text in
         ["", "hello", "<html><body><a href=/x>x</a></body></html>", "<urlset><url><loc>", "<<<&&&>>>", "{}"]
     {
-        assert_eq!(read(other), Sitemap::default(), "{other}");
+        assert_eq!(read(text), Sitemap::default(), "{text}");
     }
 }
 

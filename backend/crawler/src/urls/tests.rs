@@ -2,7 +2,7 @@
 use super::*;
 use proptest::prelude::*;
 
-fn norm(text: &str) -> String {
+fn normal(text: &str) -> String {
     parse(text).unwrap().to_string()
 }
 
@@ -35,14 +35,14 @@ fn normalises_urls_to_one_spelling() {
         ("  http://example.com/ \n", "http://example.com/"),
         ("http://example.com\\a\\b", "http://example.com/a/b"),
     ] {
-        assert_eq!(norm(text), expected, "{text}");
+        assert_eq!(normal(text), expected, "{text}");
     }
 }
 
 #[test]
 fn removes_session_parameters() {
     const ID: &str = "3f2a9c0b7e6d5148";
-    for (query, kept) in [
+    for (query, rest) in [
         ("PHPSESSID=1&id=2", "?id=2"),
         ("osCsid=abc&id=2", "?id=2"),
         ("zenid=abc", ""),
@@ -59,14 +59,14 @@ fn removes_session_parameters() {
         ("sid=1234567890123456", "?sid=1234567890123456"),
         ("sid=internationalisation", "?sid=internationalisation"),
         ("session=summer-2024-workshop", "?session=summer-2024-workshop"),
-        // Servers of images use `s` for a signature.
+        // Image servers use `s` for a signature.
         ("s=3f2a9c0b7e6d51483f2a9c0b7e6d5148", "?s=3f2a9c0b7e6d51483f2a9c0b7e6d5148"),
         ("assid=3f2a9c0b7e6d5148", "?assid=3f2a9c0b7e6d5148"),
         ("sid", "?sid"),
     ] {
-        assert_eq!(norm(&format!("http://example.com/?{query}")), format!("http://example.com/{kept}"));
+        assert_eq!(normal(&format!("http://example.com/?{query}")), format!("http://example.com/{rest}"));
     }
-    let page = |id: &str| norm(&format!("http://example.com/p?osCsid={id}&sid={id}"));
+    let page = |id: &str| normal(&format!("http://example.com/p?osCsid={id}&sid={id}"));
     assert_eq!(page(ID), page("ffffffffffff0000"));
 }
 
@@ -136,7 +136,7 @@ fn invalid_url_error_names_cause() {
 
 #[test]
 fn applies_configured_spelling_to_links() {
-    let spell = |trailing_slash, text: &str| {
+    let apply = |trailing_slash, text: &str| {
         let spelling = Spelling { trailing_slash, drop_parameters: vec!["sort".into(), "view".into()] };
         spelling.apply(parse(text).unwrap()).to_string().replace("http://example.com", "")
     };
@@ -154,9 +154,9 @@ fn applies_configured_spelling_to_links() {
         ),
         ("http://example.com/?view=list", "/", "/", "/"),
     ] {
-        assert_eq!(spell(TrailingSlash::Keep, text), kept);
-        assert_eq!(spell(TrailingSlash::Remove, text), removed);
-        assert_eq!(spell(TrailingSlash::Add, text), added);
+        assert_eq!(apply(TrailingSlash::Keep, text), kept);
+        assert_eq!(apply(TrailingSlash::Remove, text), removed);
+        assert_eq!(apply(TrailingSlash::Add, text), added);
     }
     let url = parse("http://example.com/a/?b=2&a=1").unwrap();
     assert_eq!(Spelling::default().apply(url.clone()), url);
@@ -241,8 +241,8 @@ fn crawler_traps_are_reported_with_reason() {
     let deep: String = (0..21).map(|i| format!("/{i}")).collect();
     assert_eq!(trap(&deep), Some(Reason::PathTooDeep));
     assert_eq!(trap(&format!("/{}", "a".repeat(2048))), Some(Reason::UrlTooLong));
-    let many: Vec<String> = (0..17).map(|i| format!("p{i}=1")).collect();
-    assert_eq!(trap(&format!("/?{}", many.join("&"))), Some(Reason::TooManyParameters));
+    let parameters: Vec<String> = (0..17).map(|i| format!("p{i}=1")).collect();
+    assert_eq!(trap(&format!("/?{}", parameters.join("&"))), Some(Reason::TooManyParameters));
 }
 
 /// Parts that normalisation removes or changes, in any order.
@@ -262,15 +262,15 @@ proptest! {
 
     #[test]
     fn removing_url_parts_is_idempotent(path in PARTS) {
-        if let Ok(once) = parse(&format!("http://example.com/{path}")) {
-            prop_assert_eq!(parse_address(once.as_str()).ok(), Some(once));
+        if let Ok(url) = parse(&format!("http://example.com/{path}")) {
+            prop_assert_eq!(parse_address(url.as_str()).ok(), Some(url));
         }
     }
 
     #[test]
     fn url_normalisation_is_idempotent(path in "([a-zA-Z0-9%./;=?&~ -]|%[2-7][0-9a-f]|;jsessionid=|utm_a=){0,40}") {
-        if let Ok(once) = parse(&format!("http://example.com/{path}")) {
-            prop_assert_eq!(normalise(once.clone()), once);
+        if let Ok(url) = parse(&format!("http://example.com/{path}")) {
+            prop_assert_eq!(normalise(url.clone()), url);
         }
     }
 }

@@ -17,7 +17,7 @@ use url::Url;
 
 /// What the server does after it has read a request.
 #[derive(Clone)]
-enum Answer {
+enum Response {
     /// Writes these bytes and waits for the next request.
     Keep(Vec<u8>),
     /// Writes these bytes and closes the connection.
@@ -39,33 +39,33 @@ impl RawSite {
     /// when all of them have arrived.
     async fn start(
         barrier_size: usize,
-        script: impl Fn(usize, usize) -> Answer + Send + Sync + 'static,
+        script: impl Fn(usize, usize) -> Response + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (connections, requests) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let barrier = Arc::new(Barrier::new(barrier_size));
-        let (opened, asked, script) = (connections.clone(), requests.clone(), Arc::new(script));
+        let (sockets, received, script) = (connections.clone(), requests.clone(), Arc::new(script));
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
-                let connection = opened.fetch_add(1, Ordering::SeqCst);
-                let (asked, script, barrier) = (asked.clone(), script.clone(), barrier.clone());
+                let connection = sockets.fetch_add(1, Ordering::SeqCst);
+                let (received, script, barrier) = (received.clone(), script.clone(), barrier.clone());
                 tokio::spawn(async move {
                     for request in 0.. {
                         if !read_request(&mut socket).await {
                             return;
                         }
-                        asked.fetch_add(1, Ordering::SeqCst);
+                        received.fetch_add(1, Ordering::SeqCst);
                         if connection < barrier_size && request == 0 {
                             barrier.wait().await;
                         }
                         match script(connection, request) {
-                            Answer::Keep(bytes) => socket.write_all(&bytes).await.unwrap(),
-                            Answer::Close(bytes) => {
+                            Response::Keep(bytes) => socket.write_all(&bytes).await.unwrap(),
+                            Response::Close(bytes) => {
                                 socket.write_all(&bytes).await.unwrap();
                                 return;
                             }
-                            Answer::Reset => {
+                            Response::Reset => {
                                 socket.set_zero_linger().unwrap();
                                 return;
                             }
@@ -78,9 +78,9 @@ impl RawSite {
     }
 
     /// Starts a server that sends the same bytes to each request and then closes the connection.
-    async fn sending(bytes: impl Into<Vec<u8>>) -> Self {
+    async fn serve(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
-        Self::start(0, move |_, _| Answer::Close(bytes.clone())).await
+        Self::start(0, move |_, _| Response::Close(bytes.clone())).await
     }
 
     fn request(&self, kind: Kind) -> Request {
@@ -109,23 +109,23 @@ async fn read_request(socket: &mut TcpStream) -> bool {
     true
 }
 
-fn complete() -> Vec<u8> {
+fn complete_response() -> Vec<u8> {
     b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nbody".to_vec()
 }
 
 #[tokio::test]
 async fn retries_request_when_reused_connection_closes() {
-    for last in [Answer::Close(Vec::new()), Answer::Reset] {
+    for last in [Response::Close(Vec::new()), Response::Reset] {
         let site = RawSite::start(0, move |connection, request| match (connection, request) {
             (0, 1) => last.clone(),
-            _ => Answer::Keep(complete()),
+            _ => Response::Keep(complete_response()),
         })
         .await;
         let fetcher = Fetcher::new(&local_config());
         let policy = Recorder::default();
         for _ in 0..2 {
-            let answer = fetcher.fetch(site.request(Kind::Image), &policy).await.unwrap();
-            assert_eq!(&answer.body[..], b"body");
+            let response = fetcher.fetch(site.request(Kind::Image), &policy).await.unwrap();
+            assert_eq!(&response.body[..], b"body");
         }
         assert_eq!(site.counts(), (2, 3));
         // The repetition is part of the same hop.
@@ -136,8 +136,8 @@ async fn retries_request_when_reused_connection_closes() {
 #[tokio::test]
 async fn retries_on_new_connection_when_idle_ones_are_closed() {
     let site = RawSite::start(3, |connection, request| match (connection, request) {
-        (0..3, 1) => Answer::Close(Vec::new()),
-        _ => Answer::Keep(complete()),
+        (0..3, 1) => Response::Close(Vec::new()),
+        _ => Response::Keep(complete_response()),
     })
     .await;
     let fetcher = Fetcher::new(&local_config());
@@ -154,8 +154,8 @@ async fn retries_only_once_and_only_on_reused_connection() {
     // Only the first request of the first connection is answered. All later requests end with a
     // closed connection.
     let site = RawSite::start(0, |connection, request| match (connection, request) {
-        (0, 0) => Answer::Keep(complete()),
-        _ => Answer::Close(Vec::new()),
+        (0, 0) => Response::Keep(complete_response()),
+        _ => Response::Close(Vec::new()),
     })
     .await;
     let fetcher = Fetcher::new(&local_config());
@@ -171,8 +171,8 @@ async fn retries_only_once_and_only_on_reused_connection() {
 #[tokio::test]
 async fn does_not_retry_after_response_began() {
     let site = RawSite::start(0, |_, request| match request {
-        0 => Answer::Keep(complete()),
-        _ => Answer::Close(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\npart".to_vec()),
+        0 => Response::Keep(complete_response()),
+        _ => Response::Close(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\npart".to_vec()),
     })
     .await;
     let fetcher = Fetcher::new(&local_config());
@@ -183,7 +183,7 @@ async fn does_not_retry_after_response_began() {
 }
 
 /// Returns a response with these header lines between two valid ones.
-fn with_lines(lines: &[u8]) -> Vec<u8> {
+fn response_with_lines(lines: &[u8]) -> Vec<u8> {
     [
         &b"HTTP/1.1 200 OK\r\netag: \"v1\"\r\n"[..],
         lines,
@@ -194,8 +194,8 @@ fn with_lines(lines: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn skips_invalid_header_lines() {
-    let many: String = (0..120).map(|n| format!("x-{n}: {n}\r\n")).collect();
-    let very_many: String = (0..1000).map(|n| format!("x-{n}: {n}\r\n")).collect();
+    let headers_120: String = (0..120).map(|n| format!("x-{n}: {n}\r\n")).collect();
+    let headers_1000: String = (0..1000).map(|n| format!("x-{n}: {n}\r\n")).collect();
     let lines: &[(&str, &[u8])] = &[
         (
             "PHP warning",
@@ -214,35 +214,35 @@ async fn skips_invalid_header_lines() {
         ("space before the colon", b"x-space : value\r\n"),
         ("folded line", b"x-folded: one\r\n two\r\n\tthree\r\n"),
         ("folded invalid line", b"no colon\r\n two\r\nx-bad: \x01\r\n three\r\n"),
-        ("120 headers", many.as_bytes()),
-        ("1000 headers", very_many.as_bytes()),
+        ("120 headers", headers_120.as_bytes()),
+        ("1000 headers", headers_1000.as_bytes()),
     ];
     for (name, lines) in lines {
-        let site = RawSite::sending(with_lines(lines)).await;
-        let answer = site.fetch(Kind::Image).await.unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert_eq!(&answer.body[..], b"body", "{name}");
-        assert_eq!(answer.content_type.as_deref(), Some("image/png"), "{name}");
-        assert_eq!(answer.etag.as_deref(), Some("\"v1\""), "{name}");
-        assert_eq!(answer.robots_tags, ["noai"], "{name}");
+        let site = RawSite::serve(response_with_lines(lines)).await;
+        let response = site.fetch(Kind::Image).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(&response.body[..], b"body", "{name}");
+        assert_eq!(response.content_type.as_deref(), Some("image/png"), "{name}");
+        assert_eq!(response.etag.as_deref(), Some("\"v1\""), "{name}");
+        assert_eq!(response.robots_tags, ["noai"], "{name}");
         assert_eq!(site.counts(), (1, 1), "{name}");
     }
     // The lines of a folded value are joined.
-    let folded = RawSite::sending(with_lines(b"x-robots-tag: noindex,\r\n  noimageindex\r\n")).await;
+    let folded = RawSite::serve(response_with_lines(b"x-robots-tag: noindex,\r\n  noimageindex\r\n")).await;
     assert_eq!(folded.fetch(Kind::Page).await.unwrap().robots_tags, ["noindex, noimageindex", "noai"]);
 }
 
 #[tokio::test]
 async fn rejects_non_http_response_after_one_request() {
     for bytes in [
-        with_lines(b"x-nul: a\0b\r\n"),
+        response_with_lines(b"x-nul: a\0b\r\n"),
         b"no http at all\r\n\r\n".to_vec(),
         b"HTTP/1.1 OK\r\ncontent-length: 4\r\n\r\nbody".to_vec(),
         b"HTTP/1.1 200 OK\r\ncontent-length: four\r\n\r\nbody".to_vec(),
     ] {
-        let site = RawSite::sending(bytes.clone()).await;
+        let site = RawSite::serve(bytes.clone()).await;
         let error = site.fetch(Kind::Image).await.unwrap_err();
-        let found = (error.reason(), error.is_transient());
-        assert_eq!(found, (Reason::InvalidResponse, false), "{} {error}", bytes.escape_ascii());
+        let actual = (error.reason(), error.is_transient());
+        assert_eq!(actual, (Reason::InvalidResponse, false), "{} {error}", bytes.escape_ascii());
         assert_eq!(site.counts(), (1, 1));
     }
 }
@@ -257,38 +257,38 @@ fn short_bodies() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
     let half = &gzip[..page.len() / 2];
     // Bodies in Brotli and zstd with one uncompressed block of five bytes. Their ends are missing.
     let (brotli, zstd) = (b"\x0b\x02\x80hello", b"\x28\xb5\x2f\xfd\0\x58\x28\0\0hello");
-    let answer = |headers: &str, body: &[u8]| [head.as_bytes(), headers.as_bytes(), b"\r\n", body].concat();
+    let response = |headers: &str, body: &[u8]| [head.as_bytes(), headers.as_bytes(), b"\r\n", body].concat();
     vec![
-        ("length", answer("content-length: 100\r\n", b"short"), b"short".to_vec()),
-        ("no last chunk", answer("transfer-encoding: chunked\r\n", b"5\r\nshort\r\n"), b"short".to_vec()),
-        ("half a chunk", answer("transfer-encoding: chunked\r\n", b"9\r\nshort"), b"short".to_vec()),
+        ("length", response("content-length: 100\r\n", b"short"), b"short".to_vec()),
+        ("no last chunk", response("transfer-encoding: chunked\r\n", b"5\r\nshort\r\n"), b"short".to_vec()),
+        ("half a chunk", response("transfer-encoding: chunked\r\n", b"9\r\nshort"), b"short".to_vec()),
         (
             "gzip",
-            answer("content-encoding: gzip\r\ncontent-length: 99999\r\n", half),
+            response("content-encoding: gzip\r\ncontent-length: 99999\r\n", half),
             page[..half.len() - 15].to_vec(),
         ),
         (
             "gzip without its end",
-            answer(&format!("content-encoding: gzip\r\ncontent-length: {}\r\n", half.len()), half),
+            response(&format!("content-encoding: gzip\r\ncontent-length: {}\r\n", half.len()), half),
             page[..half.len() - 15].to_vec(),
         ),
-        ("brotli", answer("content-encoding: br\r\ncontent-length: 99\r\n", brotli), b"hello".to_vec()),
-        ("zstd", answer("content-encoding: zstd\r\ncontent-length: 99\r\n", zstd), b"hello".to_vec()),
+        ("brotli", response("content-encoding: br\r\ncontent-length: 99\r\n", brotli), b"hello".to_vec()),
+        ("zstd", response("content-encoding: zstd\r\ncontent-length: 99\r\n", zstd), b"hello".to_vec()),
     ]
 }
 
 #[tokio::test]
 async fn keeps_received_part_of_incomplete_body() {
-    for (name, bytes, arrived) in short_bodies() {
-        let site = RawSite::sending(bytes).await;
+    for (name, bytes, expected) in short_bodies() {
+        let site = RawSite::serve(bytes).await;
         for kind in [Kind::Page, Kind::Image, Kind::SmallSitemap, Kind::Sitemap] {
             let error = site.fetch(kind).await.unwrap_err();
-            let found = (error.reason(), error.is_transient());
-            assert_eq!(found, (Reason::IncompleteTransfer, true), "{name} {error}");
+            let actual = (error.reason(), error.is_transient());
+            assert_eq!(actual, (Reason::IncompleteTransfer, true), "{name} {error}");
             let FetchError::Incomplete { received: Some(received), .. } = error else {
                 panic!("{name} {error}")
             };
-            assert_eq!(received.body, arrived, "{name}");
+            assert_eq!(received.body, expected, "{name}");
             assert!(received.incomplete, "{name}");
             // A later 304 would confirm a file that is not complete.
             assert_eq!(received.validators(), None, "{name}");
@@ -305,8 +305,8 @@ async fn keeps_received_part_of_incomplete_body() {
 #[tokio::test]
 async fn connection_errors_name_their_reason() {
     let refused = Url::parse(&format!("http://127.0.0.1:{}/", crate::support::closed_port().await)).unwrap();
-    let closed = RawSite::start(0, |_, _| Answer::Close(Vec::new())).await;
-    let reset = RawSite::start(0, |_, _| Answer::Reset).await;
+    let closed = RawSite::start(0, |_, _| Response::Close(Vec::new())).await;
+    let reset = RawSite::start(0, |_, _| Response::Reset).await;
     let https = |site: &RawSite| Url::parse(&format!("https://{}/", site.address)).unwrap();
     // A server without TLS sends a text in place of the handshake, or nothing.
     let plain = plain_server(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
@@ -350,7 +350,7 @@ fn falsely_encoded(encoding: &str, body: &[u8]) -> Vec<u8> {
 async fn reads_robots_txt_with_false_encoding_as_text() {
     let rules = "User-agent: *\nDisallow: /private\n# caf\u{e9}\n".repeat(500);
     for encoding in ["gzip", "br", "zstd"] {
-        let site = RawSite::sending(falsely_encoded(encoding, rules.as_bytes())).await;
+        let site = RawSite::serve(falsely_encoded(encoding, rules.as_bytes())).await;
         assert_eq!(site.fetch(Kind::Robots).await.unwrap().body, rules.as_bytes(), "{encoding}");
         for kind in [Kind::Page, Kind::Image, Kind::Sitemap, Kind::Playlist] {
             let error = site.fetch(kind).await.unwrap_err();
@@ -360,13 +360,13 @@ async fn reads_robots_txt_with_false_encoding_as_text() {
     // The rest of damaged compressed data is unknown.
     let mut damaged = gzip(rules.as_bytes());
     damaged[12..40].fill(0xff);
-    let site = RawSite::sending(falsely_encoded("gzip", &damaged)).await;
+    let site = RawSite::serve(falsely_encoded("gzip", &damaged)).await;
     assert_eq!(site.fetch(Kind::Robots).await.unwrap_err().reason(), Reason::UndecodableBody);
 }
 
 #[tokio::test]
 async fn truncates_falsely_encoded_robots_txt_at_limit() {
     let limit = local_config().robots_limit;
-    let site = RawSite::sending(falsely_encoded("gzip", &vec![b'#'; 2 * limit])).await;
+    let site = RawSite::serve(falsely_encoded("gzip", &vec![b'#'; 2 * limit])).await;
     assert_eq!(site.fetch(Kind::Robots).await.unwrap().body.len(), limit);
 }

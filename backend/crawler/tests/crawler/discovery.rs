@@ -77,7 +77,7 @@ const LINKS: &[(&str, bool)] = &[
     ("/base/frame/link.html", false),
 ];
 
-fn short(url: &Url) -> &str {
+fn path(url: &Url) -> &str {
     url.as_str().trim_start_matches("http://site.example")
 }
 
@@ -86,18 +86,18 @@ fn discovery_page_yields_exact_images_and_links() {
     let html = include_bytes!("fixtures/discovery.html");
     let url = Url::parse("http://site.example/dir/index.html").unwrap();
     let page = extract_page(html, &url, Some("text/html"), "facecrawl", None);
-    let found: Vec<(&str, &str, Option<&str>)> =
-        page.images.iter().map(|i| (i.found_in, short(&i.url), i.alt.as_deref())).collect();
-    for (found, expected) in found.iter().zip(IMAGES) {
-        assert_eq!(found, expected);
+    let actual: Vec<(&str, &str, Option<&str>)> =
+        page.images.iter().map(|i| (i.found_in, path(&i.url), i.alt.as_deref())).collect();
+    for (actual, expected) in actual.iter().zip(IMAGES) {
+        assert_eq!(actual, expected);
     }
-    assert_eq!(found.len(), IMAGES.len(), "{:?}", found.get(IMAGES.len()..));
+    assert_eq!(actual.len(), IMAGES.len(), "{:?}", actual.get(IMAGES.len()..));
 
-    let found: Vec<(&str, bool)> = page.links.iter().map(|l| (short(&l.url), l.nofollow)).collect();
-    assert_eq!(found, LINKS);
+    let actual: Vec<(&str, bool)> = page.links.iter().map(|l| (path(&l.url), l.nofollow)).collect();
+    assert_eq!(actual, LINKS);
 
     assert_eq!(page.title.as_deref(), Some("Every form \u{2014} & one title"));
-    assert_eq!(page.canonical.as_ref().map(short), Some("/base/canonical.html"));
-    assert_eq!(page.feeds.iter().map(short).collect::<Vec<_>>(), ["/base/feed.xml"]);
+    assert_eq!(page.canonical.as_ref().map(path), Some("/base/canonical.html"));
+    assert_eq!(page.feeds.iter().map(path).collect::<Vec<_>>(), ["/base/feed.xml"]);
     assert_eq!(page.directives, Directives { nofollow: true, noimageai: true, ..Directives::default() });
 }

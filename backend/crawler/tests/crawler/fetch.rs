@@ -33,7 +33,7 @@ fn encoded(encoding: &'static str, body: Vec<u8>) -> Response {
     ([(header::CONTENT_ENCODING, encoding)], body).into_response()
 }
 
-fn endless(piece: usize) -> Body {
+fn endless_body(piece: usize) -> Body {
     let piece = Bytes::from(vec![b'a'; piece]);
     Body::from_stream(stream::repeat(piece).map(Ok::<_, Infallible>))
 }
@@ -57,15 +57,15 @@ async fn fetched_response_has_body_and_metadata() {
         }),
     ))
     .await;
-    let answer = fetch(&site, "/#part").await.unwrap();
-    assert_eq!(answer.status, 200);
-    assert_eq!(&answer.body[..], b"hello");
-    assert_eq!(answer.url, site.url("/"));
-    assert_eq!(answer.content_type.as_deref(), Some("text/html; charset=utf-8"));
-    assert_eq!(answer.etag.as_deref(), Some("\"v1\""));
-    assert_eq!(answer.last_modified.as_deref(), Some("Wed, 01 May 2024 10:00:00 GMT"));
-    assert_eq!(answer.robots_tags, ["noai", "otherbot: noindex"]);
-    assert!(answer.redirects.is_empty());
+    let response = fetch(&site, "/#part").await.unwrap();
+    assert_eq!(response.status, 200);
+    assert_eq!(&response.body[..], b"hello");
+    assert_eq!(response.url, site.url("/"));
+    assert_eq!(response.content_type.as_deref(), Some("text/html; charset=utf-8"));
+    assert_eq!(response.etag.as_deref(), Some("\"v1\""));
+    assert_eq!(response.last_modified.as_deref(), Some("Wed, 01 May 2024 10:00:00 GMT"));
+    assert_eq!(response.robots_tags, ["noai", "otherbot: noindex"]);
+    assert!(response.redirects.is_empty());
 }
 
 #[tokio::test]
@@ -78,8 +78,8 @@ async fn request_headers_identify_crawler_without_secrets() {
     .await;
     let fetcher = Fetcher::new(&local_config());
     let head = async |kind| {
-        let answer = fetcher.fetch(Request::new(site.url("/start"), kind), &AnyHop).await.unwrap();
-        String::from_utf8(answer.body.to_vec()).unwrap()
+        let response = fetcher.fetch(Request::new(site.url("/start"), kind), &AnyHop).await.unwrap();
+        String::from_utf8(response.body.to_vec()).unwrap()
     };
     let page = head(Kind::Page).await;
     assert!(page.contains("user-agent: facecrawl/"), "{page}");
@@ -95,8 +95,8 @@ async fn request_headers_identify_crawler_without_secrets() {
     assert!(image.contains("accept: image/jpeg") && image.contains("accept-encoding: identity"), "{image}");
     assert_eq!(fetcher.agent(), "facecrawl");
     // Line breaks are removed from the user agent.
-    let odd = Config { user_agent: "face\r\nx: y/1.0".into(), ..local_config() };
-    assert_eq!(fetch_with(&odd, &site, "/echo", Kind::Page).await.unwrap().status, 200);
+    let with_line_break = Config { user_agent: "face\r\nx: y/1.0".into(), ..local_config() };
+    assert_eq!(fetch_with(&with_line_break, &site, "/echo", Kind::Page).await.unwrap().status, 200);
 }
 
 #[tokio::test]
@@ -131,11 +131,11 @@ async fn decodes_compressed_pages_within_limit() {
 async fn response_bodies_are_limited_by_kind() {
     let site = Site::start(
         Router::new()
-            .route("/endless", get(|| async { endless(64 << 10) }))
+            .route("/endless", get(|| async { endless_body(64 << 10) }))
             .route(
                 "/announced",
                 get(|| async {
-                    ([(header::CONTENT_LENGTH, "10737418240")], endless(64 << 10)).into_response()
+                    ([(header::CONTENT_LENGTH, "10737418240")], endless_body(64 << 10)).into_response()
                 }),
             )
             .route("/exact", get(|| async { vec![b'a'; 1000] })),
@@ -162,8 +162,8 @@ async fn response_bodies_are_limited_by_kind() {
     // A body as long as the limit is allowed.
     let exact = Config { page_limit: 1000, ..local_config() };
     assert_eq!(fetch_with(&exact, &site, "/exact", Kind::Page).await.unwrap().body.len(), 1000);
-    let less = Config { page_limit: 999, ..local_config() };
-    let error = fetch_with(&less, &site, "/exact", Kind::Page).await.unwrap_err();
+    let small = Config { page_limit: 999, ..local_config() };
+    let error = fetch_with(&small, &site, "/exact", Kind::Page).await.unwrap_err();
     assert_eq!(error.reason().code(), "too_many_bytes");
 }
 
@@ -175,7 +175,7 @@ async fn videos_download_in_chunks_within_own_limits() {
     };
     let site = Site::start(
         Router::new()
-            .route("/endless", get(|| async { endless(64 << 10) }))
+            .route("/endless", get(|| async { endless_body(64 << 10) }))
             .route("/moved", get(|| async { Redirect::temporary("/exact") }))
             .route("/exact", get(|| async { ([(header::CONTENT_TYPE, "video/mp4")], vec![b'a'; 200_000]) }))
             .route("/silence", get(silence))
@@ -205,8 +205,8 @@ async fn videos_download_in_chunks_within_own_limits() {
     assert_eq!((head.url.path(), head.redirects.len(), head.body.len()), ("/exact", 1, 0));
     let error = download(&config, "/endless").await.unwrap_err();
     assert!(matches!(error, FetchError::TooLarge { limit: 200_000 }), "{error}");
-    let impatient = Config { video_timeout: Duration::from_secs(1), ..config.clone() };
-    let error = download(&impatient, "/silence").await.unwrap_err();
+    let short_timeout = Config { video_timeout: Duration::from_secs(1), ..config.clone() };
+    let error = download(&short_timeout, "/silence").await.unwrap_err();
     assert!(matches!(error, FetchError::Timeout(why) if why.contains("not complete")), "{error}");
     let error = download(&config, "/missing").await.unwrap_err();
     assert!(matches!(error, FetchError::Status { status: 404, .. }), "{error}");
@@ -259,15 +259,15 @@ async fn slow_servers_cause_timeout_errors() {
 
 #[tokio::test]
 async fn follows_and_limits_redirects() {
-    let chain = |Path(left): Path<usize>| async move {
-        match left {
+    let chain = |Path(remaining): Path<usize>| async move {
+        match remaining {
             0 => "end".into_response(),
-            _ => Redirect::temporary(&format!("/chain/{}", left - 1)).into_response(),
+            _ => Redirect::temporary(&format!("/chain/{}", remaining - 1)).into_response(),
         }
     };
     let site = Site::start(
         Router::new()
-            .route("/chain/{left}", get(chain))
+            .route("/chain/{remaining}", get(chain))
             .route("/self", get(|| async { Redirect::permanent("/self?utm_source=x#again") }))
             .route("/a", get(|| async { Redirect::to("/b") }))
             .route("/b", get(|| async { Redirect::to("a") }))
@@ -280,10 +280,10 @@ async fn follows_and_limits_redirects() {
             .route("/userinfo", get(|| async { Redirect::to("http://user:secret@127.0.0.1/") })),
     )
     .await;
-    let answer = fetch(&site, "/chain/5").await.unwrap();
-    assert_eq!(answer.url, site.url("/chain/0"));
-    let passed: Vec<&str> = answer.redirects.iter().map(Url::path).collect();
-    assert_eq!(passed, ["/chain/5", "/chain/4", "/chain/3", "/chain/2", "/chain/1"]);
+    let response = fetch(&site, "/chain/5").await.unwrap();
+    assert_eq!(response.url, site.url("/chain/0"));
+    let paths: Vec<&str> = response.redirects.iter().map(Url::path).collect();
+    assert_eq!(paths, ["/chain/5", "/chain/4", "/chain/3", "/chain/2", "/chain/1"]);
     for path in ["/chain/6", "/self", "/a"] {
         assert_eq!(fetch(&site, path).await.unwrap_err().reason().code(), "too_many_redirects", "{path}");
     }
@@ -298,15 +298,15 @@ async fn follows_and_limits_redirects() {
 
 #[tokio::test]
 async fn redirects_keep_bytes_of_location_header() {
-    let to = |target: Vec<u8>| {
+    let redirect_to = |target: Vec<u8>| {
         let target = HeaderValue::from_bytes(&target).unwrap();
         get(|| async { (StatusCode::FOUND, [(header::LOCATION, target)]) })
     };
     let site = Site::start(
         Router::new()
-            .route("/latin", to(b"/caf\xe9?q=\xe9".to_vec()))
-            .route("/utf-8", to(b" /caf\xc3\xa9?q=\xc3\xa9 ".to_vec()))
-            .route("/mixed", to(b"/\xc3\xa9\xff%e9".to_vec()))
+            .route("/latin", redirect_to(b"/caf\xe9?q=\xe9".to_vec()))
+            .route("/utf-8", redirect_to(b" /caf\xc3\xa9?q=\xc3\xa9 ".to_vec()))
+            .route("/mixed", redirect_to(b"/\xc3\xa9\xff%e9".to_vec()))
             .route(
                 "/slashes",
                 get(|headers: HeaderMap| async move {
@@ -323,26 +323,26 @@ async fn redirects_keep_bytes_of_location_header() {
         ("/mixed", "/%C3%A9%FF%E9"),
         ("/slashes", "/end"),
     ] {
-        let answer = fetch(&site, path).await.unwrap();
-        assert_eq!(answer.url, site.url(target), "{path}");
+        let response = fetch(&site, path).await.unwrap();
+        assert_eq!(response.url, site.url(target), "{path}");
     }
 }
 
 #[tokio::test]
 async fn image_requests_send_referer_of_page() {
-    let to = |target: String, policy: &'static str| {
+    let redirect_to = |target: String, policy: &'static str| {
         get(move || async move {
             (StatusCode::FOUND, [(header::LOCATION, target), (header::REFERRER_POLICY, policy.to_owned())])
         })
     };
-    let other = Site::start(Router::new().fallback(echo)).await;
-    let elsewhere = other.url("/echo").to_string();
+    let other_site = Site::start(Router::new().fallback(echo)).await;
+    let other_url = other_site.url("/echo").to_string();
     let site = Site::start(
         Router::new()
-            .route("/moved", to("/echo".into(), ""))
-            .route("/elsewhere", to(elsewhere.clone(), ""))
-            .route("/secret", to("/echo".into(), "no-referrer"))
-            .route("/open", to(elsewhere, "unsafe-url"))
+            .route("/moved", redirect_to("/echo".into(), ""))
+            .route("/elsewhere", redirect_to(other_url.clone(), ""))
+            .route("/secret", redirect_to("/echo".into(), "no-referrer"))
+            .route("/open", redirect_to(other_url, "unsafe-url"))
             .fallback(echo),
     )
     .await;
@@ -350,25 +350,25 @@ async fn image_requests_send_referer_of_page() {
     let referer = async |config: &Config, url: &Url, policy| {
         let referrer = Referrer::new(&page, policy, url);
         let request = Request { referrer, ..Request::new(url.clone(), Kind::Image) };
-        let answer = Fetcher::new(config).fetch(request, &AnyHop).await.unwrap();
-        let headers = String::from_utf8(answer.body.to_vec()).unwrap();
+        let response = Fetcher::new(config).fetch(request, &AnyHop).await.unwrap();
+        let headers = String::from_utf8(response.body.to_vec()).unwrap();
         headers.lines().find_map(|line| line.strip_prefix("referer: ")).map(str::to_owned)
     };
     let (full, origin) = (Some(page.to_string()), Some(site.url("/").to_string()));
     for (path, expected) in
         [("/echo", &full), ("/moved", &full), ("/elsewhere", &origin), ("/secret", &None), ("/open", &full)]
     {
-        let found = referer(&local_config(), &site.url(path), ReferrerPolicy::default()).await;
-        assert_eq!(&found, expected, "{path}");
+        let actual = referer(&local_config(), &site.url(path), ReferrerPolicy::default()).await;
+        assert_eq!(&actual, expected, "{path}");
     }
-    assert_eq!(referer(&local_config(), &other.url("/"), ReferrerPolicy::default()).await, origin);
+    assert_eq!(referer(&local_config(), &other_site.url("/"), ReferrerPolicy::default()).await, origin);
     assert_eq!(referer(&local_config(), &site.url("/echo"), ReferrerPolicy::NoReferrer).await, None);
     let silent = Config { send_referer: false, ..local_config() };
     assert_eq!(referer(&silent, &site.url("/echo"), ReferrerPolicy::UnsafeUrl).await, None);
 
     let policy = Router::new().fallback(|| async { [("referrer-policy", "origin, unknown")] });
-    let answer = fetch(&Site::start(policy).await, "/").await.unwrap();
-    assert_eq!(answer.referrer_policy, Some(ReferrerPolicy::Origin));
+    let response = fetch(&Site::start(policy).await, "/").await.unwrap();
+    assert_eq!(response.referrer_policy, Some(ReferrerPolicy::Origin));
 }
 
 #[tokio::test]
@@ -390,7 +390,7 @@ async fn fetch_policy_sees_every_hop() {
     assert_eq!(site.requests(), 2);
 
     // A refused hop is neither sent nor reported as finished.
-    let policy = Recorder::refusing("/two");
+    let policy = Recorder::with_refusal("/two");
     let error = fetcher.fetch(Request::new(site.url("/one"), Kind::Page), &policy).await.unwrap_err();
     assert_eq!((error.reason(), error.is_transient()), (Reason::RobotsDisallowed, false));
     assert_eq!(policy.lines(), ["admit /one", "finished /one 303", "admit /two"]);
@@ -410,7 +410,7 @@ async fn fetch_policy_sees_every_hop() {
 async fn http_status_errors_report_retry_delay() {
     let soon = time::OffsetDateTime::now_utc() + Duration::from_secs(3600);
     let date = soon.format(&time::format_description::well_known::Rfc2822).unwrap().replace("+0000", "GMT");
-    let answer = |Path((status, form)): Path<(u16, String)>| async move {
+    let handler = |Path((status, form)): Path<(u16, String)>| async move {
         let value = match form.as_str() {
             // The clock of this server differs by decades.
             "server" => {
@@ -427,7 +427,7 @@ async fn http_status_errors_report_retry_delay() {
         };
         (StatusCode::from_u16(status).unwrap(), [(header::RETRY_AFTER, value)]).into_response()
     };
-    let site = Site::start(Router::new().route("/{status}/{form}", get(answer))).await;
+    let site = Site::start(Router::new().route("/{status}/{form}", get(handler))).await;
     let wait = async |path: &str| match fetch(&site, path).await.unwrap_err() {
         FetchError::Status { retry_after, .. } => retry_after.map(|d| d.as_secs()),
         other => panic!("{other}"),
@@ -477,11 +477,11 @@ async fn parses_all_date_forms_in_retry_after() {
         ("Mon, 30 Nov 2026 12:00:00 GMT", "Mon Nov 31 12:00:00 2026", None),
         ("Mon, 30 Nov 2026 12:00:00 GMT", "Mon Nov 30 12:00:00 26", None),
     ];
-    let answer = move |Path(index): Path<usize>| async move {
+    let handler = move |Path(index): Path<usize>| async move {
         let (date, retry_after, _) = dates[index];
         (StatusCode::SERVICE_UNAVAILABLE, [(header::DATE, date), (header::RETRY_AFTER, retry_after)])
     };
-    let site = Site::start(Router::new().route("/{index}", get(answer))).await;
+    let site = Site::start(Router::new().route("/{index}", get(handler))).await;
     for (index, (date, text, expected)) in dates.into_iter().enumerate() {
         let error = fetch(&site, &format!("/{index}")).await.unwrap_err();
         let FetchError::Status { retry_after, .. } = error else { panic!("{error}") };
@@ -500,15 +500,15 @@ async fn fetcher_reuses_connections() {
     let mut ports = std::collections::BTreeSet::new();
     for _ in 0..5 {
         // A clone shares the connection pool.
-        let answer = fetcher.clone().fetch(Request::new(site.url("/"), Kind::Page), &AnyHop).await.unwrap();
-        ports.insert(answer.body);
+        let response = fetcher.clone().fetch(Request::new(site.url("/"), Kind::Page), &AnyHop).await.unwrap();
+        ports.insert(response.body);
     }
     assert_eq!(ports.len(), 1);
 }
 
 #[tokio::test]
 async fn rejects_redirects_to_overlong_urls() {
-    let to = |bytes: usize| {
+    let redirect_to = |bytes: usize| {
         move |headers: HeaderMap| async move {
             let origin = format!("http://{}/", headers[header::HOST].to_str().unwrap());
             let target = format!("{origin}{}", "a".repeat(bytes - origin.len()));
@@ -518,18 +518,18 @@ async fn rejects_redirects_to_overlong_urls() {
     let umlauts =
         || async { (StatusCode::FOUND, [(header::LOCATION, format!("/{}", "%c3%bc ".repeat(1_000)))]) };
     let router = Router::new()
-        .route("/fits", get(to(8192)))
-        .route("/long", get(to(8193)))
-        .route("/very-long", get(to(60_000)))
+        .route("/fits", get(redirect_to(8192)))
+        .route("/long", get(redirect_to(8193)))
+        .route("/very-long", get(redirect_to(60_000)))
         .route("/spaces", get(umlauts))
         .fallback(|| async { "there" });
     let site = Site::start(router).await;
-    let fits = fetch(&site, "/fits").await.unwrap();
-    assert_eq!(fits.url.as_str().len(), 8192);
-    let before = site.requests();
+    let page = fetch(&site, "/fits").await.unwrap();
+    assert_eq!(page.url.as_str().len(), 8192);
+    let requests_before = site.requests();
     for path in ["/long", "/very-long", "/spaces"] {
         let error = fetch(&site, path).await.unwrap_err();
         assert_eq!((error.reason(), error.is_transient()), (Reason::UrlTooLong, false), "{path}");
     }
-    assert_eq!(site.requests() - before, 3, "no target was requested");
+    assert_eq!(site.requests() - requests_before, 3, "no target was requested");
 }

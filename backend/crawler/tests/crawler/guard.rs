@@ -13,7 +13,7 @@ use url::Url;
 
 async fn code(fetcher: &Fetcher, url: &str) -> String {
     match fetcher.fetch(Request::new(Url::parse(url).unwrap(), Kind::Image), &AnyHop).await {
-        Ok(answer) => answer.status.to_string(),
+        Ok(response) => response.status.to_string(),
         Err(error) => error.reason().to_string(),
     }
 }
@@ -31,8 +31,8 @@ async fn rejects_forbidden_ip_literals_in_every_spelling() {
          [2001:0:5db8:d70e::80ff:fffe] [::1] 0.0.0.0 [::]";
     for host in hosts.split(' ') {
         for scheme in ["http", "https"] {
-            let found = code(&fetcher, &format!("{scheme}://{host}:{port}/")).await;
-            assert_eq!(found, "forbidden_address", "{host}");
+            let actual = code(&fetcher, &format!("{scheme}://{host}:{port}/")).await;
+            assert_eq!(actual, "forbidden_address", "{host}");
         }
     }
     assert_eq!(code(&fetcher, &format!("http://user@127.0.0.1:{port}/")).await, "forbidden_url");
@@ -115,9 +115,9 @@ async fn dns_rebinding_cannot_bypass_guard() {
     let url = format!("http://rebind.example:{port}/");
     // The fetcher connects to the address that was checked, with one look-up per connection.
     assert_eq!(code(&fetcher, &url).await, "200");
-    assert_eq!(names.asked("rebind.example"), 1);
+    assert_eq!(names.lookups("rebind.example"), 1);
     assert_eq!(code(&fetcher, &url).await, "forbidden_address");
-    assert_eq!(names.asked("rebind.example"), 2);
+    assert_eq!(names.lookups("rebind.example"), 2);
     assert_eq!(forbidden.connections().await, 0);
     assert_eq!(site.requests(), 1);
 }

@@ -43,7 +43,7 @@ async fn dropping_fetch_abandons_its_hop() {
         let fetch = fetcher.fetch(Request::new(site.url("/hangs"), Kind::Page), &policy);
         tokio::pin!(fetch);
         tokio::select! {
-            answer = &mut fetch => panic!("{answer:?}"),
+            response = &mut fetch => panic!("{response:?}"),
             () = arrived.notified() => {}
         }
         assert_eq!(policy.lines(), ["admit /hangs"]);
@@ -51,34 +51,34 @@ async fn dropping_fetch_abandons_its_hop() {
     assert_eq!(policy.lines(), ["admit /hangs", "abandoned /hangs"]);
 }
 
-fn version() -> Router {
+fn version_router() -> Router {
     Router::new().route("/", get(|request: Incoming| async move { format!("{:?}", request.version()) }))
 }
 
-fn trusting(site: &SecureSite, config: Config) -> Fetcher {
+fn fetcher_for(site: &SecureSite, config: Config) -> Fetcher {
     let names = Names::default().with(NAME, &[&["127.0.0.1"]]).with("inside.test", &[&["127.0.0.2"]]);
     let extra_roots = Roots::from_pem(site.authority.as_bytes()).unwrap();
     Fetcher::with_lookup(&Config { extra_roots, ..config }, Arc::new(names))
 }
 
-async fn get_of(fetcher: &Fetcher, site: &SecureSite, path: &str) -> Result<Fetched, FetchError> {
+async fn get_path(fetcher: &Fetcher, site: &SecureSite, path: &str) -> Result<Fetched, FetchError> {
     fetcher.fetch(Request::new(site.url(path), Kind::Page), &AnyHop).await
 }
 
 #[tokio::test]
 async fn http2_serves_concurrent_requests_on_one_connection() {
-    let site = SecureSite::start(version(), &["h2", "http/1.1"]).await;
-    let fetcher = trusting(&site, local_config());
-    assert_eq!(get_of(&fetcher, &site, "/").await.unwrap().body, "HTTP/2.0");
-    let many = futures::future::join_all((0..50).map(|_| get_of(&fetcher, &site, "/"))).await;
-    assert!(many.into_iter().all(|answer| answer.unwrap().body == "HTTP/2.0"));
+    let site = SecureSite::start(version_router(), &["h2", "http/1.1"]).await;
+    let fetcher = fetcher_for(&site, local_config());
+    assert_eq!(get_path(&fetcher, &site, "/").await.unwrap().body, "HTTP/2.0");
+    let responses = futures::future::join_all((0..50).map(|_| get_path(&fetcher, &site, "/"))).await;
+    assert!(responses.into_iter().all(|response| response.unwrap().body == "HTTP/2.0"));
     assert_eq!(site.connections(), 1);
 }
 
 #[tokio::test]
 async fn falls_back_to_http1_without_http2() {
-    let site = SecureSite::start(version(), &["http/1.1"]).await;
-    assert_eq!(get_of(&trusting(&site, local_config()), &site, "/").await.unwrap().body, "HTTP/1.1");
+    let site = SecureSite::start(version_router(), &["http/1.1"]).await;
+    assert_eq!(get_path(&fetcher_for(&site, local_config()), &site, "/").await.unwrap().body, "HTTP/1.1");
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn limits_and_guard_apply_over_http2() {
         let first = futures::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"a"))]);
         Body::from_stream(first.chain(futures::stream::pending()))
     };
-    let router = version()
+    let router = version_router()
         .route("/bomb", get(move || async move { ([(header::CONTENT_ENCODING, "gzip")], bomb) }))
         .route("/drip", get(drip))
         .route("/to", get(|RawQuery(to): RawQuery| async move { Redirect::to(&to.unwrap()) }));
@@ -100,8 +100,8 @@ async fn limits_and_guard_apply_over_http2() {
         ports: vec![443, forbidden.address.port()],
         ..local_config()
     };
-    let fetcher = trusting(&site, config);
-    let code = async |path: &str| get_of(&fetcher, &site, path).await.unwrap_err().reason().to_string();
+    let fetcher = fetcher_for(&site, config);
+    let code = async |path: &str| get_path(&fetcher, &site, path).await.unwrap_err().reason().to_string();
     assert_eq!(code("/bomb").await, "too_many_bytes");
     assert_eq!(code("/drip").await, "timeout");
     let inside = format!("/to?https://inside.test:{}/", forbidden.address.port());
@@ -109,26 +109,26 @@ async fn limits_and_guard_apply_over_http2() {
     assert_eq!(code("/to?https://[::ffff:169.254.169.254]/").await, "forbidden_address");
     assert_eq!(forbidden.connections().await, 0);
     // Aborting a response ends only its own stream. The connection is still usable.
-    assert_eq!(get_of(&fetcher, &site, "/").await.unwrap().body, "HTTP/2.0");
+    assert_eq!(get_path(&fetcher, &site, "/").await.unwrap().body, "HTTP/2.0");
     assert_eq!(site.connections(), 1);
 }
 
 #[tokio::test]
 async fn trusts_only_configured_certificate_authorities() {
-    let asked = Arc::new(Notify::new());
-    let told = asked.clone();
-    let router = Router::new().route("/", get(|| async move { told.notify_one() }));
+    let requested = Arc::new(Notify::new());
+    let notifier = requested.clone();
+    let router = Router::new().route("/", get(|| async move { notifier.notify_one() }));
     let site = SecureSite::start(router, &["h2"]).await;
-    let other = SecureSite::start(version(), &["h2"]).await;
-    let stranger = trusting(&other, local_config());
-    assert_eq!(get_of(&stranger, &site, "/").await.unwrap_err().reason().to_string(), "tls_failure");
-    assert!(futures::FutureExt::now_or_never(asked.notified()).is_none(), "no request was sent");
-    let both = format!("{}\n{}", site.authority, other.authority);
+    let other = SecureSite::start(version_router(), &["h2"]).await;
+    let fetcher = fetcher_for(&other, local_config());
+    assert_eq!(get_path(&fetcher, &site, "/").await.unwrap_err().reason().to_string(), "tls_failure");
+    assert!(futures::FutureExt::now_or_never(requested.notified()).is_none(), "no request was sent");
+    let authorities = format!("{}\n{}", site.authority, other.authority);
     let names = Arc::new(Names::default().with(NAME, &[&["127.0.0.1"]]));
-    let config = Config { extra_roots: Roots::from_pem(both.as_bytes()).unwrap(), ..local_config() };
+    let config = Config { extra_roots: Roots::from_pem(authorities.as_bytes()).unwrap(), ..local_config() };
     let fetcher = Fetcher::with_lookup(&config, names);
     for site in [&site, &other] {
-        assert_eq!(get_of(&fetcher, site, "/").await.unwrap().status, 200);
+        assert_eq!(get_path(&fetcher, site, "/").await.unwrap().status, 200);
     }
 
     assert_eq!(Roots::from_pem(b"no certificate").unwrap_err(), RootsError::None);
@@ -198,8 +198,8 @@ impl SecureSite {
 #[tokio::test]
 async fn conditional_requests_use_validators_of_their_url() {
     let handler = |headers: HeaderMap| async move {
-        let sent = |name| headers.get(name).and_then(|v: &header::HeaderValue| v.to_str().ok());
-        if sent("if-none-match") == Some("\"v1\"") || sent("if-modified-since") == Some("yesterday") {
+        let value = |name| headers.get(name).and_then(|v: &header::HeaderValue| v.to_str().ok());
+        if value("if-none-match") == Some("\"v1\"") || value("if-modified-since") == Some("yesterday") {
             return (StatusCode::NOT_MODIFIED, [("etag", "\"v1\"")]).into_response();
         }
         "new".into_response()
@@ -213,25 +213,25 @@ async fn conditional_requests_use_validators_of_their_url() {
     .await;
     let fetcher = Fetcher::new(&local_config());
     let request = Request::new(site.url("/"), Kind::Page);
-    let asking = |url: Url, etag: Option<&str>, date: Option<&str>| {
+    let revalidate = |url: Url, etag: Option<&str>, date: Option<&str>| {
         let (etag, last_modified) = (etag.map(Into::into), date.map(Into::into));
         Request { validators: Some(Validators { url, etag, last_modified }), ..request.clone() }
     };
-    let own = || request.url.clone();
-    for conditional in [asking(own(), Some("\"v1\""), None), asking(own(), None, Some("yesterday"))] {
-        let answer = fetcher.fetch(conditional, &AnyHop).await.unwrap();
-        assert_eq!((answer.status, answer.body.len()), (304, 0));
-        assert_eq!(answer.etag.as_deref(), Some("\"v1\""));
+    let url = || request.url.clone();
+    for conditional in [revalidate(url(), Some("\"v1\""), None), revalidate(url(), None, Some("yesterday"))] {
+        let response = fetcher.fetch(conditional, &AnyHop).await.unwrap();
+        assert_eq!((response.status, response.body.len()), (304, 0));
+        assert_eq!(response.etag.as_deref(), Some("\"v1\""));
     }
-    let other = asking(own(), Some("\"v0\""), None);
+    let other = revalidate(url(), Some("\"v0\""), None);
     assert_eq!(fetcher.fetch(other, &AnyHop).await.unwrap().status, 200);
     // Validators apply to the URL that they came from, even after a redirect.
-    let elsewhere = asking(site.url("/elsewhere"), Some("\"v1\""), None);
-    assert_eq!(fetcher.fetch(elsewhere, &AnyHop).await.unwrap().status, 200);
-    let moved = Request { url: site.url("/moved"), ..asking(own(), Some("\"v1\""), None) };
+    let other_url = revalidate(site.url("/elsewhere"), Some("\"v1\""), None);
+    assert_eq!(fetcher.fetch(other_url, &AnyHop).await.unwrap().status, 200);
+    let moved = Request { url: site.url("/moved"), ..revalidate(url(), Some("\"v1\""), None) };
     assert_eq!(fetcher.fetch(moved, &AnyHop).await.unwrap().status, 304);
     // An invalid header value is omitted. A 304 response to an unconditional request is an error.
-    let odd = asking(own(), Some("\"v1\"\r\nx: y"), None);
+    let odd = revalidate(url(), Some("\"v1\"\r\nx: y"), None);
     assert_eq!(fetcher.fetch(odd, &AnyHop).await.unwrap().status, 200);
     let always = Request::new(site.url("/always"), Kind::Page);
     assert_eq!(fetcher.fetch(always, &AnyHop).await.unwrap_err().reason().code(), "http_304");

@@ -85,10 +85,10 @@ impl Forbidden {
     /// Returns the number of connections so far. The method opens its own connection, which is the
     /// last in the accept queue. When this connection is counted, all others have been counted too.
     pub(crate) async fn connections(&self) -> usize {
-        let before = *self.count.borrow();
+        let count_before = *self.count.borrow();
         drop(tokio::net::TcpStream::connect(self.address).await.unwrap());
         let mut count = self.count.clone();
-        let after = *tokio::time::timeout(Duration::from_secs(10), count.wait_for(|n| *n > before))
+        let after = *tokio::time::timeout(Duration::from_secs(10), count.wait_for(|n| *n > count_before))
             .await
             .unwrap()
             .unwrap();
@@ -100,7 +100,7 @@ impl Forbidden {
 #[derive(Default)]
 pub(crate) struct Names {
     answers: HashMap<String, Vec<Vec<IpAddr>>>,
-    asked: Mutex<HashMap<String, usize>>,
+    lookups: Mutex<HashMap<String, usize>>,
 }
 
 impl Names {
@@ -110,8 +110,8 @@ impl Names {
         self
     }
 
-    pub(crate) fn asked(&self, name: &str) -> usize {
-        self.asked.lock().unwrap().get(name).copied().unwrap_or(0)
+    pub(crate) fn lookups(&self, name: &str) -> usize {
+        self.lookups.lock().unwrap().get(name).copied().unwrap_or(0)
     }
 }
 
@@ -119,8 +119,8 @@ impl Names {
 impl Lookup for Names {
     async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>> {
         let answers = self.answers.get(name).ok_or_else(|| std::io::Error::other("no such name"))?;
-        let mut asked = self.asked.lock().unwrap();
-        let count = asked.entry(name.into()).or_default();
+        let mut lookups = self.lookups.lock().unwrap();
+        let count = lookups.entry(name.into()).or_default();
         let answer = answers[(*count).min(answers.len() - 1)].clone();
         *count += 1;
         Ok(answer)
@@ -135,7 +135,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn refusing(path: &str) -> Self {
+    pub(crate) fn with_refusal(path: &str) -> Self {
         Self { refuse: Some(path.into()), ..Self::default() }
     }
 

@@ -1,7 +1,7 @@
-//! Tries what code of an attacker inside the decoder would try, and prints the result of each
-//! attempt as `NAME: allowed` or `NAME: ERROR`. The tests run it in the place of ffmpeg.
+//! Makes the attempts that an attacker inside the decoder would make, and prints each result as
+//! `NAME: allowed` or `NAME: ERROR`. The tests run it in the place of ffmpeg.
 //!
-//! It also tries what CUDA does when it starts, and prints `done` instead of `allowed`.
+//! It also repeats the steps with which CUDA starts, and prints `done` instead of `allowed`.
 //!
 //! Arguments: the port of a server on loopback, the process id of the service, a folder, and the
 //! name of an abstract socket of the service. The folder contains the file `victim` and the sockets
@@ -23,19 +23,19 @@ fn main() {
         panic!("four arguments are needed")
     };
     let folder = Path::new(folder);
-    let own = std::env::current_exe().unwrap_or_default();
-    let of_service = |name: &str| Path::new("/proc").join(parent).join(name);
+    let program = std::env::current_exe().unwrap_or_default();
+    let service_file = |name: &str| Path::new("/proc").join(parent).join(name);
     let attempts: [(&str, io::Result<()>); 25] = [
         ("read a file", fs::read("/etc/passwd").map(drop)),
         ("read its memory map", fs::read("/proc/self/maps").map(drop)),
-        ("read the service's environment", fs::read(of_service("environ")).map(drop)),
-        ("open the service's memory", File::open(of_service("mem")).map(drop)),
-        ("open a file of the service", File::open(of_service("fd/0")).map(drop)),
+        ("read the service's environment", fs::read(service_file("environ")).map(drop)),
+        ("open the service's memory", File::open(service_file("mem")).map(drop)),
+        ("open a file of the service", File::open(service_file("fd/0")).map(drop)),
         ("list a folder", fs::read_dir("/").map(drop)),
         ("create a file", File::create(folder.join("created")).map(drop)),
         ("change a file", OpenOptions::new().write(true).open(folder.join("victim")).map(drop)),
         ("control a file", rustix::io::ioctl_fionread(io::stdout()).map(drop).map_err(io::Error::from)),
-        ("change its program", OpenOptions::new().write(true).open(&own).map(drop)),
+        ("change its program", OpenOptions::new().write(true).open(&program).map(drop)),
         ("connect", TcpStream::connect(format!("127.0.0.1:{port}")).map(drop)),
         ("send a datagram", UdpSocket::bind("127.0.0.1:0").map(drop)),
         ("connect to a socket file", UnixStream::connect(folder.join("service")).map(drop)),
@@ -47,7 +47,7 @@ fn main() {
             connect(&Address::File(folder.join("seqpacket service"))),
         ),
         ("connect to an abstract socket", connect(&Address::Abstract(abstract_name.clone()))),
-        ("name a thread of the service", fs::write(of_service(&format!("task/{parent}/comm")), "decoder")),
+        ("name a thread of the service", fs::write(service_file(&format!("task/{parent}/comm")), "decoder")),
         ("write its memory", OpenOptions::new().write(true).open("/proc/self/mem").map(drop)),
         ("raise its priority", rustix::process::setpriority_process(None, -1).map_err(io::Error::from)),
         ("lower the priority of the service", lower_priority(parent)),
@@ -57,24 +57,24 @@ fn main() {
     ];
     let mut out = io::stdout().lock();
     for (name, result) in attempts {
-        let told = result.map_or_else(|error| format!("{:?}", error.kind()), |()| "allowed".into());
-        let _ = writeln!(out, "{name}: {told}");
+        let outcome = result.map_or_else(|error| format!("{:?}", error.kind()), |()| "allowed".into());
+        let _ = writeln!(out, "{name}: {outcome}");
     }
-    let driver: [(&str, io::Result<()>); 4] = [
+    let cuda_steps: [(&str, io::Result<()>); 4] = [
         ("name a thread", name_thread()),
         ("wait for other processes", listen(&Address::Abstract(format!("cuda-{}", std::process::id())))),
         ("read its state", fs::read("/proc/self/status").map(drop)),
         ("list its open files", fs::read_dir("/proc/self/fd").map(drop)),
     ];
-    for (name, result) in driver {
-        let told = result.map_or_else(|error| format!("{:?}", error.kind()), |()| "done".into());
-        let _ = writeln!(out, "{name}: {told}");
+    for (name, result) in cuda_steps {
+        let outcome = result.map_or_else(|error| format!("{:?}", error.kind()), |()| "done".into());
+        let _ = writeln!(out, "{name}: {outcome}");
     }
     let variables: Vec<String> = std::env::vars().map(|(name, _)| name).collect();
     let _ = writeln!(out, "variables: {variables:?}");
     // Only an open file can be closed.
-    let open: Vec<i32> = (5..64).filter(|number| nix::unistd::close(*number).is_ok()).collect();
-    let _ = writeln!(out, "further open files: {open:?}");
+    let open_files: Vec<i32> = (5..64).filter(|number| nix::unistd::close(*number).is_ok()).collect();
+    let _ = writeln!(out, "further open files: {open_files:?}");
     let thread = std::thread::spawn(|| 7).join().ok();
     let _ = writeln!(out, "a thread: {thread:?}");
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 const SECOND: i64 = 1_000_000;
 const FRAME_US: i64 = 40_000;
 
-/// A film with 25 frames per second, of which `keyframes` (numbers) are keyframes.
-fn film(keyframes: impl IntoIterator<Item = i64>, frames: i64) -> Index {
+/// A video with 25 frames per second, of which `keyframes` (numbers) are keyframes.
+fn video(keyframes: impl IntoIterator<Item = i64>, frames: i64) -> Index {
     let mut keyframes_us: Vec<i64> = keyframes.into_iter().map(|number| number * FRAME_US).collect();
     keyframes_us.push(0);
     keyframes_us.sort_unstable();
@@ -17,11 +17,11 @@ fn film(keyframes: impl IntoIterator<Item = i64>, frames: i64) -> Index {
     Index { keyframes_us, last_us, end_us, frame_us: FRAME_US, width, height, ..Index::default() }
 }
 
-fn every(seconds: i64, film_seconds: i64) -> Index {
-    film((0..film_seconds / seconds).map(|at| at * seconds * 25), film_seconds * 25)
+fn every(seconds: i64, video_seconds: i64) -> Index {
+    video((0..video_seconds / seconds).map(|at| at * seconds * 25), video_seconds * 25)
 }
 
-fn of(index: &Index, max_gap_us: i64) -> Blocks {
+fn refine_blocks(index: &Index, max_gap_us: i64) -> Blocks {
     match refine(index, max_gap_us) {
         Refined::Blocks(blocks) => blocks,
         other => panic!("{other:?}"),
@@ -36,7 +36,7 @@ fn read(index: &Index, segment: &Segment) -> Vec<i64> {
         Looks::All => (0..index.end_us / FRAME_US).map(|number| number * FRAME_US).collect(),
     };
     let cell_of = |at: i64| (at + 1_000).div_euclid(segment.cell_us);
-    let (mut selection, mut last, mut found) = (Selection::new(segment), None, Vec::new());
+    let (mut selection, mut last, mut returned) = (Selection::new(segment), None, Vec::new());
     for at in decoded.into_iter().filter(|at| *at >= start.max(segment.from_us - 500)) {
         let is_listed = segment.also_us.contains(&at);
         if last.is_some_and(|last| cell_of(at) <= cell_of(last)) && !is_listed {
@@ -48,11 +48,11 @@ fn read(index: &Index, segment: &Segment) -> Vec<i64> {
         }
         if segment.last_us.is_none_or(|last| at > last) {
             selection.add(at);
-            found.extend(std::iter::from_fn(|| selection.take()));
+            returned.extend(std::iter::from_fn(|| selection.take()));
         }
     }
-    found.extend(selection.finish());
-    found
+    returned.extend(selection.finish());
+    returned
 }
 
 /// Returns the first looks at a block, and the next one. `faces` are the frames with a face.
@@ -69,7 +69,7 @@ fn first_looks(index: &Index, blocks: &Blocks, block: &Block, faces: &BTreeSet<i
 
 /// Returns the times of all frames that are analysed, and the number of processes.
 fn analyse(index: &Index, max_gap_us: i64, faces: &BTreeSet<i64>) -> (Vec<i64>, usize) {
-    let blocks = of(index, max_gap_us);
+    let blocks = refine_blocks(index, max_gap_us);
     let (mut times, mut processes) = (Vec::new(), 0);
     for block in blocks.blocks() {
         let looks = first_looks(index, &blocks, block, faces);
@@ -90,7 +90,7 @@ fn analyse(index: &Index, max_gap_us: i64, faces: &BTreeSet<i64>) -> (Vec<i64>, 
     (times, processes)
 }
 
-fn auto(index: &Index, max_gap_us: i64) -> Vec<i64> {
+fn auto_times(index: &Index, max_gap_us: i64) -> Vec<i64> {
     let plan = sampling::plan(index, Sampling::Auto, max_gap_us);
     plan.iter().flat_map(|segment| read(index, segment)).collect()
 }
@@ -98,7 +98,7 @@ fn auto(index: &Index, max_gap_us: i64) -> Vec<i64> {
 #[test]
 fn looks_closer_around_each_face() {
     let index = every(2, 20);
-    let blocks = of(&index, 2 * SECOND);
+    let blocks = refine_blocks(&index, 2 * SECOND);
     let [block] = blocks.blocks() else { panic!("one block") };
     let looks = first_looks(&index, &blocks, block, &[6 * SECOND].into());
     let closer = Segment {
@@ -116,32 +116,32 @@ fn looks_closer_around_each_face() {
 #[test]
 fn face_at_block_border_is_refined_on_both_sides() {
     let index = every(2, 200);
-    let blocks = of(&index, 2 * SECOND);
+    let blocks = refine_blocks(&index, 2 * SECOND);
     let starts: Vec<i64> = blocks.blocks().iter().map(|block| block.from_us / SECOND).collect();
     assert_eq!(starts, [0, 60, 120, 180]);
     // The first look of the second block, and the last one of the third.
     let faces: BTreeSet<i64> = [60 * SECOND, 178 * SECOND].into();
     let (times, _) = analyse(&index, 2 * SECOND, &faces);
     for (from, to) in [(58, 62), (176, 180)] {
-        let near = times.iter().filter(|at| (from * SECOND..to * SECOND).contains(at)).count();
-        assert!(near >= 16, "{from}: {near}");
+        let nearby = times.iter().filter(|at| (from * SECOND..to * SECOND).contains(at)).count();
+        assert!(nearby >= 16, "{from}: {nearby}");
     }
-    assert!(times.len() < auto(&index, 2 * SECOND).len() + 32, "{}", times.len());
+    assert!(times.len() < auto_times(&index, 2 * SECOND).len() + 32, "{}", times.len());
 }
 
 #[test]
 fn indivisible_or_short_videos_are_read_in_one_pass() {
-    let joined = Index { timeline: Timeline::Continued, ..every(2, 200) };
+    let continued = Index { timeline: Timeline::Continued, ..every(2, 200) };
     let everywhere = |index: &Index| {
         Refined::Everywhere(Segment { also_us: vec![index.last_us], ..whole(Looks::All, CLOSER_US) })
     };
-    assert_eq!(refine(&joined, 2 * SECOND), everywhere(&joined));
+    assert_eq!(refine(&continued, 2 * SECOND), everywhere(&continued));
     // One group of pictures of more than half an hour, whose first look would be large.
     let long = Index { keyframes_us: vec![0], ..every(2, 2_400) };
     assert_eq!(refine(&long, 2 * SECOND), everywhere(&long));
     assert!(matches!(refine(&every(2, 2_400), 2 * SECOND), Refined::Blocks(_)));
     // The first look at a shorter film is as large if the longest gap is short.
-    let [short, longer] = [479_000, 480_000].map(|max_gap_us| refine(&film([], 6_000), max_gap_us));
+    let [short, longer] = [479_000, 480_000].map(|max_gap_us| refine(&video([], 6_000), max_gap_us));
     assert!(matches!(short, Refined::Everywhere(_)), "{short:?}");
     assert!(matches!(longer, Refined::Blocks(_)), "{longer:?}");
     let slides = Index { frame_us: SECOND, ..every(2, 200) };
@@ -166,7 +166,7 @@ fn number_of_refine_processes_is_limited() {
     // A day with a keyframe every second, and a face in every fourth one.
     let day = 24 * 3_600;
     let index = Index { width: 4096, height: 2304, ..every(1, day) };
-    let blocks = of(&index, SECOND);
+    let blocks = refine_blocks(&index, SECOND);
     assert!((MAX_BLOCKS - 20..=MAX_BLOCKS + 1).contains(&blocks.blocks().len()), "{}", blocks.blocks().len());
     let block = blocks.blocks()[1];
     let looks: Vec<FirstLook> = (block.from_us / SECOND..=block.to_us / SECOND)
@@ -201,25 +201,25 @@ proptest! {
         max_gap_ms in prop_oneof![Just(2_000_i64), 480..5_000_i64],
     ) {
         let grid = regular.into_iter().flat_map(|step| (0..6_000 / step).map(move |at| at * step));
-        let index = film(keyframes.into_iter().chain(grid).filter(|at| *at < frames), frames);
+        let index = video(keyframes.into_iter().chain(grid).filter(|at| *at < frames), frames);
         let max_gap_us = max_gap_ms * 1_000;
         let faces: BTreeSet<i64> =
             visible.iter().flat_map(|(from, length)| (*from..from + length).map(|at| at * FRAME_US)).collect();
-        let sparse = auto(&index, max_gap_us);
+        let sparse = auto_times(&index, max_gap_us);
         prop_assert_eq!(&analyse(&index, max_gap_us, &BTreeSet::new()).0, &sparse);
         let (times, processes) = analyse(&index, max_gap_us, &faces);
         prop_assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
         let all: BTreeSet<i64> = times.iter().copied().collect();
         prop_assert!(sparse.iter().all(|at| all.contains(at)), "{sparse:?} {times:?}");
-        prop_assert!(processes <= of(&index, max_gap_us).blocks().len() * MAX_RUNS);
+        prop_assert!(processes <= refine_blocks(&index, max_gap_us).blocks().len() * MAX_RUNS);
         // Around each look with a face, no gap is longer than that of closer looks.
         for (at, _) in sparse.iter().enumerate().filter(|(_, time)| faces.contains(time)) {
             let from = if at == 0 { 0 } else { sparse[at - 1] };
             let to = sparse.get(at + 1).copied().unwrap_or(index.end_us - FRAME_US);
-            let near: Vec<i64> = times.iter().copied().filter(|at| (from..=to).contains(at)).collect();
-            let longest = near.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
-            prop_assert!(longest <= CLOSER_US + FRAME_US, "{longest} from {from} to {to}: {near:?}");
-            let last = near.last().copied().unwrap_or(from);
+            let nearby: Vec<i64> = times.iter().copied().filter(|at| (from..=to).contains(at)).collect();
+            let longest = nearby.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+            prop_assert!(longest <= CLOSER_US + FRAME_US, "{longest} from {from} to {to}: {nearby:?}");
+            let last = nearby.last().copied().unwrap_or(from);
             prop_assert!(to - last <= CLOSER_US + FRAME_US, "{last} {to}");
         }
     }
@@ -231,8 +231,8 @@ proptest! {
         // As above.
         max_gap_ms in 4_000..60_000_i64,
     ) {
-        let index = film(keyframes.into_iter().filter(|at| *at < frames), frames);
-        let blocks = of(&index, max_gap_ms * 1_000);
+        let index = video(keyframes.into_iter().filter(|at| *at < frames), frames);
+        let blocks = refine_blocks(&index, max_gap_ms * 1_000);
         let blocks = blocks.blocks();
         prop_assert_eq!((blocks[0].from_us, blocks[blocks.len() - 1].to_us), (0, i64::MAX));
         for pair in blocks.windows(2) {

@@ -47,11 +47,11 @@ pub(super) fn restrict(mode: Mode, parent: u32, cpu_seconds: u32, program: &Path
     syscalls::restrict(mode)
 }
 
-/// Takes the rights of root, such as reading the memory of every process, from a child of root. It
-/// does not regain them with the program, because Landlock and seccomp forbid new rights.
+/// Removes the rights of root, such as reading the memory of every process, from a child of root.
+/// It does not regain them with the program, because Landlock and seccomp forbid new rights.
 fn drop_capabilities() -> Result<(), String> {
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    let empty = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: empty, permitted: empty, inheritable: empty };
     set_capabilities(None, sets).map_err(|error| format!("cannot drop capabilities: {error}"))
 }
 
@@ -73,10 +73,10 @@ fn die_with(parent: u32) -> Result<(), String> {
 
 /// Closes the files that a library of the service opened without the flag for closing them.
 fn close_other_files() -> Result<(), String> {
-    let listed = std::fs::read_dir("/proc/self/fd")
+    let entries = std::fs::read_dir("/proc/self/fd")
         .map_err(|error| format!("cannot list the open files in /proc/self/fd: {error}"))?;
     let numbers: Vec<RawFd> =
-        listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number > LAST_FD) {
         // One of them belonged to the listing and is closed already.
         let _ = nix::unistd::close(number);
@@ -100,8 +100,8 @@ fn limit(mode: Mode, cpu_seconds: u32) -> Result<(), String> {
         (memory.0, memory.1, memory.1),
     ];
     for (resource, current, maximum) in limits {
-        let both = Rlimit { current: Some(current), maximum: Some(maximum) };
-        rustix::process::setrlimit(resource, both)
+        let rlimit = Rlimit { current: Some(current), maximum: Some(maximum) };
+        rustix::process::setrlimit(resource, rlimit)
             .map_err(|error| format!("cannot limit {resource:?}: {error}"))?;
     }
     Ok(())
@@ -158,14 +158,14 @@ pub(super) fn restrict_files(mode: Mode, program: &Path) -> Result<FileAccess, S
             .create()?
             .add_rule(PathBeneath::new(PathFd::new(program)?, execute))?;
         for path in LIBRARIES {
-            let Ok(opened) = PathFd::new(path) else { continue };
+            let Ok(descriptor) = PathFd::new(path) else { continue };
             let access = if Path::new(path).is_dir() { execute | AccessFs::ReadDir } else { execute };
-            rules = rules.add_rule(PathBeneath::new(opened, access))?;
+            rules = rules.add_rule(PathBeneath::new(descriptor, access))?;
         }
         if mode == Mode::Gpu {
-            for (path, access) in for_gpu() {
-                let Ok(opened) = PathFd::new(&path) else { continue };
-                rules = rules.add_rule(PathBeneath::new(opened, access))?;
+            for (path, access) in gpu_paths() {
+                let Ok(descriptor) = PathFd::new(&path) else { continue };
+                rules = rules.add_rule(PathBeneath::new(descriptor, access))?;
             }
         }
         Ok::<_, Box<dyn std::error::Error>>(rules.restrict_self()?.ruleset)
@@ -183,7 +183,7 @@ pub(super) fn restrict_files(mode: Mode, program: &Path) -> Result<FileAccess, S
 }
 
 /// Returns the paths that a child with a GPU can open in addition, and how.
-fn for_gpu() -> impl Iterator<Item = (PathBuf, BitFlags<AccessFs>)> {
+fn gpu_paths() -> impl Iterator<Item = (PathBuf, BitFlags<AccessFs>)> {
     let readable =
         READ_BY_CUDA.iter().chain(&OWN_FILES_READ_BY_CUDA).map(PathBuf::from).chain(memory_nodes());
     let readable = readable.map(|path| {
@@ -208,8 +208,8 @@ fn memory_nodes() -> impl Iterator<Item = PathBuf> {
 /// Returns the devices of NVIDIA's driver that decoding needs. Others observe processes
 /// (`nvidia-uvm-tools`), set display modes, or configure the division of a GPU.
 fn devices() -> impl Iterator<Item = PathBuf> {
-    let listed = std::fs::read_dir("/dev").into_iter().flatten().flatten();
-    listed.filter(|entry| entry.file_name().to_str().is_some_and(is_needed)).map(|entry| entry.path())
+    let entries = std::fs::read_dir("/dev").into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_needed)).map(|entry| entry.path())
 }
 
 fn is_needed(device: &str) -> bool {

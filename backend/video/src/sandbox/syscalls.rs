@@ -133,14 +133,14 @@ pub(super) fn restrict(mode: Mode) -> Result<(), String> {
         }
         // The last filter allows the calls that an earlier filter rejects, so that its `EPERM` does
         // not replace their error.
-        let more: [&[i64]; 2] = match mode {
+        let gpu_calls: [&[i64]; 2] = match mode {
             Mode::Cpu => [&[], &[]],
             Mode::Gpu => [ALLOWED_WITH_GPU, MISSING_WITH_GPU],
         };
-        let calls = ALLOWED.iter().chain(NOT_IMPLEMENTED).chain(more.into_iter().flatten());
-        let mut rules: Rules = calls.map(|call| (*call, Vec::new())).chain(conditional()?).collect();
+        let calls = ALLOWED.iter().chain(NOT_IMPLEMENTED).chain(gpu_calls.into_iter().flatten());
+        let mut rules: Rules = calls.map(|call| (*call, Vec::new())).chain(conditional_calls()?).collect();
         if mode == Mode::Gpu {
-            rules.extend(conditional_with_gpu()?);
+            rules.extend(conditional_gpu_calls()?);
         }
         install(rules, SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow)
     };
@@ -164,15 +164,15 @@ fn fail_with(error: libc::c_int, calls: &[i64]) -> FilterResult<()> {
     install(calls, SeccompAction::Allow, action)
 }
 
-fn install(rules: Rules, otherwise: SeccompAction, action: SeccompAction) -> FilterResult<()> {
+fn install(rules: Rules, default_action: SeccompAction, action: SeccompAction) -> FilterResult<()> {
     let architecture = std::env::consts::ARCH.try_into()?;
-    let filter = SeccompFilter::new(rules, otherwise, action, architecture)?;
+    let filter = SeccompFilter::new(rules, default_action, action, architecture)?;
     Ok(apply_filter(&BpfProgram::try_from(filter)?)?)
 }
 
 /// Returns the calls that are allowed with some arguments only.
-fn conditional() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
-    let one_of = |argument, values: &[libc::c_int]| -> FilterResult<Vec<SeccompRule>> {
+fn conditional_calls() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
+    let any_of = |argument, values: &[libc::c_int]| -> FilterResult<Vec<SeccompRule>> {
         values.iter().map(|value| rule(argument, SeccompCmpOp::Eq, value.unsigned_abs().into())).collect()
     };
     let writing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
@@ -183,12 +183,12 @@ fn conditional() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
         // A thread, not a process.
         (libc::SYS_clone, vec![rule(0, SeccompCmpOp::MaskedEq(thread), thread)?]),
         // The name of a thread.
-        (libc::SYS_prctl, one_of(0, &[libc::PR_SET_NAME])?),
+        (libc::SYS_prctl, any_of(0, &[libc::PR_SET_NAME])?),
         // To read a limit. A process of root could raise it.
         (libc::SYS_prlimit64, vec![rule(2, SeccompCmpOp::Eq, 0)?]),
         (
             libc::SYS_fcntl,
-            one_of(1, &[libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC])?,
+            any_of(1, &[libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC])?,
         ),
     ])
 }
@@ -199,7 +199,7 @@ fn conditional() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
 /// the type `F` (`nv-ioctl.h`). For `/dev/nvidia-uvm`, they are below 256, except two
 /// (`uvm_ioctl.h`, `uvm_linux_ioctl.h`). <https://github.com/NVIDIA/open-gpu-kernel-modules>. The
 /// numbers of terminals, sockets and other files have other types.
-fn conditional_with_gpu() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
+fn conditional_gpu_calls() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
     const TYPE: u64 = 0xff00;
     const TYPE_OF_GPUS: u64 = 0x4600;
     const NOT_A_BYTE: u64 = 0xffff_ff00;
@@ -208,16 +208,16 @@ fn conditional_with_gpu() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
     let creating = libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
     // The flags with which `fopen` opens a file for writing. CUDA writes the names of its threads
     // in this way. Landlock prevents the creation of files.
-    let written = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
+    let fopen_flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
     let all_but_cloexec = !libc::O_CLOEXEC.unsigned_abs();
-    let own = std::process::id();
+    let process_id = std::process::id();
     Ok(vec![
         // Files may be opened for reading and writing. Landlock decides which files.
         (
             libc::SYS_openat,
             vec![
                 rule(2, SeccompCmpOp::MaskedEq(creating.unsigned_abs().into()), 0)?,
-                rule(2, SeccompCmpOp::MaskedEq(all_but_cloexec.into()), written.unsigned_abs().into())?,
+                rule(2, SeccompCmpOp::MaskedEq(all_but_cloexec.into()), fopen_flags.unsigned_abs().into())?,
             ],
         ),
         (
@@ -239,7 +239,7 @@ fn conditional_with_gpu() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
             libc::SYS_setpriority,
             vec![
                 all_of([(0, SeccompCmpOp::Eq, 0), (1, SeccompCmpOp::Eq, 0)])?,
-                all_of([(0, SeccompCmpOp::Eq, 0), (1, SeccompCmpOp::Eq, own.into())])?,
+                all_of([(0, SeccompCmpOp::Eq, 0), (1, SeccompCmpOp::Eq, process_id.into())])?,
             ],
         ),
         (

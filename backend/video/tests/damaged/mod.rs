@@ -9,7 +9,7 @@ fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Calls `read` for the numbers below `count`, on all processors. `read` returns what became of a
+/// Calls `read` for the numbers below `count`, on all processors. `read` returns the outcome of a
 /// file in a word, or an error if the file is not the cause. Returns how often each word occurred.
 /// Panics after an error, or if a process or an open file is left.
 pub(crate) fn read_all(
@@ -21,8 +21,8 @@ pub(crate) fn read_all(
     // A small file needs less than a second.
     let limits = Limits { max_cpu: std::time::Duration::from_secs(20), ..Limits::default() };
     let decoder = Decoder::open(Config { ffmpeg: testing::ffmpeg(), launcher, threads: 1, limits }).unwrap();
-    let open = open_files();
-    let (next, found) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let open_before = open_files();
+    let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -30,7 +30,7 @@ pub(crate) fn read_all(
                 break;
             }
             let outcome = read(&decoder, number).unwrap_or_else(|error| panic!("file {number}: {error}"));
-            *found.lock().unwrap().entry(outcome).or_insert(0) += 1;
+            *outcomes.lock().unwrap().entry(outcome).or_insert(0) += 1;
         }
     };
     std::thread::scope(|scope| {
@@ -38,12 +38,12 @@ pub(crate) fn read_all(
             scope.spawn(work);
         }
     });
-    let found: BTreeMap<&str, usize> = found.into_inner().unwrap();
-    println!("{count} files: {found:?}");
-    assert_eq!(found.values().sum::<usize>(), count);
-    assert_eq!(open_files(), open);
+    let outcomes: BTreeMap<&str, usize> = outcomes.into_inner().unwrap();
+    println!("{count} files: {outcomes:?}");
+    assert_eq!(outcomes.values().sum::<usize>(), count);
+    assert_eq!(open_files(), open_before);
     let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG;
     let child = rustix::process::waitid(rustix::process::WaitId::All, options);
     assert_eq!(child.err(), Some(rustix::io::Errno::CHILD), "no child is left");
-    found
+    outcomes
 }

@@ -1,6 +1,6 @@
 //! Frames and their times: each frame of a drawn film contains its number, so a test can prove that
 //! pixels and times belong together. Also files with properties that change what a frame shows, or
-//! when: sound, joined recordings, pixels that are not square, and high dynamic range.
+//! when: audio, joined recordings, pixels that are not square, and high dynamic range.
 use super::{decoder, file_of};
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +10,7 @@ use video::sampling::{MAX_GAP_US, plan};
 use video::{Decoder, Index, Sampling, Segment, VideoError};
 
 /// A film of a few seconds in a file.
-pub(crate) struct Shown {
+pub(crate) struct TestVideo {
     pub(crate) file: File,
     pub(crate) truth: Truth,
 }
@@ -21,24 +21,24 @@ pub(crate) fn short() -> Film {
     film
 }
 
-pub(crate) fn encode(film: &Film, encoding: &Encoding) -> Shown {
+pub(crate) fn encode(film: &Film, encoding: &Encoding) -> TestVideo {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film").with_extension(encoding.container.extension());
     film.encode(encoding, &path).unwrap();
     // The open file remains readable after its folder is removed.
-    Shown { file: File::open(&path).unwrap(), truth: film.truth(encoding) }
+    TestVideo { file: File::open(&path).unwrap(), truth: film.truth(encoding) }
 }
 
 /// Returns the time and the number of each frame that the segments return.
 pub(crate) fn numbers(
     decoder: &Decoder,
-    shown: &Shown,
+    clip: &TestVideo,
     index: &Index,
     segments: &[Segment],
 ) -> Vec<(i64, u32)> {
     let mut found = Vec::new();
     for segment in segments {
-        let mut frames = decoder.frames(&shown.file, index, segment).unwrap();
+        let mut frames = decoder.frames(&clip.file, index, segment).unwrap();
         while let Some(frame) = frames.next_frame().unwrap() {
             found.push((frame.at_us, read_number(&frame.frame).expect("every frame has a number")));
             frames.recycle(frame.frame);
@@ -48,21 +48,21 @@ pub(crate) fn numbers(
 }
 
 /// Returns the time and the number of every frame.
-pub(crate) fn every_number(decoder: &Decoder, shown: &Shown) -> Vec<(i64, u32)> {
-    let index = decoder.index(&shown.file).unwrap();
-    numbers(decoder, shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US))
+pub(crate) fn every_number(decoder: &Decoder, clip: &TestVideo) -> Vec<(i64, u32)> {
+    let index = decoder.index(&clip.file).unwrap();
+    numbers(decoder, clip, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US))
 }
 
 /// Encodes a short film with a keyframe in each 0.8 s.
-fn with_keyframes(decoder: &Decoder, container: Container) -> (Shown, Index) {
+fn with_keyframes(decoder: &Decoder, container: Container) -> (TestVideo, Index) {
     let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
-    let shown = encode(&short(), &encoding);
-    let index = decoder.index(&shown.file).unwrap();
-    (shown, index)
+    let clip = encode(&short(), &encoding);
+    let index = decoder.index(&clip.file).unwrap();
+    (clip, index)
 }
 
 /// Returns what [`numbers`] must return for every frame.
-pub(crate) fn all(truth: &Truth) -> Vec<(i64, u32)> {
+pub(crate) fn list(truth: &Truth) -> Vec<(i64, u32)> {
     let first = truth.frames[0].at_us;
     truth.frames.iter().map(|frame| (frame.at_us - first, frame.index)).collect()
 }
@@ -74,10 +74,10 @@ pub(crate) const EVERY_FRAME: Sampling = Sampling::Fps(30.0);
 fn every_format_yields_all_frames_with_times() {
     let decoder = decoder();
     for encoding in Encoding::all() {
-        let shown = encode(&Film::short(), &encoding);
-        let index = decoder.index(&shown.file).unwrap();
-        let found = numbers(&decoder, &shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
-        assert_eq!(found, all(&shown.truth), "{encoding:?}");
+        let clip = encode(&Film::short(), &encoding);
+        let index = decoder.index(&clip.file).unwrap();
+        let found = numbers(&decoder, &clip, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
+        assert_eq!(found, list(&clip.truth), "{encoding:?}");
         assert_eq!((index.keyframes_us[0], index.damage), (0, None), "{encoding:?}");
         // 50 frames with a keyframe interval of 50, and a keyframe at each cut.
         let every = encoding.codec == Codec::Mjpeg;
@@ -92,14 +92,14 @@ fn handles_rotation_variable_rates_and_fragments() {
     let mut film = short();
     for rotation in [90, 180, 270] {
         let encoding = Encoding { rotation, ..Encoding::new(Codec::H264, Container::Mp4) };
-        let shown = encode(&film, &encoding);
-        assert_eq!(every_number(&decoder, &shown), all(&shown.truth), "{rotation}");
+        let clip = encode(&film, &encoding);
+        assert_eq!(every_number(&decoder, &clip), list(&clip.truth), "{rotation}");
     }
     film.timing = Timing::Variable(vec![40, 50, 120, 35]);
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {
         let encoding = Encoding { index: MovieIndex::Fragments, ..Encoding::new(Codec::H264, container) };
-        let shown = encode(&film, &encoding);
-        assert_eq!(every_number(&decoder, &shown), all(&shown.truth), "{container:?}");
+        let clip = encode(&film, &encoding);
+        assert_eq!(every_number(&decoder, &clip), list(&clip.truth), "{container:?}");
     }
 }
 
@@ -108,17 +108,17 @@ fn handles_rotation_variable_rates_and_fragments() {
 fn selection_is_independent_of_decoding_start() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts, Container::Avi] {
-        let (shown, index) = with_keyframes(&decoder, container);
+        let (clip, index) = with_keyframes(&decoder, container);
         let whole = plan(&index, Sampling::Fps(5.0), MAX_GAP_US);
-        let expected = numbers(&decoder, &shown, &index, &whole);
-        let end = all(&shown.truth).last().unwrap().0;
+        let expected = numbers(&decoder, &clip, &index, &whole);
+        let end = list(&clip.truth).last().unwrap().0;
         assert!(expected.len() as i64 >= end / 200_000, "{container:?}: {expected:?}");
         for at_us in (1..10).map(|part| end * part / 10) {
             let [one] = whole.as_slice() else { panic!("one segment") };
             // A cell belongs to one segment.
             let at_us = at_us / one.cell_us * one.cell_us;
             let parts = [Segment { to_us: at_us, ..one.clone() }, Segment { from_us: at_us, ..one.clone() }];
-            assert_eq!(numbers(&decoder, &shown, &index, &parts), expected, "{container:?} at {at_us}");
+            assert_eq!(numbers(&decoder, &clip, &index, &parts), expected, "{container:?} at {at_us}");
         }
     }
 }
@@ -128,10 +128,10 @@ fn selection_is_independent_of_decoding_start() {
 fn returns_explicitly_listed_frames() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts, Container::Avi] {
-        let (shown, index) = with_keyframes(&decoder, container);
-        let truth = all(&shown.truth);
+        let (clip, index) = with_keyframes(&decoder, container);
+        let truth = list(&clip.truth);
         let [one] = plan(&index, Sampling::Fps(2.0), MAX_GAP_US).try_into().unwrap();
-        let mut expected = numbers(&decoder, &shown, &index, std::slice::from_ref(&one));
+        let mut expected = numbers(&decoder, &clip, &index, std::slice::from_ref(&one));
         // In the middle of cells, at the start of one, and after the end of the segment.
         let listed = [3, 4, 25, 41, 70].map(|at| truth[at]);
         let to_us = truth[60].0;
@@ -140,7 +140,7 @@ fn returns_explicitly_listed_frames() {
         expected.retain(|(at_us, _)| *at_us < to_us);
         expected.sort_unstable();
         expected.dedup();
-        assert_eq!(numbers(&decoder, &shown, &index, &[segment]), expected, "{container:?}");
+        assert_eq!(numbers(&decoder, &clip, &index, &[segment]), expected, "{container:?}");
     }
 }
 
@@ -149,12 +149,12 @@ fn returns_explicitly_listed_frames() {
 fn remaining_keyframes_start_after_last_returned() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {
-        let (shown, index) = with_keyframes(&decoder, container);
+        let (clip, index) = with_keyframes(&decoder, container);
         let [whole] = plan(&index, Sampling::Keyframes, MAX_GAP_US).try_into().unwrap();
-        let found = numbers(&decoder, &shown, &index, std::slice::from_ref(&whole));
+        let found = numbers(&decoder, &clip, &index, std::slice::from_ref(&whole));
         for (at, (last_us, _)) in found.iter().enumerate() {
             let rest = Segment { from_us: last_us + 1, last_us: Some(*last_us), ..whole.clone() };
-            let remaining = numbers(&decoder, &shown, &index, &[rest]);
+            let remaining = numbers(&decoder, &clip, &index, &[rest]);
             assert_eq!(remaining, found[at + 1..], "{container:?} {last_us}");
         }
     }
@@ -164,10 +164,10 @@ fn remaining_keyframes_start_after_last_returned() {
 #[test]
 fn reader_can_stop_before_end() {
     let decoder = decoder();
-    let shown = encode(&short(), &Encoding::new(Codec::H264, Container::Mkv));
-    let index = decoder.index(&shown.file).unwrap();
+    let clip = encode(&short(), &Encoding::new(Codec::H264, Container::Mkv));
+    let index = decoder.index(&clip.file).unwrap();
     let every = plan(&index, EVERY_FRAME, MAX_GAP_US);
-    let mut frames = decoder.frames(&shown.file, &index, &every[0]).unwrap();
+    let mut frames = decoder.frames(&clip.file, &index, &every[0]).unwrap();
     assert!(frames.next_frame().unwrap().is_some());
     assert_eq!(frames.stop(), None);
 }
@@ -177,24 +177,24 @@ fn reader_can_stop_before_end() {
 fn dense_keyframes_replace_full_decoding() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {
-        let (shown, index) = with_keyframes(&decoder, container);
+        let (clip, index) = with_keyframes(&decoder, container);
         let keyframes = plan(&index, Sampling::Keyframes, MAX_GAP_US);
-        let found = numbers(&decoder, &shown, &index, &keyframes);
-        let times: Vec<i64> = found.iter().map(|(at_us, _)| *at_us).collect();
+        let returned = numbers(&decoder, &clip, &index, &keyframes);
+        let times: Vec<i64> = returned.iter().map(|(at_us, _)| *at_us).collect();
         assert_eq!(times, index.keyframes_us, "{container:?}");
-        let truth = all(&shown.truth);
-        let wrong: Vec<_> = found.iter().filter(|frame| !truth.contains(frame)).collect();
-        assert!(wrong.is_empty(), "{container:?} {wrong:?}");
+        let truth = list(&clip.truth);
+        let unexpected: Vec<_> = returned.iter().filter(|frame| !truth.contains(frame)).collect();
+        assert!(unexpected.is_empty(), "{container:?} {unexpected:?}");
         // Groups of 0.8 s: keyframes are enough for a gap of 2 s, but not for one of 0.4 s.
-        let of = |gap| numbers(&decoder, &shown, &index, &plan(&index, Sampling::Auto, gap));
-        let (sparse, dense) = (of(2_000_000), of(400_000));
+        let sample_with_gap = |gap| numbers(&decoder, &clip, &index, &plan(&index, Sampling::Auto, gap));
+        let (sparse, dense) = (sample_with_gap(2_000_000), sample_with_gap(400_000));
         // The last frame of the film is read too.
         let last = truth.last().unwrap();
-        let expected = sparse.iter().all(|frame| found.contains(frame) || frame == last);
-        assert!(expected && sparse.last() == Some(last), "{container:?} {sparse:?} {found:?}");
-        for found in [(&sparse, 2_000_000), (&dense, 400_000)] {
-            for pair in found.0.windows(2) {
-                assert!(pair[1].0 - pair[0].0 <= found.1, "{container:?} {pair:?}");
+        let expected = sparse.iter().all(|frame| returned.contains(frame) || frame == last);
+        assert!(expected && sparse.last() == Some(last), "{container:?} {sparse:?} {returned:?}");
+        for returned in [(&sparse, 2_000_000), (&dense, 400_000)] {
+            for pair in returned.0.windows(2) {
+                assert!(pair[1].0 - pair[0].0 <= returned.1, "{container:?} {pair:?}");
             }
         }
     }
@@ -205,18 +205,18 @@ fn dense_keyframes_replace_full_decoding() {
 fn truncated_video_yields_available_frames() {
     let decoder = decoder();
     let encoding = Encoding { index: MovieIndex::Start, ..Encoding::new(Codec::H264, Container::Mp4) };
-    let shown = encode(&short(), &encoding);
-    let bytes = testing_read(&shown.file);
-    let shown = Shown { file: file_of(&bytes[..bytes.len() * 6 / 10]), truth: shown.truth };
-    let index = decoder.index(&shown.file).unwrap();
+    let clip = encode(&short(), &encoding);
+    let bytes = testing_read(&clip.file);
+    let clip = TestVideo { file: file_of(&bytes[..bytes.len() * 6 / 10]), truth: clip.truth };
+    let index = decoder.index(&clip.file).unwrap();
     let segments = plan(&index, EVERY_FRAME, MAX_GAP_US);
-    let mut frames = decoder.frames(&shown.file, &index, &segments[0]).unwrap();
+    let mut frames = decoder.frames(&clip.file, &index, &segments[0]).unwrap();
     let mut count = 0;
     while let Some(frame) = frames.next_frame().unwrap() {
         assert_eq!(read_number(&frame.frame), Some(count));
         count += 1;
     }
-    assert!(count > 10 && (count as usize) < shown.truth.frames.len(), "{count}");
+    assert!(count > 10 && (count as usize) < clip.truth.frames.len(), "{count}");
     assert!(frames.damage().is_some_and(|damage| damage.truncated), "{:?}", frames.damage());
 }
 
@@ -231,14 +231,14 @@ fn testing_read(mut file: &File) -> Vec<u8> {
 #[test]
 fn rejects_non_video_files() {
     let decoder = decoder();
-    let of = |bytes: &[u8]| decoder.index(&file_of(bytes)).unwrap_err();
-    assert!(matches!(of(b"not a video at all"), VideoError::NotAVideo));
-    assert!(matches!(of(b""), VideoError::NotAVideo));
+    let index_error = |bytes: &[u8]| decoder.index(&file_of(bytes)).unwrap_err();
+    assert!(matches!(index_error(b"not a video at all"), VideoError::NotAVideo));
+    assert!(matches!(index_error(b""), VideoError::NotAVideo));
     // A playlist names other files, which the decoder must not open.
     let playlist = b"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n";
-    assert!(matches!(of(playlist), VideoError::NotAVideo));
+    assert!(matches!(index_error(playlist), VideoError::NotAVideo));
     let concat = b"ffconcat version 1.0\nfile /etc/passwd\n";
-    assert!(matches!(of(concat), VideoError::NotAVideo));
+    assert!(matches!(index_error(concat), VideoError::NotAVideo));
 }
 
 /// A program that uploads or downloads a video has it open for writing too, at its own position.
@@ -246,13 +246,13 @@ fn rejects_non_video_files() {
 #[test]
 fn concurrent_readers_leave_file_position_unchanged() {
     let decoder = decoder();
-    let shown = encode(&Film::short(), &Encoding::new(Codec::H264, Container::Mkv));
-    let mut file = file_of(&testing_read(&shown.file));
+    let clip = encode(&Film::short(), &Encoding::new(Codec::H264, Container::Mkv));
+    let mut file = file_of(&testing_read(&clip.file));
     let end = std::io::Seek::stream_position(&mut file).unwrap();
     let index = decoder.index(&file).unwrap();
     let every = plan(&index, EVERY_FRAME, MAX_GAP_US);
     let mut readers = [(); 2].map(|()| decoder.frames(&file, &index, &every[0]).unwrap());
-    for expected in all(&shown.truth) {
+    for expected in list(&clip.truth) {
         for reader in &mut readers {
             let frame = reader.next_frame().unwrap().unwrap();
             assert_eq!((frame.at_us, read_number(&frame.frame)), (expected.0, Some(expected.1)));
@@ -267,8 +267,8 @@ fn audio_stream_is_not_reported_as_damage() {
     let folder = tempfile::tempdir().unwrap();
     let (silent, path) = (folder.path().join("silent.mp4"), folder.path().join("film.mp4"));
     Film::short().encode(&Encoding::new(Codec::H264, Container::Mp4), &silent).unwrap();
-    let sound = ["-f", "lavfi", "-i", "sine", "-t", "2", "-c:v", "copy", "-c:a", "aac"];
-    ffmpeg(&silent, &sound, &path);
+    let audio = ["-f", "lavfi", "-i", "sine", "-t", "2", "-c:v", "copy", "-c:a", "aac"];
+    ffmpeg(&silent, &audio, &path);
     let (decoder, file) = (decoder(), File::open(&path).unwrap());
     let index = decoder.index(&file).unwrap();
     assert_eq!(index.damage, None);
@@ -308,17 +308,17 @@ fn unmarked_cover_image_does_not_hide_video() {
     ];
     for (container, codecs) in covers {
         let encoding = Encoding::new(Codec::H264, container);
-        let shown = encode(&Film::short(), &encoding);
+        let clip = encode(&Film::short(), &encoding);
         let film = folder.path().join("film").with_extension(container.extension());
-        std::fs::write(&film, testing_read(&shown.file)).unwrap();
+        std::fs::write(&film, testing_read(&clip.file)).unwrap();
         for (codec, is_first) in codecs.iter().flat_map(|codec| [(codec, true), (codec, false)]) {
             let path = folder.path().join(format!("{codec}-{is_first}.{}", container.extension()));
             with_cover(&film, codec, is_first, &path);
-            let shown = Shown { file: File::open(&path).unwrap(), truth: shown.truth.clone() };
+            let clip = TestVideo { file: File::open(&path).unwrap(), truth: clip.truth.clone() };
             let name = format!("{container:?} {codec} {is_first}");
-            let index = decoder.index(&shown.file).unwrap();
+            let index = decoder.index(&clip.file).unwrap();
             assert_eq!((index.codec.as_str(), index.width), ("h264", 256), "{name}");
-            assert_eq!(every_number(&decoder, &shown), all(&shown.truth), "{name}");
+            assert_eq!(every_number(&decoder, &clip), list(&clip.truth), "{name}");
         }
     }
 }
@@ -330,9 +330,9 @@ fn joined_recordings_have_continuous_timestamps() {
     let decoder = decoder();
     let folder = tempfile::tempdir().unwrap();
     let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, Container::Ts) };
-    let (one, film) = (encode(&short(), &encoding), all(&short().truth(&encoding)));
+    let (one, film) = (encode(&short(), &encoding), list(&short().truth(&encoding)));
     let part = testing_read(&one.file);
-    let later = |name: &str, arguments: &[&str]| {
+    let shift_part = |name: &str, arguments: &[&str]| {
         let (from, to) = (folder.path().join("part.ts"), folder.path().join(name));
         std::fs::write(&from, &part).unwrap();
         ffmpeg(&from, &[&["-c", "copy", "-muxdelay", "0"], arguments].concat(), &to);
@@ -340,29 +340,29 @@ fn joined_recordings_have_continuous_timestamps() {
     };
     // Jumps by an hour and by two seconds. ffmpeg treats them differently.
     for offset in ["3600", "3"] {
-        let joined = [later("first.ts", &["-output_ts_offset", offset]), part.clone()].concat();
-        let shown = Shown { file: file_of(&joined), truth: one.truth.clone() };
-        let index = decoder.index(&shown.file).unwrap();
-        let every = numbers(&decoder, &shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
+        let joined = [shift_part("first.ts", &["-output_ts_offset", offset]), part.clone()].concat();
+        let clip = TestVideo { file: file_of(&joined), truth: one.truth.clone() };
+        let index = decoder.index(&clip.file).unwrap();
+        let every = numbers(&decoder, &clip, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
         let frames: Vec<u32> = every.iter().map(|(_, number)| *number).collect();
         let expected: Vec<u32> = film.iter().chain(&film).map(|(_, number)| *number).collect();
         assert_eq!(frames, expected, "{offset}");
         assert!(every.windows(2).all(|pair| pair[1].0 - pair[0].0 < 100_000), "{offset}");
         let automatic = plan(&index, Sampling::Auto, 400_000);
         assert_eq!(automatic.len(), 1);
-        let found = numbers(&decoder, &shown, &index, &automatic);
+        let found = numbers(&decoder, &clip, &index, &automatic);
         assert!(found.windows(2).all(|pair| pair[1].0 - pair[0].0 <= 480_000), "{offset} {found:?}");
         assert!(found.iter().all(|frame| every.contains(frame)) && found.len() > 20, "{offset} {found:?}");
         assert!((0..100_000).contains(&(index.duration_us.unwrap() - every.last().unwrap().0)));
     }
     // Another channel has other numbers of streams, of which only the first one is read.
-    let joined = [part.clone(), later("other.ts", &["-streamid", "0:777"])].concat();
+    let joined = [part.clone(), shift_part("other.ts", &["-streamid", "0:777"])].concat();
     let damage = decoder.index(&file_of(&joined)).unwrap().damage.unwrap();
     assert!(damage.message.contains("2 streams of video"), "{damage:?}");
 }
 
 /// Writes a film of one second with ffmpeg, from an image with a white square in its centre.
-fn drawn(size: &str, filters: &str, arguments: &[&str], name: &str) -> File {
+fn draw_video(size: &str, filters: &str, arguments: &[&str], name: &str) -> File {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
     let mut command = Command::new(testing::ffmpeg());
@@ -388,7 +388,7 @@ fn non_square_pixels_are_scaled_to_square() {
         [("64/45", (1024, 576)), ("8/9", (720, 648)), ("1", (720, 576)), ("100", (720, 576))]
     {
         for name in ["film.mkv", "film.ts", "film.mp4"] {
-            let film = drawn("720x576", &format!("setsar={aspect}:max=100"), &["-c:v", "mpeg4"], name);
+            let film = draw_video("720x576", &format!("setsar={aspect}:max=100"), &["-c:v", "mpeg4"], name);
             let (index, frame) = first_frame(&film);
             let found = (frame.width(), frame.height());
             assert_eq!((found, (index.width, index.height)), (size, size), "{aspect} {name}");
@@ -406,7 +406,7 @@ fn maps_high_dynamic_range_without_primaries() {
         for named in ["", ":color_primaries=bt2020", ":colorspace=bt2020nc"] {
             let filters = format!("format=yuv420p10le,setparams=color_trc={colours}{named}");
             let arguments = ["-c:v", "libx265", "-preset", "ultrafast", "-x265-params", "log-level=none"];
-            let (_, frame) = first_frame(&drawn("320x240", &filters, &arguments, "film.mkv"));
+            let (_, frame) = first_frame(&draw_video("320x240", &filters, &arguments, "film.mkv"));
             let (white, black) = (frame.pixel(160, 120), frame.pixel(10, 10));
             assert!(white.iter().all(|value| *value > 150), "{colours} {named} {white:?}");
             assert!(black.iter().all(|value| *value < 20), "{colours} {named} {black:?}");

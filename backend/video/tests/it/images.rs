@@ -31,10 +31,10 @@ fn check(name: &str, bytes: &[u8], format: Format, size: (u32, u32), expected: [
     let frame = decoded.frame;
     assert_eq!((decoded.format, (frame.width(), frame.height())), (format, size), "{name}");
     let (x, y) = (size.0 / 4, size.1 / 4);
-    let found = [(x, y), (3 * x, y), (x, 3 * y), (3 * x, 3 * y)].map(|(x, y)| frame.pixel(x, y));
-    for (found, expected) in found.iter().zip(expected) {
-        let is_near = found.iter().zip(expected).all(|(a, b)| a.abs_diff(b) <= tolerance);
-        assert!(is_near, "{name}: {found:?} instead of {expected:?}");
+    let actual = [(x, y), (3 * x, y), (x, 3 * y), (3 * x, 3 * y)].map(|(x, y)| frame.pixel(x, y));
+    for (actual, expected) in actual.iter().zip(expected) {
+        let is_near = actual.iter().zip(expected).all(|(a, b)| a.abs_diff(b) <= tolerance);
+        assert!(is_near, "{name}: {actual:?} instead of {expected:?}");
     }
     let header = probe(bytes, &Limits::default()).unwrap();
     assert_eq!(u64::from(header.width) * u64::from(header.height), u64::from(size.0) * u64::from(size.1));
@@ -123,19 +123,19 @@ fn decodes_jxl_tiff_and_jp2_with_alpha_and_orientation() {
         check("jp2", &still::jp2(size, &draw), Format::Jp2, size, expected, 1);
         check("tiff", &still::tiff(size, 1, &draw), Format::Tiff, size, expected, 1);
     }
-    let turned = [
+    let cases = [
         (2, size, [GREEN, RED, GREY, BLUE]),
         (3, size, [GREY, BLUE, GREEN, RED]),
         (6, (64, 96), [BLUE, RED, GREY, GREEN]),
         (8, (64, 96), [GREEN, GREY, RED, BLUE]),
     ];
-    for (orientation, shown, expected) in turned {
+    for (orientation, shown, expected) in cases {
         let file = still::tiff(size, orientation, &quadrants(size, false));
         check(&format!("tiff {orientation}"), &file, Format::Tiff, shown, expected, 1);
     }
 }
 
-fn at(file: &[u8], kind: &[u8; 4]) -> usize {
+fn end_of(file: &[u8], kind: &[u8; 4]) -> usize {
     file.windows(4).position(|part| part == kind).unwrap() + 4
 }
 
@@ -147,25 +147,25 @@ fn rejects_heif_tiles_with_shared_bytes() {
     for (av1, format) in FORMATS {
         let file = Heif { tile: Some((64, 64)), ..Heif::new(av1, size) }.write(&quadrants(size, false));
         assert!(probe(&file, &Limits::default()).is_ok());
-        let refused = |file: &[u8]| match probe(file, &Limits::default()) {
+        let corruption = |file: &[u8]| match probe(file, &Limits::default()) {
             Err(DecodeError::Corrupt { reason, .. }) => reason,
             other => panic!("{format:?}: {other:?}"),
         };
         // The grid refers to its first tile four times: from, count, and the four numbers.
         let mut repeated = file.clone();
-        let numbers = at(&file, b"dimg") + 4;
+        let numbers = end_of(&file, b"dimg") + 4;
         assert_eq!(file[numbers - 2..numbers], [0, 4]);
         let first = file[numbers..numbers + 2].repeat(4);
         repeated[numbers..numbers + 8].copy_from_slice(&first);
-        assert!(refused(&repeated).contains("separate"), "{format:?}");
+        assert!(corruption(&repeated).contains("separate"), "{format:?}");
         // Each tile is the whole file: number, method, reference, count, position and length.
         let mut overlapping = file.clone();
-        let entries = at(&file, b"iloc") + 8;
+        let entries = end_of(&file, b"iloc") + 8;
         for entry in 0..4 {
             let position = entries + entry * 16 + 8;
             overlapping[position..position + 8].fill(0);
         }
-        assert!(refused(&overlapping).contains("overlap"), "{format:?}");
+        assert!(corruption(&overlapping).contains("overlap"), "{format:?}");
     }
 }
 
@@ -224,8 +224,8 @@ fn format_unknown_to_ffmpeg_is_unsupported() {
     let decoder = scripted(folder.path(), script, video::Limits::default());
     let tiff = still::tiff((8, 8), 1, &quadrants((8, 8), false));
     let error = decoder.image(&tiff, &Limits::default()).unwrap_err();
-    let named = matches!(&error, ImageError::Decode(DecodeError::Unsupported { format: "tiff", .. }));
-    assert!(named, "{error}");
+    let is_match = matches!(&error, ImageError::Decode(DecodeError::Unsupported { format: "tiff", .. }));
+    assert!(is_match, "{error}");
 }
 
 #[testing::needs(video)]
@@ -243,9 +243,9 @@ fn truncated_ffmpeg_images_are_corrupt() {
         for part in [2, 8, 16] {
             let error = read(&file[..file.len() / part]).err();
             // ffmpeg decodes a part of JPEG 2000 and of TIFF, as browsers do with JPEG.
-            let partial = matches!(format, Format::Jp2 | Format::Tiff) && error.is_none();
-            let corrupt = matches!(error, Some(ImageError::Decode(DecodeError::Corrupt { .. })));
-            assert!(partial || corrupt, "{format:?} {part}: {error:?}");
+            let is_partial = matches!(format, Format::Jp2 | Format::Tiff) && error.is_none();
+            let is_corrupt = matches!(error, Some(ImageError::Decode(DecodeError::Corrupt { .. })));
+            assert!(is_partial || is_corrupt, "{format:?} {part}: {error:?}");
         }
     }
 }

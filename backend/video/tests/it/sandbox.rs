@@ -16,7 +16,7 @@ use video::{Decoder, Launcher, Limits, Sampling, VideoError};
 
 /// How the attacks are run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Place {
+enum Setup {
     Free,
     Sandbox,
     /// The sandbox as on a kernel without Landlock.
@@ -32,38 +32,38 @@ fn listen(address: &SocketAddrUnix) -> OwnedFd {
     socket
 }
 
-fn attack(place: Place) -> BTreeMap<String, String> {
+fn attack(setup: Setup) -> BTreeMap<String, String> {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port().to_string();
     let folder = tempfile::tempdir().unwrap();
     let victim = folder.path().join("victim");
     std::fs::write(&victim, "kept").unwrap();
-    let own = std::process::id().to_string();
+    let pid = std::process::id().to_string();
     let _service = UnixListener::bind(folder.path().join("service")).unwrap();
     let _like_cuda = [
         listen(&SocketAddrUnix::new(folder.path().join("seqpacket service")).unwrap()),
-        listen(&SocketAddrUnix::new_abstract_name(format!("service-{own}-{place:?}").as_bytes()).unwrap()),
+        listen(&SocketAddrUnix::new_abstract_name(format!("service-{pid}-{setup:?}").as_bytes()).unwrap()),
     ];
     // A file that a library of the service opened without the flag for closing it.
     let leaked =
         rustix::fs::open("/etc/hostname", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
     let attacks = env!("CARGO_BIN_EXE_sandbox-attacks");
-    let mut command = if place != Place::Free {
+    let mut command = if setup != Setup::Free {
         let mut command = Command::new(env!("CARGO_BIN_EXE_decode-child"));
-        command.args((place == Place::OldKernel).then_some("--without-landlock"));
-        command.args((place == Place::Gpu).then_some("gpu")).args([own.as_str(), "10", attacks]);
+        command.args((setup == Setup::OldKernel).then_some("--without-landlock"));
+        command.args((setup == Setup::Gpu).then_some("gpu")).args([pid.as_str(), "10", attacks]);
         command
     } else {
         Command::new(attacks)
     };
     command
-        .args([&port, &own])
+        .args([&port, &pid])
         .arg(folder.path())
-        .arg(format!("service-{own}-{place:?}"))
+        .arg(format!("service-{pid}-{setup:?}"))
         .env("SECRET", "of the service");
     let output = command.env("CUDA_VISIBLE_DEVICES", "0").output().unwrap();
     drop(leaked);
-    if place != Place::Free {
+    if setup != Setup::Free {
         assert_eq!(std::fs::read_to_string(victim).unwrap(), "kept");
     }
     let text = String::from_utf8(output.stdout).unwrap();
@@ -77,7 +77,7 @@ fn attack(place: Place) -> BTreeMap<String, String> {
 #[cfg(target_os = "linux")]
 #[test]
 fn sandbox_blocks_every_attack_from_decoder() {
-    let free = attack(Place::Free);
+    let unrestricted = attack(Setup::Free);
     for name in [
         "read a file",
         "list a folder",
@@ -96,29 +96,29 @@ fn sandbox_blocks_every_attack_from_decoder() {
         "start a shell",
         "kill the service",
     ] {
-        assert_eq!(free[name], "allowed", "the attack {name} works without a sandbox");
+        assert_eq!(unrestricted[name], "allowed", "the attack {name} works without a sandbox");
     }
-    assert!(free["variables"].contains("SECRET"));
-    assert_ne!(free["further open files"], "[]");
+    assert!(unrestricted["variables"].contains("SECRET"));
+    assert_ne!(unrestricted["further open files"], "[]");
 
-    let found = attack(Place::Sandbox);
-    assert!(found.values().all(|result| result != "allowed"), "{found:#?}");
-    assert_eq!(found["read a file"], "PermissionDenied");
-    assert_eq!(found["start a shell"], "PermissionDenied");
-    assert_eq!(found["delete a file"], "PermissionDenied");
-    assert_eq!(found["connect"], "PermissionDenied");
-    assert_eq!(found["variables"], "[]");
-    assert_eq!(found["further open files"], "[]");
-    assert_eq!(found["a thread"], "Some(7)", "decoders use threads");
+    let results = attack(Setup::Sandbox);
+    assert!(results.values().all(|result| result != "allowed"), "{results:#?}");
+    assert_eq!(results["read a file"], "PermissionDenied");
+    assert_eq!(results["start a shell"], "PermissionDenied");
+    assert_eq!(results["delete a file"], "PermissionDenied");
+    assert_eq!(results["connect"], "PermissionDenied");
+    assert_eq!(results["variables"], "[]");
+    assert_eq!(results["further open files"], "[]");
+    assert_eq!(results["a thread"], "Some(7)", "decoders use threads");
 }
 
 /// A decoder on a GPU may make more system calls, but only on the files of the driver.
 #[cfg(target_os = "linux")]
 #[test]
 fn sandbox_blocks_every_attack_from_gpu_decoder() {
-    let mut found = attack(Place::Gpu);
-    assert_eq!(found.remove("read its memory map").unwrap(), "allowed", "CUDA reads it");
-    assert!(found.values().all(|result| result != "allowed"), "{found:#?}");
+    let mut results = attack(Setup::Gpu);
+    assert_eq!(results.remove("read its memory map").unwrap(), "allowed", "CUDA reads it");
+    assert!(results.values().all(|result| result != "allowed"), "{results:#?}");
     for name in [
         "read a file",
         "create a file",
@@ -130,26 +130,26 @@ fn sandbox_blocks_every_attack_from_gpu_decoder() {
         "start a shell",
         "control a file",
     ] {
-        assert_eq!(found[name], "PermissionDenied", "{name}");
+        assert_eq!(results[name], "PermissionDenied", "{name}");
     }
     for name in ["connect to a socket file of CUDA's kind", "connect to an abstract socket", "delete a file"]
     {
-        assert_eq!(found[name], "NotFound", "CUDA expects this: {name}");
+        assert_eq!(results[name], "NotFound", "CUDA expects this: {name}");
     }
     for name in ["name a thread", "wait for other processes", "read its state", "list its open files"] {
-        assert_eq!(found[name], "done", "CUDA starts only with this: {name}");
+        assert_eq!(results[name], "done", "CUDA starts only with this: {name}");
     }
-    assert_eq!(found["variables"], "[\"CUDA_CACHE_DISABLE\", \"CUDA_VISIBLE_DEVICES\"]");
-    assert_eq!((&found["further open files"], &found["a thread"]), (&"[]".into(), &"Some(7)".into()));
+    assert_eq!(results["variables"], "[\"CUDA_CACHE_DISABLE\", \"CUDA_VISIBLE_DEVICES\"]");
+    assert_eq!((&results["further open files"], &results["a thread"]), (&"[]".into(), &"Some(7)".into()));
 }
 
 /// A decoder on a GPU can open files for writing, and only Landlock limits which files.
 #[cfg(target_os = "linux")]
 #[test]
 fn gpu_decoder_requires_landlock() {
-    let own = std::process::id().to_string();
+    let pid = std::process::id().to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_decode-child"));
-    let output = command.args(["--without-landlock", "gpu", &own, "10", "/bin/true"]).output().unwrap();
+    let output = command.args(["--without-landlock", "gpu", &pid, "10", "/bin/true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(126));
     assert!(String::from_utf8_lossy(&output.stderr).contains("needs Landlock"));
 }
@@ -164,12 +164,12 @@ fn decoder_cannot_read_service_process_without_landlock() {
         arguments.push("--without-landlock".into());
     }
     assert_eq!(Decoder::open(config).unwrap().sandboxed().files, FileAccess::ReadOnly);
-    let mut found = attack(Place::OldKernel);
+    let mut results = attack(Setup::OldKernel);
     for name in ["read a file", "read its memory map", "list a folder"] {
-        assert_eq!(found.remove(name).unwrap(), "allowed", "{name}");
+        assert_eq!(results.remove(name).unwrap(), "allowed", "{name}");
     }
-    assert_eq!(found["read the service's environment"], "PermissionDenied");
-    assert!(found.values().all(|result| result != "allowed"), "{found:#?}");
+    assert_eq!(results["read the service's environment"], "PermissionDenied");
+    assert!(results.values().all(|result| result != "allowed"), "{results:#?}");
 }
 
 #[testing::needs(video)]
@@ -185,10 +185,10 @@ fn ffmpeg_runs_in_sandbox_and_reports_version() {
 
 #[test]
 fn invalid_ffmpeg_program_is_named_in_error() {
-    for (program, wanted) in [("/bin/true", "6.0 or newer"), ("/no/such/ffmpeg", "/no/such/ffmpeg")] {
+    for (program, part) in [("/bin/true", "6.0 or newer"), ("/no/such/ffmpeg", "/no/such/ffmpeg")] {
         let error = Decoder::open(config(program.as_ref())).unwrap_err();
         assert!(matches!(error, VideoError::Unavailable(_)));
-        assert!(error.to_string().contains(wanted), "{error}");
+        assert!(error.to_string().contains(part), "{error}");
     }
 }
 
@@ -208,7 +208,7 @@ const LONG: Duration = testing::MAX_WAIT;
 /// Prints the lines about a packet.
 const PRINTS: &str = "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
 
-/// Reads the index of a file with a script in place of FFmpeg. The process is stalled if it uses
+/// Reads the index of a file with a script instead of FFmpeg. The process is stalled if it uses
 /// almost no processor time for `patience`.
 fn index_of(script: &str, patience: Duration) -> Result<video::Index, VideoError> {
     let folder = tempfile::tempdir().unwrap();

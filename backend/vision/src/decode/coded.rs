@@ -2,7 +2,7 @@
 //! and how the decoded pictures become one upright image. Decoding itself is in the crate `video`.
 
 use super::raster::on_white;
-use super::{DecodeError, Decoded, Format, ImageHeader, corrupt, upright};
+use super::{DecodeError, Decoded, Format, ImageHeader, corrupt, make_upright};
 use crate::Frame;
 use crate::crop::{crop_region, mirror, rotate};
 use crate::geometry::Region;
@@ -158,10 +158,10 @@ impl Assembly<'_, '_> {
         let (grid, number) = (self.image.colour.grid, self.colours);
         self.colours += 1;
         match samples.len() as u64 {
-            length if length == pixels * 4 => self.place(grid, number, size, samples, |to, [r, g, b, a]| {
+            length if length == pixels * 4 => self.write(grid, number, size, samples, |to, [r, g, b, a]| {
                 *to = [on_white(*r, *a), on_white(*g, *a), on_white(*b, *a)];
             }),
-            length if length == pixels * 3 => self.place(grid, number, size, samples, |to, from| *to = *from),
+            length if length == pixels * 3 => self.write(grid, number, size, samples, |to, from| *to = *from),
             _ => Err(self.invalid()),
         }
     }
@@ -177,7 +177,7 @@ impl Assembly<'_, '_> {
         }
         let (grid, number, premultiplied) = (alpha.grid, self.alphas, self.image.premultiplied);
         self.alphas += 1;
-        self.place(grid, number, size, samples, |to, [alpha]| {
+        self.write(grid, number, size, samples, |to, [alpha]| {
             for value in to {
                 *value = match premultiplied {
                     true => value.saturating_add(255 - alpha),
@@ -213,10 +213,10 @@ impl Assembly<'_, '_> {
                 Step::Crop(region) => crop_region(&frame, region),
             };
         }
-        Ok(Decoded { frame: upright(frame, image.orientation), format: image.header.format })
+        Ok(Decoded { frame: make_upright(frame, image.orientation), format: image.header.format })
     }
 
-    fn place<const N: usize>(
+    fn write<const N: usize>(
         &mut self,
         grid: Grid,
         number: u32,
@@ -283,7 +283,7 @@ fn stream(coding: Coding, items: &[Payload<'_>], size: (u32, u32)) -> Option<Vec
 impl Payload<'_> {
     fn data(&self) -> Cow<'_, [u8]> {
         match self.parts.as_slice() {
-            [one] => Cow::Borrowed(one),
+            [part] => Cow::Borrowed(part),
             parts => Cow::Owned(parts.concat()),
         }
     }
@@ -346,7 +346,7 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Returns the version of a box, and its fields after version and flags.
-    pub(super) fn of_box(body: &'a [u8]) -> Option<(u8, Self)> {
+    pub(super) fn from_box(body: &'a [u8]) -> Option<(u8, Self)> {
         Some((*body.first()?, Self { rest: body.get(4..)? }))
     }
 

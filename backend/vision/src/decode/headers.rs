@@ -32,7 +32,7 @@ struct Head {
 }
 
 impl Head {
-    fn plain(size: (u32, u32)) -> Self {
+    fn unrotated(size: (u32, u32)) -> Self {
         Self { size, orientation: Orientation::NoTransforms, decoded: size }
     }
 }
@@ -75,7 +75,7 @@ fn tiff(bytes: &[u8]) -> Option<Head> {
     };
     let start = number(4, 4)? as usize;
     let count = number(start, 2)? as usize;
-    let mut head = Head::plain((0, 0));
+    let mut head = Head::unrotated((0, 0));
     for at in (0..count.min(MAX_ENTRIES)).map_while(|entry| start.checked_add(2 + entry * 12)) {
         let (Some(tag), Some(kind)) = (number(at, 2), number(at + 2, 2)) else { break };
         let value = match u16::try_from(kind).ok()? {
@@ -112,11 +112,11 @@ fn jxl(bytes: &[u8]) -> Option<Head> {
         };
         codestream.extend(part.iter().take(JXL_HEADER.saturating_sub(codestream.len())));
     }
-    let mut bits = Bits { bytes: codestream.strip_prefix(&[0xFF, 0x0A])?, at: 0 };
-    let small = bits.take(1)? == 1;
-    let height = side(&mut bits, small)?;
-    let width = match bits.take(3)? {
-        0 => side(&mut bits, small)?,
+    let mut bits = Bits { bytes: codestream.strip_prefix(&[0xFF, 0x0A])?, position: 0 };
+    let is_small = bits.read(1)? == 1;
+    let height = side(&mut bits, is_small)?;
+    let width = match bits.read(3)? {
+        0 => side(&mut bits, is_small)?,
         ratio => {
             let (across, down) = [(1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1)]
                 .get(ratio as usize - 1)
@@ -124,34 +124,34 @@ fn jxl(bytes: &[u8]) -> Option<Head> {
             u32::try_from(u64::from(height) * across / down).ok()?
         }
     };
-    let is_default = bits.take(1)? == 1;
-    let orientation = if !is_default && bits.take(1)? == 1 { bits.take(3)? + 1 } else { 1 };
+    let is_default = bits.read(1)? == 1;
+    let orientation = if !is_default && bits.read(1)? == 1 { bits.read(3)? + 1 } else { 1 };
     let decoded = if orientation > 4 { (height, width) } else { (width, height) };
     Some(Head { size: (width, height), orientation: Orientation::NoTransforms, decoded })
 }
 
-fn side(bits: &mut Bits<'_>, small: bool) -> Option<u32> {
-    if small {
-        return Some((bits.take(5)? + 1) * 8);
+fn side(bits: &mut Bits<'_>, is_small: bool) -> Option<u32> {
+    if is_small {
+        return Some((bits.read(5)? + 1) * 8);
     }
-    let length = [9, 13, 18, 30].get(bits.take(2)? as usize).copied()?;
-    Some(bits.take(length)? + 1)
+    let length = [9, 13, 18, 30].get(bits.read(2)? as usize).copied()?;
+    Some(bits.read(length)? + 1)
 }
 
 /// Bits of a codestream, the lowest bit of each byte first.
 struct Bits<'a> {
     bytes: &'a [u8],
-    at: usize,
+    position: usize,
 }
 
 impl Bits<'_> {
     /// Returns the next bits, at most 30.
-    fn take(&mut self, count: usize) -> Option<u32> {
+    fn read(&mut self, count: usize) -> Option<u32> {
         let mut value = 0;
         for bit in 0..count {
-            let byte = self.bytes.get(self.at / 8)?;
-            value |= u32::from(byte >> (self.at % 8) & 1) << bit;
-            self.at += 1;
+            let byte = self.bytes.get(self.position / 8)?;
+            value |= u32::from(byte >> (self.position % 8) & 1) << bit;
+            self.position += 1;
         }
         Some(value)
     }
@@ -165,11 +165,11 @@ fn jp2(bytes: &[u8]) -> Option<Head> {
     };
     if bytes.starts_with(JP2_CODESTREAM) {
         let [right, bottom, left, top] = [8, 12, 16, 20].map(|at| number(bytes, at));
-        return Some(Head::plain((right?.checked_sub(left?)?, bottom?.checked_sub(top?)?)));
+        return Some(Head::unrotated((right?.checked_sub(left?)?, bottom?.checked_sub(top?)?)));
     }
     let (_, header) = boxes(bytes).take(MAX_BOXES).find(|(kind, _)| kind == b"jp2h")?;
     let (_, size) = boxes(header).take(MAX_BOXES).find(|(kind, _)| kind == b"ihdr")?;
-    Some(Head::plain((number(size, 4)?, number(size, 0)?)))
+    Some(Head::unrotated((number(size, 4)?, number(size, 0)?)))
 }
 
 /// The first markers of a codestream of JPEG 2000: SOC and SIZ.
@@ -218,7 +218,7 @@ impl Format {
         }
     }
 
-    /// Detects the format from the content alone. Returns `None` if it is another one.
+    /// Detects the format from the content alone. Returns `None` for other formats.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(&[0xFF, 0xD8, 0xFF]) {
             Some(Self::Jpeg)
@@ -232,7 +232,7 @@ impl Format {
             Some(Self::Bmp)
         } else if brands(bytes).any(|brand| brand == b"avif" || brand == b"avis") {
             Some(Self::Avif)
-        } else if brands(bytes).any(|brand| HEIF.iter().any(|known| *known == brand)) {
+        } else if brands(bytes).any(|brand| HEIF.iter().any(|heif_brand| *heif_brand == brand)) {
             Some(Self::Heic)
         } else if bytes.starts_with(&[0xFF, 0x0A]) || bytes.starts_with(b"\0\0\0\x0cJXL \r\n\x87\n") {
             Some(Self::Jxl)

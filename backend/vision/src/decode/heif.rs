@@ -87,7 +87,7 @@ impl<'a> Structure<'a> {
         let inner: Vec<_> = boxes(meta).take(MAX_ENTRIES).collect();
         let find = |name: &[u8; 4]| inner.iter().find(|(kind, _)| kind == name).map(|(_, body)| *body);
         let mut found = Self { file_bytes: file.len(), ..Self::default() };
-        let (version, mut primary) = Fields::of_box(find(b"pitm")?)?;
+        let (version, mut primary) = Fields::from_box(find(b"pitm")?)?;
         found.primary = primary.number(if version == 0 { 2 } else { 4 })?;
         found.read_items(find(b"iinf")?)?;
         found.read_locations(find(b"iloc")?, file, find(b"idat").unwrap_or_default())?;
@@ -105,10 +105,10 @@ impl<'a> Structure<'a> {
     }
 
     fn read_items(&mut self, body: &'a [u8]) -> Option<()> {
-        let (version, fields) = Fields::of_box(body)?;
+        let (version, fields) = Fields::from_box(body)?;
         let entries = fields.rest.get(if version == 0 { 2 } else { 4 }..)?;
         for (_, body) in boxes(entries).take(MAX_ENTRIES).filter(|(kind, _)| kind == b"infe") {
-            let (version, mut fields) = Fields::of_box(body)?;
+            let (version, mut fields) = Fields::from_box(body)?;
             let length = match version {
                 2 => 2,
                 3 => 4,
@@ -125,7 +125,7 @@ impl<'a> Structure<'a> {
 
     /// Reads where the content of the items is: in the file, or in the box `idat`.
     fn read_locations(&mut self, body: &'a [u8], file: &'a [u8], idat: &'a [u8]) -> Option<()> {
-        let (version, mut fields) = Fields::of_box(body)?;
+        let (version, mut fields) = Fields::from_box(body)?;
         let sizes = fields.number(2)?;
         let nibble = |at: u32| (sizes >> at & 0xF) as usize;
         let (offset_size, length_size, base_size) = (nibble(12), nibble(8), nibble(4));
@@ -167,7 +167,7 @@ impl<'a> Structure<'a> {
     }
 
     fn read_associations(&mut self, body: &[u8]) -> Option<()> {
-        let (version, mut fields) = Fields::of_box(body)?;
+        let (version, mut fields) = Fields::from_box(body)?;
         let is_long = body.get(3)? & 1 == 1;
         let count = fields.number(4)?;
         if count as usize > MAX_ENTRIES {
@@ -194,7 +194,7 @@ impl<'a> Structure<'a> {
     }
 
     fn read_references(&mut self, body: &[u8]) -> Option<()> {
-        let (version, fields) = Fields::of_box(body)?;
+        let (version, fields) = Fields::from_box(body)?;
         let length = if version == 0 { 2 } else { 4 };
         for (kind, body) in boxes(fields.rest).take(MAX_ENTRIES) {
             let mut fields = Fields { rest: body };
@@ -222,7 +222,7 @@ impl<'a> Structure<'a> {
 
     /// Returns the stated size of a coded picture.
     fn size(&self, item: u32) -> Option<(u32, u32)> {
-        let (_, mut fields) = Fields::of_box(self.property(item, b"ispe")?)?;
+        let (_, mut fields) = Fields::from_box(self.property(item, b"ispe")?)?;
         Some((fields.number(4)?, fields.number(4)?))
     }
 
