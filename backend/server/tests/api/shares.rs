@@ -228,7 +228,7 @@ async fn response_counts_against_budget_until_read() {
 async fn response_over_budget_is_rejected() {
     // The budget holds one decoded image of this size.
     let config = Config {
-        answer_budget: u64::from(SIDE * SIDE * 4),
+        response_budget: u64::from(SIDE * SIDE * 4),
         request_timeout: Duration::from_secs(20),
         ..Config::default()
     };
@@ -261,7 +261,7 @@ async fn directly(app: &App, request: axum::http::request::Builder, body: Body) 
 
 #[testing::test]
 async fn list_response_counts_against_budget_until_read() {
-    let app = spawn_measured(Config { answer_budget: 300 << 10, ..Config::default() }).await;
+    let app = spawn_measured(Config { response_budget: 300 << 10, ..Config::default() }).await;
     let alias = "x".repeat(190);
     for number in 0..400 {
         let person = json!({"name": format!("{number} {alias}")});
@@ -285,7 +285,7 @@ async fn list_response_counts_against_budget_until_read() {
 
 #[testing::test]
 async fn export_chunk_counts_against_budget_until_read() {
-    let config = Config { answer_budget: 300 << 10, ..Options::default().config };
+    let config = Config { response_budget: 300 << 10, ..Options::default().config };
     let app = App::spawn_with(Options { own_gauges: true, config, ..Options::default() }).await;
     let site = Site::with(&["ada.jpg", "ben.jpg"]).await;
     let crawl = app.crawl(&[site.page()]).await;
