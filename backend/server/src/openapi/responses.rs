@@ -246,7 +246,7 @@ fn header(
 /// Adds the headers of every response, as references to the components.
 pub(super) fn declare_headers(document: &mut OpenApi, operations: &Operations) {
     let components = document.components.get_or_insert_default();
-    components.headers.extend(shared());
+    components.headers.extend(shared_headers());
     for (_, spec, operation) in operations.documented(document) {
         let requires_scope = matches!(spec.access, Access::Needs(_));
         for (status, response) in &mut operation.responses.responses {

@@ -112,7 +112,7 @@ pub(super) async fn list_tracks(
     let video = caller.store().videos().get(id).await?;
     let last_us = video.checkpoint_us.filter(|_| video.state == VideoState::Completed);
     let page = caller.store().tracks().list(id, &filter, after, limit).await?;
-    let next_cursor = page.next.map(|key| list.cursor(&key));
+    let next_cursor = page.next.map(|key| list.encode_cursor(&key));
     let tracks =
         page.tracks.into_iter().map(|track| TrackView::new(track, last_us)).collect::<Result<_, _>>()?;
     Ok(Json(TrackList { tracks, next_cursor }))
