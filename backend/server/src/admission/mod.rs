@@ -3,7 +3,7 @@
 //! - A request waits for its caller's share of the database connections ([`Shares`]).
 //! - A request body waits for memory while it arrives ([`BodyMemory`]).
 //! - A fetch of an image waits for memory for an image of the maximum size ([`FetchMemory`]).
-//! - A response that changed data waits for memory; another one fails ([`ResponseMemory`]).
+//! - A response to a change waits for memory; any other response fails ([`ResponseMemory`]).
 //! - An unknown key waits for its look-up in a short queue ([`KeyLookups`]).
 //! - An analysis ([`Analyses`]), an upload ([`Uploads`]) and an event stream ([`EventStreams`])
 //!   never wait: they are admitted, or fail with 429.

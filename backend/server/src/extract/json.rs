@@ -58,7 +58,7 @@ pub(crate) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
         .allowed(allowed.iter().copied())
 }
 
-/// Reads a JSON body of an operation that also accepts uploads, whose limits do not suit it.
+/// Reads a JSON body of an operation that also accepts uploads. Its limits are lower.
 ///
 /// # Errors
 /// Fails with 413 for more than `limit` bytes, 503 if the body needs more than `time`, and as

@@ -217,7 +217,7 @@ fn source(source: &Source) -> SourceLine<'_> {
 
 /// Columns that describe the image or video of a face.
 const FILE_COLUMNS: &str = "image_id,sha256,width,height,format,bytes,image_url,page_url,sources";
-/// Columns that say when the face is in a video.
+/// Columns with the times at which the face is visible in a video.
 const VIDEO_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,at_ms";
 
 fn csv_head(embeddings: bool) -> String {

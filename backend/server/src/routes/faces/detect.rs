@@ -209,7 +209,7 @@ pub(super) async fn detect_faces_batch(
     let permit = state.analyses.admit(inputs.len())?;
     let concurrency = state.config.batch_concurrency.max(1);
     let results = stream::iter(inputs.into_iter().enumerate())
-        .map(|(index, input)| detect(state.clone(), index, input, options.clone()))
+        .map(|(index, input)| find(state.clone(), index, input, options.clone()))
         .buffered(concurrency)
         .collect()
         .await;
@@ -217,12 +217,7 @@ pub(super) async fn detect_faces_batch(
     Ok(Json(BatchAnswer { results }))
 }
 
-async fn detect(
-    state: AppState,
-    index: usize,
-    input: BatchInput,
-    options: Arc<AnalyzeOptions>,
-) -> BatchResult {
+async fn find(state: AppState, index: usize, input: BatchInput, options: Arc<AnalyzeOptions>) -> BatchResult {
     let analyzer = state.analyzer();
     let result = async {
         let bytes = input.bytes(&state).await?;

@@ -1,5 +1,5 @@
-//! What deletions share: the dry run, its confirmation token, the entry in the audit log, and the
-//! deletion of blobs afterwards.
+//! Common steps of deletions: the dry run, its confirmation token, the entry in the audit log, and
+//! the deletion of blobs afterwards.
 use crate::auth::Caller;
 use crate::{ApiError, AppState, Result};
 use axum::Json;

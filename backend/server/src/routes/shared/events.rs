@@ -1,4 +1,4 @@
-//! Sends what changes as server-sent events.
+//! Sends the changes of crawls and videos as server-sent events.
 use crate::admission::EventStream;
 use crate::auth::Caller;
 use crate::follow::{Followable, Followers, Update};
@@ -65,7 +65,7 @@ pub(crate) async fn events<T: Followable, V: Serialize + 'static>(
 }
 
 impl<T: Followable> Watcher<T> {
-    /// Waits for a change. `None`: the service stops, the item is deleted, or the key is invalid.
+    /// Returns the next change, or `None` after the end of the service, of the item or of the key.
     async fn next_change(&mut self, last: &T) -> Option<Arc<T>> {
         loop {
             tokio::select! {

@@ -345,7 +345,7 @@ pub(super) struct VideoTimings {
     total: f64,
 }
 
-/// The people of a video, and when they show.
+/// The people of a video, and the times at which they are visible.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct VideoResult {
     video: VideoInfo,

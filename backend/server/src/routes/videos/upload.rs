@@ -69,7 +69,7 @@ pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> 
     Ok(Spooled { file, sha256: hasher.finalize().into(), bytes })
 }
 
-/// Fails with `error` after it has read what the caller still sends.
+/// Reads and discards the rest of the request, then returns `error`.
 pub(super) async fn refuse<T>(request: Request, error: ApiError) -> Result<T> {
     discard_body(request).await;
     Err(error)

@@ -54,10 +54,8 @@ async fn progress_events_are_ordered_without_repetition() {
     let rows =
         app.commit(async |tx| store.ledger().admit_images(tx.conn(), crawl, IMAGES, &urls).await).await;
 
-    let mut streams = [
-        Events::new(&app, &format!("/crawls/{id}")).await,
-        Events::new(&app, &format!("/crawls/{id}")).await,
-    ];
+    let stream = async || Events::new(&app, &format!("/crawls/{id}")).await;
+    let mut streams = [stream().await, stream().await];
     let writer = tokio::spawn(async move {
         for row in rows {
             let mut tx = store.begin().await.unwrap();

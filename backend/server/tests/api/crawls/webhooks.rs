@@ -296,7 +296,7 @@ async fn events_show_webhook_token_only_to_writers() {
     // The handler loads the first event before the response begins. Later events come from the task
     // that follows the crawl.
     ok(app.call(&crawler, Method::POST, &format!("{path}/cancel"), None).await).await;
-    for (stream, crawl) in [(read, "http://127.0.0.1:9"), (write, webhook)] {
+    for (stream, expected) in [(read, "http://127.0.0.1:9"), (write, webhook)] {
         let text = stream.text().await.unwrap();
         let events: Vec<Value> = text
             .lines()
@@ -306,7 +306,7 @@ async fn events_show_webhook_token_only_to_writers() {
         let states: Vec<&str> = events.iter().map(|event| event.text("state")).collect();
         assert_eq!((states.first(), states.last()), (Some(&"running"), Some(&"cancelled")), "{text}");
         for event in &events {
-            assert_eq!(event["options"]["webhook"], crawl, "{text}");
+            assert_eq!(event["options"]["webhook"], expected, "{text}");
         }
     }
 }

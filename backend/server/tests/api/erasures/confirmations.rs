@@ -8,7 +8,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use server::{AppState, Config};
 
-/// Crawls the images in a service in which one call may delete `most` rows without a token.
+/// Crawls the images in a service in which one call may delete `limit` rows without a token.
 async fn crawled(limit: u64, images: &[&str]) -> (App, Value) {
     let config = Config { confirm_above: limit, ..Options::default().config };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;

@@ -146,8 +146,8 @@ async fn erasure_by_url_deletes_and_suppresses_images() {
 async fn erasure_rejects_invalid_targets_and_requires_scope() {
     let (app, _, key) = App::with_key(Some("ours"), &[Scope::Erase]).await;
     let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
-    let ask = async |key: &str, body: Value| app.call(key, Method::POST, "/erasures", Some(&body)).await;
-    problem(ask(&reader, json!({"url": "https://example.org/"})).await, 403, "scope_missing").await;
+    let erase_as = async |key: &str, body: Value| app.call(key, Method::POST, "/erasures", Some(&body)).await;
+    problem(erase_as(&reader, json!({"url": "https://example.org/"})).await, 403, "scope_missing").await;
     for (body, name) in [
         (json!({}), ""),
         (json!({"url": "https://example.org/", "face_id": "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11"}), ""),
@@ -156,15 +156,15 @@ async fn erasure_rejects_invalid_targets_and_requires_scope() {
         (json!({"url": "https://example.org/", "threshold": 2}), "threshold"),
         (json!({"face_id": "x"}), "face_id"),
     ] {
-        let error = problem(ask(&key, body.clone()).await, 422, "invalid_field").await;
+        let error = problem(erase_as(&key, body.clone()).await, 422, "invalid_field").await;
         assert_eq!(field(&error), name, "{body}: {error}");
     }
     for body in ["face_id", "image_id", "subject_id"]
         .map(|name| json!({name: "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11"}))
     {
-        problem(ask(&key, body).await, 404, "not_found").await;
+        problem(erase_as(&key, body).await, 404, "not_found").await;
     }
-    problem(ask(&key, image_body("view.jpg")).await, 422, "no_face").await;
+    problem(erase_as(&key, image_body("view.jpg")).await, 422, "no_face").await;
     let list = app.get_as(&key, "/erasures").await;
     assert_eq!(list["erasures"], json!([]));
 }

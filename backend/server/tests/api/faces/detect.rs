@@ -5,7 +5,7 @@ use crate::support::{App, Json, field, ok, problem};
 use serde_json::{Value, json};
 
 /// Returns the response for an image that must have one face. The face must be within 20 pixels of
-/// `wanted` (x, y, width, height).
+/// `expected` (x, y, width, height).
 async fn one_face(image: Vec<u8>, expected: [f64; 4]) -> Value {
     let app = App::spawn().await;
     let response = ok(app.post_parts("/faces/detect", &[("image", image)]).await).await;

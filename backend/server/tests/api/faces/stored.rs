@@ -184,33 +184,30 @@ async fn search_finds_crawled_person_by_other_image() {
 }
 
 async fn filters_narrow_the_search(app: &App, crawl: &Value) {
-    let count = async |extra: Value| {
+    let find = async |extra: Value| {
         let mut body = merge(json!({"threshold": -1, "limit": 100}), extra);
         let first = app.get_ok("/faces?limit=1").await["faces"][0]["id"].clone();
         body["face_id"] = first;
         app.post_ok("/faces/search", &body).await.list("matches").len()
     };
     let other_faces = crawl["counts"]["faces"].as_u64().unwrap() as usize - 1;
-    assert_eq!(count(json!({})).await, other_faces);
-    assert_eq!(count(json!({"crawl_id": crawl["id"]})).await, other_faces);
-    assert_eq!(count(json!({"crawl_id": "00000000-0000-7000-8000-000000000000"})).await, 0);
-    assert_eq!(count(json!({"min_quality": 1})).await, 0);
-    assert_eq!(count(json!({"min_quality": 0})).await, other_faces);
-    assert_eq!(count(json!({"limit": 1})).await, 1);
-    assert_eq!(count(json!({"site": "127.0.0.1"})).await, other_faces);
-    assert_eq!(count(json!({"site": "example.org"})).await, 0);
+    assert_eq!(find(json!({})).await, other_faces);
+    assert_eq!(find(json!({"crawl_id": crawl["id"]})).await, other_faces);
+    assert_eq!(find(json!({"crawl_id": "00000000-0000-7000-8000-000000000000"})).await, 0);
+    assert_eq!(find(json!({"min_quality": 1})).await, 0);
+    assert_eq!(find(json!({"min_quality": 0})).await, other_faces);
+    assert_eq!(find(json!({"limit": 1})).await, 1);
+    assert_eq!(find(json!({"site": "127.0.0.1"})).await, other_faces);
+    assert_eq!(find(json!({"site": "example.org"})).await, 0);
     // The probe is the newest face, which is not in the results.
     let listed = app.get_ok("/faces").await;
     let times: Vec<&Value> = listed.list("faces").iter().map(|face| &face["created_at"]).collect();
     let middle = times[times.len() / 2];
     let later = times[1..].iter().filter(|other| time(other) >= time(middle)).count();
-    assert_eq!(
-        count(json!({"since": "2020-01-01T00:00:00Z", "until": "2020-01-02T00:00:00+01:00"})).await,
-        0
-    );
-    assert_eq!(count(json!({"since": "2020-01-01T00:00:00Z"})).await, other_faces);
-    assert_eq!(count(json!({"since": middle})).await, later);
-    assert_eq!(count(json!({"until": middle})).await, other_faces - later);
+    assert_eq!(find(json!({"since": "2020-01-01T00:00:00Z", "until": "2020-01-02T00:00:00+01:00"})).await, 0);
+    assert_eq!(find(json!({"since": "2020-01-01T00:00:00Z"})).await, other_faces);
+    assert_eq!(find(json!({"since": middle})).await, later);
+    assert_eq!(find(json!({"until": middle})).await, other_faces - later);
     assert!(later > 0 && later < other_faces);
 
     let audit = app.get_ok("/audit?action=face.search&limit=1").await;

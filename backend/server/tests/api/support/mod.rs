@@ -151,14 +151,13 @@ impl App {
         let blobs = blobs.with_exact_reserve(options.disk_reserve);
         let queue = Queue::new(database.pool().clone(), queue::Config::default());
         let shared_recorder = recorder();
-        let own_recorder =
-            options.own_gauges.then(|| server::telemetry::prometheus().unwrap().build_recorder());
+        let recorder = options.own_gauges.then(|| server::telemetry::prometheus().unwrap().build_recorder());
         let mut analysis = options.pipeline;
         if !matches!(options.models, Models::Default) {
             // The fixture's detector finds faces only at the scale of the whole image.
             analysis.passes = Passes::Single;
         }
-        let analyzer = with_recorder(own_recorder.as_ref(), || Analyzer::new(engine, analysis));
+        let analyzer = with_recorder(recorder.as_ref(), || Analyzer::new(engine, analysis));
         let face_store =
             FaceStore::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
         let secret = Secret::new("a secret that only the tests know");
@@ -218,8 +217,8 @@ impl App {
             fetcher,
         };
         let config = options.config.clone();
-        let handle = own_recorder.as_ref().map_or(shared_recorder, PrometheusRecorder::handle);
-        let state = with_recorder(own_recorder.as_ref(), || {
+        let handle = recorder.as_ref().map_or(shared_recorder, PrometheusRecorder::handle);
+        let state = with_recorder(recorder.as_ref(), || {
             AppState::new(services, options.config, handle, shutdown.clone())
         });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -74,15 +74,15 @@ async fn crawl_reads_permitted_videos_before_completion() {
     );
     let videos = videos_of(&app, &crawled).await;
     assert_eq!(videos.len(), 5);
-    let by_path = |path: &str| &videos.iter().find(|(at, _)| at == path).unwrap().1;
+    let find = |path: &str| &videos.iter().find(|(at, _)| at == path).unwrap().1;
     for (path, reason) in
         [("/private/film.mp4", "robots_disallowed"), ("/noai.mp4", "noai"), ("/text.mp4", "not_a_video")]
     {
-        assert_eq!((&by_path(path)["state"], &by_path(path)["reason"]), (&json!("failed"), &json!(reason)));
+        assert_eq!((&find(path)["state"], &find(path)["reason"]), (&json!("failed"), &json!(reason)));
         assert!(crawled["reasons"][reason].as_i64() >= Some(1), "{crawled:#}");
     }
     // The file was read once, whichever of its addresses came first.
-    let (first, second) = (by_path("/anna.mp4"), by_path("/anna-moved.mp4"));
+    let (first, second) = (find("/anna.mp4"), find("/anna-moved.mp4"));
     let (video, copy) = if first["state"] == "completed" { (first, second) } else { (second, first) };
     assert_eq!((&copy["reason"], &copy["original_id"]), (&json!("exact_duplicate"), &video["id"]));
     assert_eq!((&video["crawl_id"], &video["page_url"]), (&crawled["id"], &json!(format!("{}/", site.url))));
@@ -226,8 +226,8 @@ async fn playlist_is_read_as_one_video_under_crawl_rules() {
     let site = Site::start(routes).await;
     let crawled = crawl(&app, &site, json!({})).await;
     let videos = videos_of(&app, &crawled).await;
-    let by_path = |path: &str| &videos.iter().find(|(at, _)| at == path).unwrap().1;
-    let file = by_path("/v/master.m3u8");
+    let find = |path: &str| &videos.iter().find(|(at, _)| at == path).unwrap().1;
+    let file = find("/v/master.m3u8");
     assert_eq!((&file["state"], &file["people"]), (&json!("completed"), &json!(7)), "{file:#}");
     assert_eq!(file["bytes"], stream.len());
     for (path, reason) in [
@@ -238,7 +238,7 @@ async fn playlist_is_read_as_one_video_under_crawl_rules() {
         ("/text.m3u8", "not_a_video"),
     ] {
         assert_eq!(
-            (&by_path(path)["state"], &by_path(path)["reason"]),
+            (&find(path)["state"], &find(path)["reason"]),
             (&json!("failed"), &json!(reason)),
             "{path}"
         );

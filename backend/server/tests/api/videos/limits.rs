@@ -105,7 +105,7 @@ async fn with_limits(video_limits: VideoLimits) -> App {
     app
 }
 
-/// Returns a film that differs from others by its last byte.
+/// Returns a video that differs from others by its last byte.
 fn variant(file: &[u8], last: u8) -> Vec<u8> {
     [file, &[last]].concat()
 }

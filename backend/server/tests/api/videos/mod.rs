@@ -1,4 +1,4 @@
-//! Tests the operations for videos with the standard film, whose people are known.
+//! Tests the operations for videos with the standard test video, whose people are known.
 mod crawled;
 mod erased;
 mod export;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use testing::film::{Codec, Container, Encoding, Film};
 
-/// Returns the standard film: 25 s with a keyframe every second.
+/// Returns the standard test video: 25 s with a keyframe every second.
 pub(crate) fn clip() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film.mp4");
