@@ -32,7 +32,7 @@ pub struct Config {
     /// second budget of the same size.
     pub body_budget: u64,
     /// Maximum memory for enhanced images that are still being sent to callers, in bytes.
-    pub answer_budget: u64,
+    pub response_budget: u64,
     /// Maximum number of images in one batch.
     pub batch_images: usize,
     /// Number of images of one batch that are analyzed concurrently.
@@ -73,7 +73,7 @@ impl Default for Config {
             batch_limit: 100 << 20,
             json_limit: 4 << 20,
             body_budget: 512 << 20,
-            answer_budget: 512 << 20,
+            response_budget: 512 << 20,
             batch_images: 64,
             batch_concurrency: 8,
             max_analyses: 256,

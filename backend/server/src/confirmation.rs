@@ -42,9 +42,9 @@ impl Confirmations {
     /// Returns the token for the response of a dry run that counted `count` rows. `target`
     /// identifies the operation and its target. Two different deletions have different texts.
     pub(crate) fn token(&self, target: &str, count: u64) -> String {
-        let until = now() + LIFETIME_SECONDS;
-        let mac = self.sign(target, until, count).finalize().into_bytes();
-        format!("{until}.{count}.{}", URL_SAFE_NO_PAD.encode(mac))
+        let expiry = unix_time() + LIFETIME_SECONDS;
+        let mac = self.sign(target, expiry, count).finalize().into_bytes();
+        format!("{expiry}.{count}.{}", URL_SAFE_NO_PAD.encode(mac))
     }
 
     /// Accepts a deletion that is small or was confirmed. The number of rows may grow by up to
@@ -57,39 +57,39 @@ impl Confirmations {
             return Ok(());
         }
         let refuse = |reason: &str, why: &str| {
-            let sentence = format!(
+            let message = format!(
                 "{count} rows would be deleted permanently, which is more than CONFIRM_ABOVE ({}), and {why}; repeat the call with \
                  dry_run=true, then send it with the `confirm` of that response",
                 self.max_unconfirmed
             );
-            ApiError::new(Code::ConfirmationNeeded, sentence)
+            ApiError::new(Code::ConfirmationNeeded, message)
                 .reason(reason)
                 .field("confirm")
                 .allowed(["`confirm` of the same call with dry_run=true"])
         };
         let Some(token) = token else { return Err(refuse("missing", "the call has no `confirm`")) };
-        let foreign = || refuse("mismatch", "`confirm` is not from a dry run of this call");
+        let mismatch = || refuse("mismatch", "`confirm` is not from a dry run of this call");
         let mut parts = token.splitn(3, '.');
-        let mut number = || parts.next()?.parse::<u64>().ok();
-        let (until, seen) = number().zip(number()).ok_or_else(foreign)?;
-        if until < now() {
+        let mut next_number = || parts.next()?.parse::<u64>().ok();
+        let (expiry, previous_count) = next_number().zip(next_number()).ok_or_else(mismatch)?;
+        if expiry < unix_time() {
             return Err(refuse("expired", "`confirm` is older than 15 minutes"));
         }
-        let mac = parts.next().and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()).ok_or_else(foreign)?;
-        self.sign(target, until, seen).verify_slice(&mac).map_err(|_| foreign())?;
-        if count > seen.saturating_add(self.max_unconfirmed) {
-            return Err(refuse("grown", &format!("the dry run counted only {seen}")));
+        let mac = parts.next().and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()).ok_or_else(mismatch)?;
+        self.sign(target, expiry, previous_count).verify_slice(&mac).map_err(|_| mismatch())?;
+        if count > previous_count.saturating_add(self.max_unconfirmed) {
+            return Err(refuse("grown", &format!("the dry run counted only {previous_count}")));
         }
         Ok(())
     }
 
-    fn sign(&self, target: &str, until: u64, count: u64) -> Hmac<Sha256> {
+    fn sign(&self, target: &str, expiry: u64, count: u64) -> Hmac<Sha256> {
         let mut mac = self.mac.clone();
-        mac.update(format!("{until}.{count}.{target}").as_bytes());
+        mac.update(format!("{expiry}.{count}.{target}").as_bytes());
         mac
     }
 }
 
-fn now() -> u64 {
+fn unix_time() -> u64 {
     u64::try_from(OffsetDateTime::now_utc().unix_timestamp()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Polls what event streams follow. A single task per item reads it for all its streams.
+//! Polls the items that event streams follow. One task per item reads it for all its streams.
 use crate::{Code, Config, Result};
 use metrics::{Gauge, describe_gauge, gauge};
 use std::collections::HashMap;
@@ -12,25 +12,25 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-pub(crate) trait Followed: Send + Sync + Sized + 'static {
+pub(crate) trait Followable: Send + Sync + Sized + 'static {
     /// Name and help of the gauge that counts the followed items.
     const GAUGE: &'static str;
     const HELP: &'static str;
     /// Loads the item with this id. Only the scope of `store` limits what a caller may see.
-    fn read(store: &Store, id: Uuid) -> impl Future<Output = Result<Self>> + Send;
-    fn is_over(&self) -> bool;
+    fn load(store: &Store, id: Uuid) -> impl Future<Output = Result<Self>> + Send;
+    fn has_ended(&self) -> bool;
     /// Returns whether callers should be told of the difference from an earlier value.
-    fn differs(&self, earlier: &Self) -> bool;
+    fn differs_from(&self, earlier: &Self) -> bool;
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Read<T> {
+pub(crate) enum Update<T> {
     /// The item, and the time at which the read began.
     Found(Instant, T),
     Gone,
 }
 
-type Reads<T> = Arc<watch::Sender<Option<Read<Arc<T>>>>>;
+type UpdateSender<T> = Arc<watch::Sender<Option<Update<Arc<T>>>>>;
 
 /// The items of one kind that have event streams.
 pub(crate) struct Followers<T> {
@@ -40,40 +40,40 @@ pub(crate) struct Followers<T> {
 }
 
 struct Inner<T> {
-    items: Mutex<HashMap<Uuid, Reads<T>>>,
-    followed: Gauge,
+    items: Mutex<HashMap<Uuid, UpdateSender<T>>>,
+    item_gauge: Gauge,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T: Followed> Followers<T> {
+impl<T: Followable> Followers<T> {
     pub(crate) fn new(config: &Config, shutdown: CancellationToken) -> Self {
         describe_gauge!(T::GAUGE, T::HELP);
-        let followed = gauge!(T::GAUGE);
-        followed.set(0.0);
-        let inner = Inner { items: Mutex::default(), followed };
+        let item_gauge = gauge!(T::GAUGE);
+        item_gauge.set(0.0);
+        let inner = Inner { items: Mutex::default(), item_gauge };
         Self { interval: config.events_interval, shutdown, inner: Arc::new(inner) }
     }
 
     /// Returns the results of all further reads of an item, including those without a change. The
     /// first read may have begun before this call.
-    pub(crate) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Read<Arc<T>>>> {
-        let mut items = locked(&self.inner.items);
-        if let Some(reads) = items.get(&id) {
-            return reads.subscribe();
+    pub(crate) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Update<Arc<T>>>> {
+        let mut items = lock(&self.inner.items);
+        if let Some(sender) = items.get(&id) {
+            return sender.subscribe();
         }
-        let (reads, receiver) = watch::channel(None);
-        let reads = Arc::new(reads);
-        items.insert(id, reads.clone());
-        self.inner.followed.increment(1.0);
+        let (sender, receiver) = watch::channel(None);
+        let sender = Arc::new(sender);
+        items.insert(id, sender.clone());
+        self.inner.item_gauge.increment(1.0);
         let task =
-            Task { id, store: store.clone(), reads, interval: self.interval, inner: self.inner.clone() };
+            Task { id, store: store.clone(), sender, interval: self.interval, inner: self.inner.clone() };
         let shutdown = self.shutdown.clone();
         tokio::spawn(async move {
             tokio::select! {
-                () = shutdown.cancelled() => task.inner.forget(task.id, true),
+                () = shutdown.cancelled() => task.inner.remove(task.id, true),
                 () = task.run() => true,
             }
         });
@@ -84,24 +84,24 @@ impl<T: Followed> Followers<T> {
 struct Task<T> {
     id: Uuid,
     store: Store,
-    reads: Reads<T>,
+    sender: UpdateSender<T>,
     interval: Duration,
     inner: Arc<Inner<T>>,
 }
 
-impl<T: Followed> Task<T> {
+impl<T: Followable> Task<T> {
     /// Reads the item until it has no streams. A failed read is repeated, because a short failure
     /// of the database should not end the streams.
     async fn run(&self) {
         loop {
             tokio::select! {
-                () = self.reads.closed() => if self.inner.forget(self.id, false) { return },
+                () = self.sender.closed() => if self.inner.remove(self.id, false) { return },
                 () = tokio::time::sleep(self.interval) => {}
             }
-            let began = Instant::now();
-            match T::read(&self.store, self.id).await {
-                Ok(item) => self.reads.send_replace(Some(Read::Found(began, Arc::new(item)))),
-                Err(error) if error.code() == Code::NotFound => self.reads.send_replace(Some(Read::Gone)),
+            let started = Instant::now();
+            match T::load(&self.store, self.id).await {
+                Ok(item) => self.sender.send_replace(Some(Update::Found(started, Arc::new(item)))),
+                Err(error) if error.code() == Code::NotFound => self.sender.send_replace(Some(Update::Gone)),
                 Err(_) => continue,
             };
         }
@@ -111,14 +111,14 @@ impl<T: Followed> Task<T> {
 impl<T> Inner<T> {
     /// Removes an item, unless it has streams and `in_any_case` is false. Returns false if it was
     /// not removed.
-    fn forget(&self, id: Uuid, in_any_case: bool) -> bool {
-        let mut items = locked(&self.items);
-        let is_followed = items.get(&id).is_some_and(|reads| reads.receiver_count() > 0);
-        if is_followed && !in_any_case {
+    fn remove(&self, id: Uuid, force: bool) -> bool {
+        let mut items = lock(&self.items);
+        let is_followed = items.get(&id).is_some_and(|sender| sender.receiver_count() > 0);
+        if is_followed && !force {
             return false;
         }
         if items.remove(&id).is_some() {
-            self.followed.decrement(1.0);
+            self.item_gauge.decrement(1.0);
         }
         true
     }
@@ -132,39 +132,39 @@ pub(crate) struct Snapshot {
     pub(crate) progress: CrawlProgress,
 }
 
-impl Followed for Snapshot {
+impl Followable for Snapshot {
     const GAUGE: &'static str = "facecrawl_crawls_followed";
     const HELP: &'static str = "Number of crawls that are polled for event streams.";
 
     /// Loads the crawl and its first seeds.
-    async fn read(store: &Store, id: Uuid) -> Result<Self> {
+    async fn load(store: &Store, id: Uuid) -> Result<Self> {
         let crawl = store.crawls().get_brief(id).await?;
         let progress = store.crawls().progress(id).await?;
         Ok(Self { crawl, progress })
     }
 
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         !self.crawl.state.is_live()
     }
 
-    fn differs(&self, other: &Self) -> bool {
+    fn differs_from(&self, other: &Self) -> bool {
         self.crawl.state != other.crawl.state || self.progress != other.progress
     }
 }
 
-impl Followed for Video {
+impl Followable for Video {
     const GAUGE: &'static str = "facecrawl_videos_followed";
     const HELP: &'static str = "Number of videos that are polled for event streams.";
 
-    async fn read(store: &Store, id: Uuid) -> Result<Self> {
+    async fn load(store: &Store, id: Uuid) -> Result<Self> {
         Ok(store.videos().get(id).await?)
     }
 
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         !self.state.is_live()
     }
 
-    fn differs(&self, other: &Self) -> bool {
+    fn differs_from(&self, other: &Self) -> bool {
         let changing = |video: &Self| (video.state, video.checkpoint_us, video.frames, video.duration_us);
         changing(self) != changing(other)
     }

@@ -40,8 +40,8 @@ impl HostName {
             return Some(Self::Address(address.into()));
         }
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        (!name.is_empty() && name.len() <= 253 && name.bytes().all(plain)).then_some(Self::Name(name))
+        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        (!name.is_empty() && name.len() <= 253 && name.bytes().all(is_valid)).then_some(Self::Name(name))
     }
 
     /// Returns whether the host is this machine. RFC 6761 reserves the name `localhost` and its
@@ -58,8 +58,8 @@ impl Authority {
     /// Parses the value of a `Host` header. Returns `None` if the value is not a host.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         // The colons of an IPv6 address are inside brackets.
-        let (host, port) = match text.rfind(':').filter(|at| !text[*at..].contains(']')) {
-            Some(at) => (&text[..at], &text[at + 1..]),
+        let (host, port) = match text.rfind(':').filter(|index| !text[*index..].contains(']')) {
+            Some(index) => (&text[..index], &text[index + 1..]),
             None => (text, ""),
         };
         let port = match port {
@@ -71,7 +71,7 @@ impl Authority {
     }
 
     /// Returns whether a request may name this host in its `Host` header.
-    pub(crate) fn is_allowed(&self, listen: IpAddr, public: &[PublicHost]) -> bool {
+    pub(crate) fn is_allowed(&self, listen: IpAddr, public_hosts: &[PublicHost]) -> bool {
         let listen = listen.to_canonical();
         let is_listen_address = match self.host {
             // DNS rebinding requires a name, so a request that names an address cannot be an
@@ -79,7 +79,7 @@ impl Authority {
             HostName::Address(address) => listen.is_unspecified() || address == listen,
             HostName::Name(_) => false,
         };
-        self.host.is_loopback() || is_listen_address || public.iter().any(|rule| rule.covers(self))
+        self.host.is_loopback() || is_listen_address || public_hosts.iter().any(|rule| rule.covers(self))
     }
 
     /// Returns whether a page of this origin was served by this host. The scheme is not compared,
@@ -129,9 +129,9 @@ impl Origin {
     /// not an http or https origin.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
-        let spelled = url.origin().ascii_serialization();
+        let serialized = url.origin().ascii_serialization();
         // The value of an `Origin` header has neither a path nor a user.
-        if !spelled.eq_ignore_ascii_case(text) {
+        if !serialized.eq_ignore_ascii_case(text) {
             return None;
         }
         let host = match url.host()? {
@@ -140,6 +140,6 @@ impl Origin {
             Host::Ipv6(address) => HostName::Address(IpAddr::V6(address).to_canonical()),
         };
         let is_default_port = url.port().is_none();
-        Some(Self { text: spelled, host, port: url.port_or_known_default()?, is_default_port })
+        Some(Self { text: serialized, host, port: url.port_or_known_default()?, is_default_port })
     }
 }

@@ -40,15 +40,15 @@ pub use state::{AppState, Services};
 
 /// Returns the response body of `POST /faces/detect` for an image that the caller analyzed itself.
 /// The command line uses it to print the same JSON as the API.
-pub fn detect_answer(analysis: &pipeline::Analysis, engine: &inference::Engine) -> serde_json::Value {
-    serde_json::json!(routes::faces::DetectAnswer::of(analysis, engine))
+pub fn detect_response(analysis: &pipeline::Analysis, engine: &inference::Engine) -> serde_json::Value {
+    serde_json::json!(routes::faces::DetectAnswer::new(analysis, engine))
 }
 
 /// Returns the result of the analysis of a video as the command line prints it.
-pub fn video_answer(
+pub fn video_result(
     analysis: &pipeline::VideoAnalysis,
     engine: &inference::Engine,
     with_embeddings: bool,
 ) -> serde_json::Value {
-    serde_json::json!(routes::videos::VideoAnswer::of(analysis, engine, with_embeddings))
+    serde_json::json!(routes::videos::VideoResult::new(analysis, engine, with_embeddings))
 }

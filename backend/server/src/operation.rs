@@ -41,14 +41,14 @@ pub(crate) struct Spec {
 
 impl Spec {
     pub(crate) const fn needs(scope: Scope) -> Self {
-        Self::with(Access::Needs(scope))
+        Self::new(Access::Needs(scope))
     }
 
     pub(crate) const fn open() -> Self {
-        Self { uses_connection: false, ..Self::with(Access::Open) }
+        Self { uses_connection: false, ..Self::new(Access::Open) }
     }
 
-    pub(crate) const fn with(access: Access) -> Self {
+    pub(crate) const fn new(access: Access) -> Self {
         Self { access, problems: &[], one_of: &[], uses_connection: true, uploads: false, any_host: false }
     }
 
@@ -62,12 +62,12 @@ impl Spec {
 
     /// Marks an operation that takes a long time but makes little use of the database. The limits
     /// on analyses and on event streams apply to it instead of the limit on database connections.
-    pub(crate) const fn limited_elsewhere(self) -> Self {
+    pub(crate) const fn skip_connection_limit(self) -> Self {
         Self { uses_connection: false, ..self }
     }
 
     pub(crate) const fn uploads(self) -> Self {
-        Self { uploads: true, ..self.limited_elsewhere() }
+        Self { uploads: true, ..self.skip_connection_limit() }
     }
 
     /// Returns whether a request with these headers counts towards its caller's limit on database
@@ -91,9 +91,9 @@ pub(crate) struct Routes {
 
 /// The operations of a router, by method and by template of the route.
 #[derive(Default)]
-pub(crate) struct Operations(HashMap<(Method, String), Registered>);
+pub(crate) struct Operations(HashMap<(Method, String), RegisteredOperation>);
 
-pub(crate) struct Registered {
+pub(crate) struct RegisteredOperation {
     pub(crate) spec: Spec,
     /// Content types of the body; empty if the operation reads no body.
     pub(crate) media: Vec<String>,
@@ -107,7 +107,7 @@ impl Routes {
                     Some(RefOr::T(body)) => body.content.keys().cloned().collect(),
                     _ => Vec::new(),
                 };
-                self.operations.0.insert((method, path.clone()), Registered { spec, media });
+                self.operations.0.insert((method, path.clone()), RegisteredOperation { spec, media });
             }
         }
         Self { router: self.router.routes(routes), ..self }
@@ -121,7 +121,7 @@ impl Routes {
 
 impl Operations {
     /// Returns the operation of a route's template. axum handles `HEAD` like `GET`.
-    pub(crate) fn find(&self, method: &Method, path: &str) -> Option<&Registered> {
+    pub(crate) fn find(&self, method: &Method, path: &str) -> Option<&RegisteredOperation> {
         let method = if method == Method::HEAD { &Method::GET } else { method };
         self.0.get(&(method.clone(), path.to_owned()))
     }
@@ -133,12 +133,12 @@ impl Operations {
     ) -> impl Iterator<Item = (Method, Spec, &'a mut Operation)> {
         document.paths.paths.iter_mut().flat_map(|(path, item)| {
             methods(item).filter_map(|(method, operation)| {
-                self.find(&method, path).map(|found| (method, found.spec, operation))
+                self.find(&method, path).map(|registered| (method, registered.spec, operation))
             })
         })
     }
 
-    pub(crate) fn of(&self, request: &Request) -> Option<&Registered> {
+    pub(crate) fn lookup(&self, request: &Request) -> Option<&RegisteredOperation> {
         self.find(request.method(), request.extensions().get::<MatchedPath>()?.as_str())
     }
 }

@@ -22,12 +22,12 @@ pub(crate) fn deadline() -> Option<Instant> {
     DEADLINE.try_with(|deadline| *deadline).ok()
 }
 
-pub(crate) async fn with_id<T>(id: String, answer: impl Future<Output = T>) -> T {
-    ID.scope(id, answer).await
+pub(crate) async fn with_id<T>(id: String, future: impl Future<Output = T>) -> T {
+    ID.scope(id, future).await
 }
 
-pub(crate) async fn with_deadline<T>(deadline: Instant, answer: impl Future<Output = T>) -> T {
-    DEADLINE.scope(deadline, answer).await
+pub(crate) async fn with_deadline<T>(deadline: Instant, future: impl Future<Output = T>) -> T {
+    DEADLINE.scope(deadline, future).await
 }
 
 /// Holds the remote address of a connection. IPv6 addresses are truncated to the first 64 bits,
@@ -50,7 +50,7 @@ impl Peer {
     const NONE: Self = Self(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
     /// Returns the address that the listener recorded.
-    pub(crate) fn of(extensions: &Extensions) -> Self {
+    pub(crate) fn from_extensions(extensions: &Extensions) -> Self {
         extensions.get().copied().unwrap_or(Self::NONE)
     }
 }
@@ -73,8 +73,8 @@ impl CallerId {
         CALLER.try_with(|caller| *caller).unwrap_or(Self::Address(Peer::NONE))
     }
 
-    pub(crate) async fn scope<T>(self, answer: impl Future<Output = T>) -> T {
-        CALLER.scope(self, answer).await
+    pub(crate) async fn scope<T>(self, future: impl Future<Output = T>) -> T {
+        CALLER.scope(self, future).await
     }
 }
 

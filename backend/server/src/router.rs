@@ -38,10 +38,10 @@ fn operations() -> Routes {
 
 /// Returns the OpenAPI description of the API. The function needs no running service.
 pub fn openapi() -> OpenApi {
-    described().0
+    describe_api().0
 }
 
-pub(crate) fn described() -> (OpenApi, Operations) {
+pub(crate) fn describe_api() -> (OpenApi, Operations) {
     let Routes { router, operations } = operations();
     let mut document = router.into_openapi();
     complete(&mut document, &operations);
@@ -49,18 +49,18 @@ pub(crate) fn described() -> (OpenApi, Operations) {
 }
 
 pub fn router(state: AppState) -> Router {
-    let (router, api) = guarded(operations(), state);
+    let (router, api) = add_key_check(operations(), state);
     let router = router
-        .merge(browser())
+        .merge(api_browser())
         .merge(routes::system::page_router())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method);
-    surround(router, api)
+    add_outer_layers(router, api)
 }
 
 /// Adds the key check to every operation. The web page and the API browser are merged later,
 /// because they and unknown paths need no key.
-fn guarded(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
+fn add_key_check(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
     let Routes { router, operations } = routes;
     let api = Api { state, operations: Arc::new(operations) };
     let (router, _) = router.split_for_parts();
@@ -74,7 +74,7 @@ fn guarded(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
 }
 
 /// Adds the middleware that surrounds every handler, page and fallback.
-fn surround(router: Router<AppState>, api: Api) -> Router {
+fn add_outer_layers(router: Router<AppState>, api: Api) -> Router {
     let state = api.state.clone();
     let mut router = router
         .layer(from_fn_with_state(api.clone(), access::check_host))
@@ -89,8 +89,8 @@ fn surround(router: Router<AppState>, api: Api) -> Router {
 
 /// Returns the router of a process without an API, with health checks and metrics.
 pub fn status_router(state: AppState) -> Router {
-    let (router, api) = guarded(routes::system::status_router(), state);
-    surround(router.fallback(no_status_route).method_not_allowed_fallback(no_method), api)
+    let (router, api) = add_key_check(routes::system::status_router(), state);
+    add_outer_layers(router.fallback(no_status_route).method_not_allowed_fallback(no_method), api)
 }
 
 /// Returns the CORS layer, or `None` if the operator allows no other origins.
@@ -119,15 +119,15 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
 }
 
 /// The OpenAPI document, which never changes while the process runs.
-static DOCUMENT: LazyLock<String> = LazyLock::new(|| text(&openapi()));
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| to_json_text(&openapi()));
 /// The document of a service that requires keys.
 static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
     let mut document = openapi();
     require_keys(&mut document);
-    text(&document)
+    to_json_text(&document)
 });
 
-fn text(document: &OpenApi) -> String {
+fn to_json_text(document: &OpenApi) -> String {
     document.to_json().expect("the document is plain data")
 }
 
@@ -148,7 +148,7 @@ async fn get_openapi(state: AppState) -> impl IntoResponse {
 }
 
 /// Returns Swagger UI, served from the binary. It contacts no other server (no validator badge).
-fn browser() -> Router<AppState> {
+fn api_browser() -> Router<AppState> {
     let config = Config::new(["/openapi.json"]).validator_url("none").try_it_out_enabled(true);
     SwaggerUi::new("/docs").config(config).into()
 }
@@ -162,12 +162,12 @@ mod tests {
     #[test]
     fn routes_are_found_by_method_and_template() {
         let operations = operations().operations;
-        let needs = |method, path| operations.find(&method, path).map(|found| found.spec.access);
-        assert_eq!(needs(Method::GET, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
-        assert_eq!(needs(Method::HEAD, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
-        assert_eq!(needs(Method::DELETE, "/faces/{id}"), Some(Access::Needs(Scope::Erase)));
-        assert_eq!(needs(Method::GET, "/health/live"), Some(Access::Open));
-        assert_eq!(needs(Method::PUT, "/faces/{id}"), None);
-        assert_eq!(needs(Method::GET, "/elsewhere"), None);
+        let access = |method, path| operations.find(&method, path).map(|operation| operation.spec.access);
+        assert_eq!(access(Method::GET, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
+        assert_eq!(access(Method::HEAD, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
+        assert_eq!(access(Method::DELETE, "/faces/{id}"), Some(Access::Needs(Scope::Erase)));
+        assert_eq!(access(Method::GET, "/health/live"), Some(Access::Open));
+        assert_eq!(access(Method::PUT, "/faces/{id}"), None);
+        assert_eq!(access(Method::GET, "/elsewhere"), None);
     }
 }

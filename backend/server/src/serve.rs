@@ -6,7 +6,7 @@
 use crate::Config;
 use crate::admission::KeyedLimit;
 use crate::request::Peer;
-use crate::telemetry::Counted;
+use crate::telemetry::GaugeGuard;
 use axum::Router;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -178,7 +178,7 @@ impl Connections {
             tokio::time::sleep_until(opened + SHUTDOWN_GRACE).await;
         };
         self.open.spawn(async move {
-            let _held = (Counted::by(metrics::gauge!("facecrawl_http_connections")), permit, per_address);
+            let _held = (GaugeGuard::new(metrics::gauge!("facecrawl_http_connections")), permit, per_address);
             let mut connection = pin!(connection);
             let result = tokio::select! {
                 result = connection.as_mut() => result,
@@ -202,39 +202,39 @@ fn is_connection_error(error: &io::Error) -> bool {
 
 /// Fails a write if the peer reads too slowly.
 ///
-/// A connection has at most `patience` of waiting time. Every written byte restores waiting time,
+/// A connection has at most `max_wait` of waiting time. Every written byte restores waiting time,
 /// at [`MIN_READ_RATE`] bytes per second. A reader that only occasionally reads one byte therefore
 /// cannot keep the connection open.
 pub(crate) struct WriteStallGuard<T> {
     inner: T,
-    patience: Duration,
-    left: Duration,
+    max_wait: Duration,
+    remaining_wait: Duration,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 impl<T> WriteStallGuard<T> {
-    pub(crate) fn new(inner: T, patience: Duration) -> Self {
-        Self { inner, patience, left: patience, waiting: None }
+    pub(crate) fn new(inner: T, max_wait: Duration) -> Self {
+        Self { inner, max_wait, remaining_wait: max_wait, waiting: None }
     }
 
     /// Accounts for the result of a write. A pending write fails when the waiting time is used up.
-    fn note(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        let Poll::Ready(done) = written else {
-            let left = self.left;
+    fn record(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let Poll::Ready(result) = written else {
+            let wait = self.remaining_wait;
             let (_, timer) =
-                self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(left))));
+                self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(wait))));
             ready!(timer.as_mut().poll(cx));
             return Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the other end reads too slowly")));
         };
         if let Some((since, _)) = self.waiting.take() {
-            self.left = self.left.saturating_sub(since.elapsed());
+            self.remaining_wait = self.remaining_wait.saturating_sub(since.elapsed());
         }
-        if let Ok(bytes) = done {
+        if let Ok(bytes) = result {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            let earned = Duration::from_secs_f64(f64::from(bytes) / f64::from(MIN_READ_RATE));
-            self.left = self.left.saturating_add(earned).min(self.patience);
+            let restored = Duration::from_secs_f64(f64::from(bytes) / f64::from(MIN_READ_RATE));
+            self.remaining_wait = self.remaining_wait.saturating_add(restored).min(self.max_wait);
         }
-        Poll::Ready(done)
+        Poll::Ready(result)
     }
 }
 
@@ -251,7 +251,7 @@ impl<T: Read + Unpin> Read for WriteStallGuard<T> {
 impl<T: Write + Unpin> Write for WriteStallGuard<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
-        self.note(cx, written)
+        self.record(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -272,7 +272,7 @@ impl<T: Write + Unpin> Write for WriteStallGuard<T> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
-        self.note(cx, written)
+        self.record(cx, written)
     }
 }
 
@@ -283,50 +283,50 @@ mod tests {
     use std::future::poll_fn;
     use tokio::io::{AsyncReadExt, DuplexStream};
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const MAX_WAIT: Duration = Duration::from_secs(60);
 
     /// Returns a connection whose buffer holds 1 KiB.
     fn connection() -> (WriteStallGuard<TokioIo<DuplexStream>>, DuplexStream) {
-        let (ours, theirs) = tokio::io::duplex(1 << 10);
-        (WriteStallGuard::new(TokioIo::new(ours), PATIENCE), theirs)
+        let (server_end, client_end) = tokio::io::duplex(1 << 10);
+        (WriteStallGuard::new(TokioIo::new(server_end), MAX_WAIT), client_end)
     }
 
-    async fn write(ours: &mut WriteStallGuard<TokioIo<DuplexStream>>, bytes: usize) -> io::Result<()> {
-        let mut left = bytes;
-        while left > 0 {
-            let chunk = vec![0; left];
-            left -= poll_fn(|cx| Pin::new(&mut *ours).poll_write(cx, &chunk)).await?;
+    async fn write(server_end: &mut WriteStallGuard<TokioIo<DuplexStream>>, bytes: usize) -> io::Result<()> {
+        let mut remaining = bytes;
+        while remaining > 0 {
+            let chunk = vec![0; remaining];
+            remaining -= poll_fn(|cx| Pin::new(&mut *server_end).poll_write(cx, &chunk)).await?;
         }
         Ok(())
     }
 
     #[tokio::test(start_paused = true)]
     async fn write_without_reader_times_out() {
-        let (mut ours, theirs) = connection();
-        let error = write(&mut ours, 2 << 10).await.unwrap_err();
+        let (mut server_end, client_end) = connection();
+        let error = write(&mut server_end, 2 << 10).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        drop(theirs);
+        drop(client_end);
     }
 
     /// Reads `bytes` every ten seconds. Returns whether a write of 4 MiB succeeds.
-    async fn reads(bytes: usize) -> bool {
-        let (mut ours, mut theirs) = connection();
+    async fn receives_everything(bytes: usize) -> bool {
+        let (mut server_end, mut client_end) = connection();
         let reader = tokio::spawn(async move {
             let mut buffer = vec![0; bytes];
-            while theirs.read_exact(&mut buffer).await.is_ok() {
+            while client_end.read_exact(&mut buffer).await.is_ok() {
                 tokio::time::sleep(Duration::from_secs(10)).await;
             }
         });
-        let arrived = write(&mut ours, 4 << 20).await.is_ok();
+        let succeeded = write(&mut server_end, 4 << 20).await.is_ok();
         reader.abort();
-        arrived
+        succeeded
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_reader_above_minimum_rate_receives_everything() {
         let ten_seconds = 10 * MIN_READ_RATE as usize;
-        assert!(reads(ten_seconds + (1 << 10)).await);
-        assert!(!reads(ten_seconds / 2).await);
-        assert!(!reads(1).await);
+        assert!(receives_everything(ten_seconds + (1 << 10)).await);
+        assert!(!receives_everything(ten_seconds / 2).await);
+        assert!(!receives_everything(1).await);
     }
 }

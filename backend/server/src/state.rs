@@ -81,7 +81,7 @@ impl AppState {
         Self(Arc::new(Shared {
             body_memory: BodyMemory::new(config.body_budget),
             fetch_memory: FetchMemory::new(config.body_budget, config.image_limit as u64),
-            response_memory: ResponseMemory::new(config.answer_budget),
+            response_memory: ResponseMemory::new(config.response_budget),
             event_streams: EventStreams::new(config.max_streams),
             crawl_followers: Followers::new(&config, shutdown.clone()),
             video_followers: Followers::new(&config, shutdown.clone()),

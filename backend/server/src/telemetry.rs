@@ -18,16 +18,16 @@ pub fn prometheus() -> Result<PrometheusBuilder, BuildError> {
 }
 
 /// Counts one item in a gauge until it is dropped.
-pub(crate) struct Counted(Gauge);
+pub(crate) struct GaugeGuard(Gauge);
 
-impl Counted {
-    pub(crate) fn by(gauge: Gauge) -> Self {
+impl GaugeGuard {
+    pub(crate) fn new(gauge: Gauge) -> Self {
         gauge.increment(1.0);
         Self(gauge)
     }
 }
 
-impl Drop for Counted {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.decrement(1.0);
     }

@@ -159,7 +159,7 @@ async fn one(
     if let Some(out) = draw {
         draw_to(out, &analysis).await?;
     }
-    let document = server::detect_answer(&analysis, analyzer.engine());
+    let document = server::detect_response(&analysis, analyzer.engine());
     Ok((file.to_owned(), Ok(DetectedFile::Image { faces: analysis.faces, document })))
 }
 
@@ -183,7 +183,7 @@ fn document(
     let mut document = match answer {
         Ok(DetectedFile::Image { document, .. }) => document.clone(),
         Ok(DetectedFile::Video(analysis)) => {
-            server::video_answer(analysis, analyzer.engine(), with_embeddings)
+            server::video_result(analysis, analyzer.engine(), with_embeddings)
         }
         Err(refusal) => json!({ "error": { "code": refusal.reason, "detail": refusal.detail } }),
     };

@@ -157,7 +157,7 @@ impl Settings {
             confirm_above: self.service.confirm_above,
             image_limit: (self.service.max_image_mb as usize) << 20,
             body_budget: self.service.max_pending_body_mb << 20,
-            answer_budget: self.service.max_pending_body_mb << 20,
+            response_budget: self.service.max_pending_body_mb << 20,
             max_streams: self.service.max_event_streams,
             write_stall: Duration::from_secs(self.service.write_stall_seconds),
             max_analyses: self.service.max_pending_images,

@@ -21,7 +21,7 @@ const KIB: u64 = 1 << 10;
 pub(crate) enum ReservationError {
     /// The bodies of all callers together use the whole budget.
     #[error(transparent)]
-    All(#[from] Exhausted),
+    Total(#[from] Exhausted),
     /// The other bodies of the same sender use its whole share.
     #[error("the caller's other bodies use its whole share of {0}")]
     Share(&'static str, Exhausted),
@@ -30,7 +30,7 @@ pub(crate) enum ReservationError {
 impl From<ReservationError> for ApiError {
     fn from(error: ReservationError) -> Self {
         match error {
-            ReservationError::All(exhausted) => exhausted.into(),
+            ReservationError::Total(exhausted) => exhausted.into(),
             ReservationError::Share(_, ref exhausted) => {
                 Self::overloaded(error.to_string(), exhausted.retry_after)
             }
@@ -146,7 +146,7 @@ impl BodyReservation {
         let more = bytes.saturating_sub(self.bytes);
         let Some(held) = &mut self.held else {
             // This body holds no memory that others wait for, so it may wait.
-            let begin = self.share.begin(bytes);
+            let begin = self.share.acquire(bytes);
             let begun = match self.until {
                 Some(until) => tokio::time::timeout_at(until.into(), begin).await.is_ok(),
                 None => {
@@ -197,9 +197,9 @@ impl BodyReservation {
 
 /// Waits until the share of the current caller and then the budget have `bytes` for one reservation
 /// of an operation. The timeout of the request ends the wait for the share.
-async fn take(budget: &Budget, shares: &Shares, bytes: u64) -> Result<(Share, CallerShare), Exhausted> {
+async fn acquire(budget: &Budget, shares: &Shares, bytes: u64) -> Result<(Share, CallerShare), Exhausted> {
     let mut share = shares.open();
-    share.begin(bytes).await;
+    share.acquire(bytes).await;
     let held = budget.acquire(bytes, Priority::Interactive, request::deadline()).await?;
     Ok((held, share))
 }
@@ -227,9 +227,9 @@ impl FetchMemory {
     ///
     /// # Errors
     /// Fails with 429 if no memory becomes available until shortly before the request's deadline.
-    pub(crate) async fn take(&self, images: u64) -> Result<FetchReservation> {
+    pub(crate) async fn acquire(&self, images: u64) -> Result<FetchReservation> {
         let image_limit = self.image_limit;
-        let (held, share) = take(&self.budget, &self.shares, images * image_limit).await?;
+        let (held, share) = acquire(&self.budget, &self.shares, images * image_limit).await?;
         Ok(FetchReservation { held, share: Arc::new(share), image_limit })
     }
 }
@@ -286,7 +286,7 @@ impl ResponseMemory {
     ///
     /// # Errors
     /// Fails with 429 if the budget or the caller's share has too little free memory.
-    pub(crate) fn try_take(&self, bytes: u64) -> Result<ResponseReservation> {
+    pub(crate) fn try_acquire(&self, bytes: u64) -> Result<ResponseReservation> {
         let mut share = self.shares.open();
         let held = if share.grow(bytes) { self.budget.try_acquire(bytes) } else { None };
         let held = held.ok_or_else(|| self.exhausted())?;
@@ -297,8 +297,8 @@ impl ResponseMemory {
     ///
     /// # Errors
     /// Fails with 429 at the deadline.
-    pub(crate) async fn take(&self, bytes: u64) -> Result<ResponseReservation> {
-        let (held, share) = take(&self.budget, &self.shares, bytes).await?;
+    pub(crate) async fn acquire(&self, bytes: u64) -> Result<ResponseReservation> {
+        let (held, share) = acquire(&self.budget, &self.shares, bytes).await?;
         Ok(ResponseReservation { held, share })
     }
 

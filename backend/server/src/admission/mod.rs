@@ -3,7 +3,7 @@
 //! - A request waits for its caller's share of the database connections ([`Shares`]).
 //! - A request body waits for memory while it arrives ([`BodyMemory`]).
 //! - A fetch of an image waits for memory for an image of the maximum size ([`FetchMemory`]).
-//! - A response that changed data waits for memory; another one fails ([`ResponseMemory`]).
+//! - A response to a change waits for memory; any other response fails ([`ResponseMemory`]).
 //! - An unknown key waits for its look-up in a short queue ([`KeyLookups`]).
 //! - An analysis ([`Analyses`]), an upload ([`Uploads`]) and an event stream ([`EventStreams`])
 //!   never wait: they are admitted, or fail with 429.
@@ -19,7 +19,7 @@ pub(crate) use memory::{
 };
 
 use crate::request::{CallerId, Peer};
-use crate::telemetry::Counted;
+use crate::telemetry::GaugeGuard;
 use crate::{ApiError, Code, Result};
 use callers::CallerShare;
 use metrics::{Gauge, describe_gauge, gauge};
@@ -44,7 +44,7 @@ const MAX_LOOKUP_WAIT: Duration = Duration::from_secs(2);
 /// Limits the running and waiting analyses.
 pub(crate) struct Analyses {
     max: usize,
-    all: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     shares: Shares,
 }
 
@@ -53,7 +53,7 @@ impl Analyses {
         let permits = max.clamp(1, Semaphore::MAX_PERMITS);
         Self {
             max: max.max(1),
-            all: Arc::new(Semaphore::new(permits)),
+            permits: Arc::new(Semaphore::new(permits)),
             shares: Shares::three_quarters_of(permits as u64, 1),
         }
     }
@@ -66,27 +66,28 @@ impl Analyses {
     /// # Errors
     /// Fails with 429 if the limit of all analyses or the caller's share is reached.
     pub(crate) fn admit(&self, images: usize) -> Result<(OwnedSemaphorePermit, CallerShare)> {
-        let refused = |what: &str| ApiError::overloaded(what, Duration::from_secs(1));
-        let wanted = images.clamp(1, self.max);
+        let overloaded = |what: &str| ApiError::overloaded(what, Duration::from_secs(1));
+        let count = images.clamp(1, self.max);
         let mut share = self.shares.open();
-        if !share.grow(wanted as u64) {
-            return Err(refused("the caller has too many analyses in progress"));
+        if !share.grow(count as u64) {
+            return Err(overloaded("the caller has too many analyses in progress"));
         }
-        let all = self.all.clone().try_acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX));
-        let all = all.map_err(|_| refused("too many analyses are in progress"))?;
-        Ok((all, share))
+        let permits = self.permits.clone().try_acquire_many_owned(u32::try_from(count).unwrap_or(u32::MAX));
+        let permits = permits.map_err(|_| overloaded("too many analyses are in progress"))?;
+        Ok((permits, share))
     }
 }
 
 /// Limits the uploads of videos.
 pub(crate) struct Uploads {
     callers: KeyedLimit<CallerId>,
-    all: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Default for Uploads {
     fn default() -> Self {
-        Self { callers: KeyedLimit::new(MAX_UPLOADS_PER_CALLER), all: Arc::new(Semaphore::new(MAX_UPLOADS)) }
+        let permits = Arc::new(Semaphore::new(MAX_UPLOADS));
+        Self { callers: KeyedLimit::new(MAX_UPLOADS_PER_CALLER), permits }
     }
 }
 
@@ -96,12 +97,12 @@ impl Uploads {
     /// # Errors
     /// Fails with 429 if the caller or the service has too many.
     pub(crate) fn admit(&self) -> Result<(KeyedPermit<CallerId>, OwnedSemaphorePermit)> {
-        let refused = |what: &str| ApiError::overloaded(what, RETRY_AFTER);
+        let overloaded = |what: &str| ApiError::overloaded(what, RETRY_AFTER);
         let caller = self.callers.try_acquire(CallerId::current());
-        let caller = caller.ok_or_else(|| refused("the caller has too many uploads in progress"))?;
-        let all = self.all.clone().try_acquire_owned();
-        let all = all.map_err(|_| refused("too many uploads are in progress"))?;
-        Ok((caller, all))
+        let caller = caller.ok_or_else(|| overloaded("the caller has too many uploads in progress"))?;
+        let permits = self.permits.clone().try_acquire_owned();
+        let permits = permits.map_err(|_| overloaded("too many uploads are in progress"))?;
+        Ok((caller, permits))
     }
 }
 
@@ -114,7 +115,7 @@ pub(crate) struct EventStreams {
 
 /// An open stream, which counts towards the limit of its caller.
 pub(crate) struct EventStream {
-    _open: Counted,
+    _open: GaugeGuard,
     _permit: KeyedPermit<CallerId>,
 }
 
@@ -133,12 +134,12 @@ impl EventStreams {
     pub(crate) fn admit(&self) -> Result<EventStream> {
         let permit = self.callers.try_acquire(CallerId::current()).ok_or_else(|| {
             let max = self.max;
-            let sentence = format!(
+            let message = format!(
                 "the caller already has {max} open event streams, the maximum per caller (MAX_EVENT_STREAMS)"
             );
-            ApiError::overloaded(sentence, RETRY_AFTER)
+            ApiError::overloaded(message, RETRY_AFTER)
         })?;
-        Ok(EventStream { _open: Counted::by(self.open.clone()), _permit: permit })
+        Ok(EventStream { _open: GaugeGuard::new(self.open.clone()), _permit: permit })
     }
 }
 
@@ -172,8 +173,8 @@ impl KeyLookups {
     /// takes too long.
     pub(crate) async fn admit(&self, peer: Peer) -> Result<impl Sized> {
         let full = || {
-            let sentence = "too many look-ups of unknown keys are in progress; try again later";
-            ApiError::new(Code::RateLimited, sentence).retry_after(MAX_LOOKUP_WAIT)
+            let message = "too many look-ups of unknown keys are in progress; try again later";
+            ApiError::new(Code::RateLimited, message).retry_after(MAX_LOOKUP_WAIT)
         };
         let per_address = self.per_address.try_acquire(peer).ok_or_else(full)?;
         let queued = self.queued.try_acquire().map_err(|_| full())?;

@@ -18,31 +18,31 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Removes the key from the headers, so that no later code can reveal it, and returns its hash.
 pub(crate) fn take_key(headers: &mut HeaderMap) -> Result<KeyHash> {
     let bearer = headers.remove(header::AUTHORIZATION);
-    let plain = headers.remove(API_KEY);
-    let text = match (&bearer, &plain) {
+    let api_key = headers.remove(API_KEY);
+    let text = match (&bearer, &api_key) {
         (Some(_), Some(_)) => {
-            return Err(refuse(
+            return Err(unauthorized(
                 "twice",
                 "both `Authorization` and `X-API-Key` contain a key; send only one of them",
             ));
         }
-        (Some(value), None) => of_bearer(value)
-            .ok_or_else(|| refuse("scheme", "`Authorization` must have the form `Bearer fc_…`"))?,
+        (Some(value), None) => bearer_token(value)
+            .ok_or_else(|| unauthorized("scheme", "`Authorization` must have the form `Bearer fc_…`"))?,
         (None, Some(value)) => value.to_str().unwrap_or_default(),
-        (None, None) => return Err(refuse("missing", "this service requires a key")),
+        (None, None) => return Err(unauthorized("missing", "this service requires a key")),
     };
-    KeyHash::from_key(text.trim()).ok_or_else(|| refuse("unknown", "the key is unknown to this service"))
+    KeyHash::from_key(text.trim()).ok_or_else(|| unauthorized("unknown", "the key is unknown to this service"))
 }
 
 /// Returns the token of a `Bearer` header. The scheme's name is case-insensitive.
-fn of_bearer(value: &HeaderValue) -> Option<&str> {
+fn bearer_token(value: &HeaderValue) -> Option<&str> {
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token)
 }
 
 /// Returns a 401 error. `reason` is a more specific code. If no key was sent, RFC 6750 requires a
 /// challenge without an error.
-fn refuse(reason: &str, detail: &str) -> ApiError {
+fn unauthorized(reason: &str, detail: &str) -> ApiError {
     let challenge = match reason {
         "missing" => "Bearer realm=\"facecrawl\"",
         _ => "Bearer realm=\"facecrawl\", error=\"invalid_token\"",
@@ -72,7 +72,7 @@ pub(crate) struct Keyring {
 }
 
 impl Keyring {
-    /// Returns the valid key with that hash. `from` is the address that sent it. `None` means that
+    /// Returns the valid key with that hash. `peer` is the address that sent it. `None` means that
     /// this process knows the key, so its look-up does not wait.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Keyring {
         &self,
         store: &Store,
         hash: &KeyHash,
-        from: Option<Peer>,
+        peer: Option<Peer>,
     ) -> Result<Arc<ApiKey>> {
         let key = match self.cached(hash) {
             Some(key) => key,
@@ -95,7 +95,7 @@ impl Keyring {
                 })?
             }
             None => {
-                let _lookup = match from {
+                let _lookup = match peer {
                     Some(peer) => Some(self.lookups.admit(peer).await?),
                     None => None,
                 };
@@ -105,10 +105,10 @@ impl Keyring {
             }
         };
         if key.revoked_at.is_some() {
-            return Err(refuse("revoked", "the key has been revoked"));
+            return Err(unauthorized("revoked", "the key has been revoked"));
         }
         if key.expires_at.is_some_and(|end| end <= OffsetDateTime::now_utc()) {
-            return Err(refuse("expired", "the key has expired"));
+            return Err(unauthorized("expired", "the key has expired"));
         }
         self.record_use(store, key.id);
         Ok(key)
@@ -120,19 +120,19 @@ impl Keyring {
 
     fn cached(&self, hash: &KeyHash) -> Option<Arc<ApiKey>> {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.get(hash).filter(|(since, _)| since.elapsed() < KEY_CACHE_TTL).map(|(_, key)| key.clone())
+        keys.get(hash).filter(|(loaded, _)| loaded.elapsed() < KEY_CACHE_TTL).map(|(_, key)| key.clone())
     }
 
     async fn load(&self, store: &Store, hash: &KeyHash) -> Result<Arc<ApiKey>> {
         // The age is measured from before the query, so a change during the query is not hidden for
         // longer than the limit.
-        let since = Instant::now();
-        let found = retried("find_key", || store.keys().find(hash)).await?;
+        let loaded = Instant::now();
+        let row = retried("find_key", || store.keys().find(hash)).await?;
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.retain(|_, (since, _)| since.elapsed() < KEY_CACHE_TTL);
-        let key = found.ok_or_else(|| refuse("unknown", "the key is unknown to this service"))?;
+        keys.retain(|_, (loaded, _)| loaded.elapsed() < KEY_CACHE_TTL);
+        let key = row.ok_or_else(|| unauthorized("unknown", "the key is unknown to this service"))?;
         let key = Arc::new(key);
-        keys.insert(*hash, (since, key.clone()));
+        keys.insert(*hash, (loaded, key.clone()));
         Ok(key)
     }
 

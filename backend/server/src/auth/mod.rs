@@ -37,7 +37,7 @@ impl Caller {
         Self { key: None, store: store.within(Uuid::nil()) }
     }
 
-    pub(crate) fn of(store: &Store, key: Arc<ApiKey>, hash: KeyHash) -> Self {
+    pub(crate) fn with_key(store: &Store, key: Arc<ApiKey>, hash: KeyHash) -> Self {
         let store = key.collection_id.map_or_else(|| store.clone(), |collection| store.within(collection));
         Self { key: Some((key, hash)), store }
     }
@@ -57,7 +57,7 @@ impl Caller {
         key.collection_id.map_or(CallerId::Key(key.id), CallerId::Tenant)
     }
 
-    /// Records an action of this caller in the audit log. `None`: it concerns no collection.
+    /// Records an action of this caller in the audit log. `None` means no collection.
     pub(crate) async fn audit(
         &self,
         tx: &mut Tx,
@@ -77,7 +77,7 @@ impl Caller {
     }
 
     /// Returns the collection that the key is bound to. `None` means every collection.
-    pub(crate) fn bound_to(&self) -> Option<Uuid> {
+    pub(crate) fn bound_collection(&self) -> Option<Uuid> {
         self.key().and_then(|key| key.collection_id)
     }
 
@@ -86,16 +86,16 @@ impl Caller {
     ///
     /// # Errors
     /// Fails with the same 404 if the collection does not exist or the caller may not access it.
-    pub(crate) async fn collection(&self, named: Option<&str>) -> Result<Collection> {
+    pub(crate) async fn collection(&self, name: Option<&str>) -> Result<Collection> {
         let store = self.store();
-        let found = retried("collection", || async {
-            match (named, self.bound_to()) {
+        let collection = retried("collection", || async {
+            match (name, self.bound_collection()) {
                 (Some(name), _) => store.collections().get(name).await,
                 (None, Some(id)) => store.collections().by_id(id).await,
                 (None, None) => store.collections().get(DEFAULT_COLLECTION).await,
             }
         });
-        Ok(found.await?)
+        Ok(collection.await?)
     }
 
     /// Returns the given collection or, without one, that of the key. Its settings determine face
@@ -103,10 +103,10 @@ impl Caller {
     ///
     /// # Errors
     /// Returns the errors of [`Self::collection`].
-    pub(crate) async fn settings_collection(&self, named: Option<&str>) -> Result<Option<Collection>> {
-        match (named, self.bound_to()) {
+    pub(crate) async fn settings_collection(&self, name: Option<&str>) -> Result<Option<Collection>> {
+        match (name, self.bound_collection()) {
             (None, None) => Ok(None),
-            _ => self.collection(named).await.map(Some),
+            _ => self.collection(name).await.map(Some),
         }
     }
 

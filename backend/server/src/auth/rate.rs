@@ -35,7 +35,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemainingQuota {
     rate: u32,
-    left: u32,
+    remaining: u32,
 }
 
 impl Rates {
@@ -43,17 +43,17 @@ impl Rates {
     ///
     /// # Errors
     /// Fails with 429, which contains the time until the next token, and the quota for the headers.
-    pub(crate) fn take(&self, key: &ApiKey) -> Result<Option<RemainingQuota>, (ApiError, RemainingQuota)> {
+    pub(crate) fn acquire(&self, key: &ApiKey) -> Result<Option<RemainingQuota>, (ApiError, RemainingQuota)> {
         let rate =
             key.requests_per_minute.and_then(|rate| u32::try_from(rate).ok()).and_then(NonZeroU32::new);
         let Some(rate) = rate else { return Ok(None) };
-        let remaining = |left| RemainingQuota { rate: rate.get(), left };
+        let quota = |remaining| RemainingQuota { rate: rate.get(), remaining };
         match self.bucket(key.id, rate).check() {
-            Ok(state) => Ok(Some(remaining(state.remaining_burst_capacity()))),
-            Err(refused) => {
-                let wait = refused.wait_time_from(DefaultClock::default().now());
-                let sentence = format!("the key has used all of its {rate} requests per minute");
-                Err((ApiError::new(Code::RateLimited, sentence).retry_after(wait), remaining(0)))
+            Ok(state) => Ok(Some(quota(state.remaining_burst_capacity()))),
+            Err(not_until) => {
+                let wait = not_until.wait_time_from(DefaultClock::default().now());
+                let message = format!("the key has used all of its {rate} requests per minute");
+                Err((ApiError::new(Code::RateLimited, message).retry_after(wait), quota(0)))
             }
         }
     }
@@ -79,11 +79,11 @@ impl RemainingQuota {
     /// them: `q` requests are allowed per `w` seconds, `r` requests remain, and the full quota is
     /// available again after `t` seconds.
     pub(crate) fn write(self, headers: &mut HeaderMap) {
-        let Self { rate, left } = self;
-        let full_in = (u64::from(rate - left.min(rate)) * MINUTE.as_secs()).div_ceil(u64::from(rate));
+        let Self { rate, remaining } = self;
+        let full_in = (u64::from(rate - remaining.min(rate)) * MINUTE.as_secs()).div_ceil(u64::from(rate));
         let fields = [
             ("ratelimit-policy", format!("\"key\";q={rate};w={}", MINUTE.as_secs())),
-            ("ratelimit", format!("\"key\";r={left};t={full_in}")),
+            ("ratelimit", format!("\"key\";r={remaining};t={full_in}")),
         ];
         for (name, text) in fields {
             if let Ok(value) = HeaderValue::try_from(text) {
@@ -119,22 +119,22 @@ mod tests {
     #[test]
     fn each_key_has_own_token_bucket() {
         let rates = Rates::default();
-        let (one, other) = (key(Some(3)), key(Some(1)));
-        let left = |key: &ApiKey| {
-            rates.take(key).map(|remaining| remaining.unwrap().left).map_err(|(_, at)| at.left)
+        let (first, second) = (key(Some(3)), key(Some(1)));
+        let remaining = |key: &ApiKey| {
+            rates.acquire(key).map(|quota| quota.unwrap().remaining).map_err(|(_, quota)| quota.remaining)
         };
-        assert_eq!([left(&one), left(&one), left(&one)], [Ok(2), Ok(1), Ok(0)]);
-        assert_eq!(left(&one), Err(0));
-        assert_eq!([left(&other), left(&other)], [Ok(0), Err(0)]);
-        assert_eq!(rates.take(&key(None)).map_err(|_| ()), Ok(None));
+        assert_eq!([remaining(&first), remaining(&first), remaining(&first)], [Ok(2), Ok(1), Ok(0)]);
+        assert_eq!(remaining(&first), Err(0));
+        assert_eq!([remaining(&second), remaining(&second)], [Ok(0), Err(0)]);
+        assert_eq!(rates.acquire(&key(None)).map_err(|_| ()), Ok(None));
         // A new rate takes effect immediately.
-        assert_eq!(left(&ApiKey { requests_per_minute: Some(5), ..one }), Ok(4));
+        assert_eq!(remaining(&ApiKey { requests_per_minute: Some(5), ..first }), Ok(4));
     }
 
     #[test]
     fn rate_limit_headers_state_remaining_and_reset() {
         let mut headers = HeaderMap::new();
-        RemainingQuota { rate: 120, left: 117 }.write(&mut headers);
+        RemainingQuota { rate: 120, remaining: 117 }.write(&mut headers);
         assert_eq!(headers["ratelimit-policy"], "\"key\";q=120;w=60");
         assert_eq!(headers["ratelimit"], "\"key\";r=117;t=2");
     }

@@ -48,7 +48,7 @@ impl From<AnalyzeError> for ApiError {
             AnalyzeError::Decode(error) => error.into(),
             AnalyzeError::Run(error) => error.into(),
             AnalyzeError::Exhausted(error) => error.into(),
-            AnalyzeError::Option(sentence) => Self::new(Code::BadQuery, sentence),
+            AnalyzeError::Option(message) => Self::new(Code::BadQuery, message),
             AnalyzeError::Decoder(_) => Self::internal(error),
             AnalyzeError::Panicked => Self::new(Code::CorruptImage, error.to_string()),
         }
@@ -102,11 +102,11 @@ impl ApiError {
             _ => Code::UrlUnreachable,
         };
         let reason = error.reason();
-        let sentence = match code {
+        let message = match code {
             Code::UrlUnreachable => format!("the URL could not be fetched: {reason}"),
             _ => error.to_string(),
         };
-        Self::new(code, sentence).reason(reason.code())
+        Self::new(code, message).reason(reason.code())
     }
 }
 
@@ -115,7 +115,7 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::NotFound { .. } => Self::new(Code::NotFound, error.to_string()),
             StoreError::DiskFull { .. } => Self::new(Code::DiskFull, error.to_string()),
-            StoreError::Conflict(sentence) => Self::new(Code::Conflict, sentence),
+            StoreError::Conflict(message) => Self::new(Code::Conflict, message),
             StoreError::CommitUnknown(_) => Self::outcome_unknown(&error),
             other => match other.cause() {
                 Some(cause) => Self::database(cause, &other),
@@ -152,7 +152,7 @@ impl From<ChangeError> for ApiError {
 impl From<CrawlError> for ApiError {
     fn from(error: CrawlError) -> Self {
         match error {
-            CrawlError::Invalid { field, reason } => Self::of_field(Code::InvalidField, field, reason),
+            CrawlError::Invalid { field, reason } => Self::for_field(Code::InvalidField, field, reason),
             CrawlError::Store(error) => error.into(),
             CrawlError::Queue(error) => error.into(),
         }

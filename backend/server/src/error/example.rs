@@ -18,7 +18,7 @@ impl Problem {
 }
 
 fn example(code: Code) -> ApiError {
-    let of = |detail: &str| ApiError::new(code, detail);
+    let with_detail = |detail: &str| ApiError::new(code, detail);
     let video = |error: VideoError| VideoAnalyzeError::from(error).into();
     match code {
         Code::NotAnImage => DecodeError::NotAnImage.into(),
@@ -26,42 +26,42 @@ fn example(code: Code) -> ApiError {
             DecodeError::Unsupported { format: "jpeg with arithmetic coding", reason: "no decoder supports this coding".into() }.into()
         }
         Code::NeedsFfmpeg => DecodeError::NeedsFfmpeg { format: "heic" }.into(),
-        Code::NotAVideo => of("the content is not a video in an accepted container"),
+        Code::NotAVideo => with_detail("the content is not a video in an accepted container"),
         Code::UnsupportedCodec => video(VideoError::Codec),
         Code::CorruptVideo => video(VideoError::Undecodable("moov atom not found".into())),
         Code::VideoTooLarge => {
             let limit = Duration::from_secs(60);
             video(VideoError::TooLong { actual: Duration::from_secs(125), limit })
         }
-        Code::VideoUnavailable => of("this service has no ffmpeg, which decodes videos; run ./scripts/video or set FFMPEG"),
+        Code::VideoUnavailable => with_detail("this service has no ffmpeg, which decodes videos; run ./scripts/video or set FFMPEG"),
         Code::CorruptImage => DecodeError::Corrupt { format: "jpeg", reason: "the file ends early".into() }.into(),
         Code::ImageTooLarge => {
             let (width, height, max_pixels, max_side) = (60_000, 60_000, 50_000_000, 16_384);
             DecodeError::TooLarge { width, height, max_pixels, max_side }.into()
         }
         Code::TooManyBytes => {
-            of("the image is longer than 26214400 bytes").allowed(["at most 26214400 bytes"])
+            with_detail("the image is longer than 26214400 bytes").allowed(["at most 26214400 bytes"])
         }
         Code::TooManyImages => {
-            of("the request has 65 images; at most 64 are allowed").field("images").allowed(["1 to 64 images"])
+            with_detail("the request has 65 images; at most 64 are allowed").field("images").allowed(["1 to 64 images"])
         }
-        Code::MissingImage => of("`image` is missing").field("image").allowed(["image"]),
+        Code::MissingImage => with_detail("`image` is missing").field("image").allowed(["image"]),
         Code::UnknownPart => {
-            of("the part `file` is unknown; allowed: image").field("file").allowed(["image"])
+            with_detail("the part `file` is unknown; allowed: image").field("file").allowed(["image"])
         }
-        Code::BadMultipart => of("Invalid `boundary` for `multipart/form-data` request"),
-        Code::BadBody => of("the body could not be read: Invalid chunk size line"),
-        Code::BadJson => of("the body is not JSON: EOF while parsing an object at line 1 column 1"),
+        Code::BadMultipart => with_detail("Invalid `boundary` for `multipart/form-data` request"),
+        Code::BadBody => with_detail("the body could not be read: Invalid chunk size line"),
+        Code::BadJson => with_detail("the body is not JSON: EOF while parsing an object at line 1 column 1"),
         Code::InvalidField => {
             const ALLOWED: &str = "a whole number from 1 to 1000";
-            of(&format!("limit: invalid value: integer `0`, expected {ALLOWED}"))
+            with_detail(&format!("limit: invalid value: integer `0`, expected {ALLOWED}"))
                 .field("limit")
                 .allowed([ALLOWED])
         }
-        Code::BadBase64 => of("image_base64: Invalid symbol 63, offset 0.")
+        Code::BadBase64 => with_detail("image_base64: Invalid symbol 63, offset 0.")
             .field("image_base64")
             .allowed(["base64 of an image file", "data:image/…;base64,…"]),
-        Code::BadUrl => of("url: relative URL without a base")
+        Code::BadUrl => with_detail("url: relative URL without a base")
             .field("url")
             .value("portrait.jpg")
             .allowed(["an absolute http or https URL"]),
@@ -75,60 +75,60 @@ fn example(code: Code) -> ApiError {
             .value("https://example.org/gone.jpg"),
         Code::BadQuery => {
             const ALLOWED: &str = "a whole number from 1 to 1000";
-            of(&format!("limit: invalid value: integer `0`, expected {ALLOWED}"))
+            with_detail(&format!("limit: invalid value: integer `0`, expected {ALLOWED}"))
                 .field("limit")
                 .value("0")
                 .allowed([ALLOWED])
         }
-        Code::BadId => of("id: `abc` is not a UUID").field("id").value("abc").allowed(["a UUID"]),
-        Code::NoFace => of("no face was found in `image`").field("image"),
+        Code::BadId => with_detail("id: `abc` is not a UUID").field("id").value("abc").allowed(["a UUID"]),
+        Code::NoFace => with_detail("no face was found in `image`").field("image"),
         Code::NoSuchFace => {
-            of("`image` has 2 faces; there is no face with index 5").field("image").value("5").allowed(["0 to 1"])
+            with_detail("`image` has 2 faces; there is no face with index 5").field("image").value("5").allowed(["0 to 1"])
         }
-        Code::LowQuality => of("the face does not meet the profile strict: too_blurry, too_small")
+        Code::LowQuality => with_detail("the face does not meet the profile strict: too_blurry, too_small")
             .field("image")
             .allowed(["a face that meets the profile strict", "a different quality_profile", "force=true"])
             .errors(vec!["too_blurry".into(), "too_small".into()]),
         Code::ModelMismatch => {
-            of("the embedding of the face is from the model mobilefacenet; the current model is sface").field("face_id")
+            with_detail("the embedding of the face is from the model mobilefacenet; the current model is sface").field("face_id")
         }
-        Code::UnsupportedMediaType => of("the content type is `text/plain`; allowed: application/json")
+        Code::UnsupportedMediaType => with_detail("the content type is `text/plain`; allowed: application/json")
             .field("content-type")
             .value("text/plain")
             .allowed(["application/json"]),
-        Code::MethodNotAllowed => of("PUT is not allowed at /faces"),
-        Code::Unauthorized => of("this service requires a key")
+        Code::MethodNotAllowed => with_detail("PUT is not allowed at /faces"),
+        Code::Unauthorized => with_detail("this service requires a key")
             .reason("missing")
             .allowed(["Authorization: Bearer fc_…", "X-API-Key: fc_…"]),
-        Code::ScopeMissing => of("this operation requires the scope read, which the key does not have")
+        Code::ScopeMissing => with_detail("this operation requires the scope read, which the key does not have")
             .field("scope")
             .allowed(["a key with the scope read"]),
         Code::HostNotAllowed => {
-            of("the name in `Host` is not a name of this service; the operator can allow it with PUBLIC_HOSTS")
+            with_detail("the name in `Host` is not a name of this service; the operator can allow it with PUBLIC_HOSTS")
                 .field("host")
                 .value("faces.example.org")
         }
         Code::OriginNotAllowed => {
-            of("pages of other sites must not send changes; the operator can allow an origin with ALLOW_ORIGINS")
+            with_detail("pages of other sites must not send changes; the operator can allow an origin with ALLOW_ORIGINS")
                 .field("origin")
                 .value("https://elsewhere.example.org")
         }
-        Code::ConfirmationNeeded => of("5130 rows would be deleted permanently, which is more than CONFIRM_ABOVE (100), and the call has no `confirm`; repeat the call with dry_run=true, then send it with the `confirm` of that response")
+        Code::ConfirmationNeeded => with_detail("5130 rows would be deleted permanently, which is more than CONFIRM_ABOVE (100), and the call has no `confirm`; repeat the call with dry_run=true, then send it with the `confirm` of that response")
             .field("confirm")
             .allowed(["`confirm` of the same call with dry_run=true"])
             .reason("missing"),
-        Code::RouteNotFound => of("the path /nowhere does not exist; see /docs"),
-        Code::NotFound => of("there is no face 0198f1c2-7d10-7000-8000-4a6f1f6e2b03"),
-        Code::Conflict => of("the crawl is running; cancel it first"),
-        Code::RateLimited => of("the key has used all of its 60 requests per minute"),
-        Code::Overloaded => of("too many analyses are in progress"),
-        Code::Timeout => of("the request did not finish within 60s and was cancelled"),
+        Code::RouteNotFound => with_detail("the path /nowhere does not exist; see /docs"),
+        Code::NotFound => with_detail("there is no face 0198f1c2-7d10-7000-8000-4a6f1f6e2b03"),
+        Code::Conflict => with_detail("the crawl is running; cancel it first"),
+        Code::RateLimited => with_detail("the key has used all of its 60 requests per minute"),
+        Code::Overloaded => with_detail("too many analyses are in progress"),
+        Code::Timeout => with_detail("the request did not finish within 60s and was cancelled"),
         Code::NotReady => {
             const REASON: &str = "the database does not respond";
-            of(REASON).errors(vec![REASON.into()])
+            with_detail(REASON).errors(vec![REASON.into()])
         }
         Code::DatabaseUnavailable => ApiError::unavailable(),
         Code::DiskFull => StoreError::DiskFull { reserve_mb: 1024 }.into(),
-        Code::Internal => ApiError::unexplained(),
+        Code::Internal => ApiError::internal_response(),
     }
 }

@@ -17,7 +17,7 @@ use store::db::transient::{Cause, Transient};
 use utoipa::ToSchema;
 
 /// Value of `Retry-After` while the database is unavailable.
-const DATABASE_PAUSE: Duration = Duration::from_secs(5);
+const DATABASE_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Maximum length of `detail` in characters. The detail can repeat a part of the request.
 const MAX_DETAIL_CHARS: usize = 1000;
@@ -110,7 +110,7 @@ impl ApiError {
     }
 
     /// Returns a problem with one field or parameter, which `detail` names.
-    pub(crate) fn of_field(code: Code, field: &str, reason: impl std::fmt::Display) -> Self {
+    pub(crate) fn for_field(code: Code, field: &str, reason: impl std::fmt::Display) -> Self {
         Self::new(code, format!("{field}: {reason}")).field(field)
     }
 
@@ -148,7 +148,7 @@ impl ApiError {
 
     /// Records which of several images has the problem, such as `a` or `images[3]`.
     #[must_use]
-    pub fn within(mut self, parent: &str) -> Self {
+    pub fn prefix_path(mut self, parent: &str) -> Self {
         self.0.field = Some(match self.0.field.take() {
             Some(field) => format!("{parent}.{field}"),
             None => parent.to_owned(),
@@ -157,7 +157,7 @@ impl ApiError {
     }
 
     /// Sets the id of the current request. Use it for an error that was created on another thread.
-    pub(crate) fn of_this_request(mut self) -> Self {
+    pub(crate) fn with_current_request_id(mut self) -> Self {
         self.0.request_id = request::id();
         self
     }
@@ -182,11 +182,11 @@ impl ApiError {
     /// Returns a 500 error. The cause is logged with the request id and is not sent to the caller.
     pub fn internal(cause: impl std::fmt::Display) -> Self {
         tracing::error!(request_id = request::id(), error = %cause, "request failed");
-        Self::unexplained()
+        Self::internal_response()
     }
 
     /// Returns the 500 response for callers, without the cause.
-    fn unexplained() -> Self {
+    fn internal_response() -> Self {
         Self::new(Code::Internal, "the service failed; its log contains the cause with this request id")
     }
 
@@ -201,7 +201,7 @@ impl ApiError {
     /// Returns the 503 response for callers while the database is unavailable.
     fn unavailable() -> Self {
         let detail = "the database is temporarily unavailable; nothing was changed";
-        Self::new(Code::DatabaseUnavailable, detail).retry_after(DATABASE_PAUSE)
+        Self::new(Code::DatabaseUnavailable, detail).retry_after(DATABASE_RETRY_AFTER)
     }
 
     /// Returns a 503 error for a change whose commit may or may not have succeeded.

@@ -22,7 +22,7 @@ const DISCARD_TIME: Duration = Duration::from_secs(5);
 /// Marks the end of a limited body that was longer than allowed.
 #[derive(Debug, thiserror::Error)]
 #[error("the body is longer than {limit} bytes")]
-pub(super) struct TooLong {
+pub(super) struct BodyTooLong {
     pub(super) limit: usize,
 }
 
@@ -52,17 +52,17 @@ pub(super) fn check_length(headers: &HeaderMap, limit: usize, what: &str) -> Res
 
 /// Returns the body, which ends with the error `TooLong` after `limit` bytes. The rest of the body
 /// is discarded before the error.
-pub(super) fn limited(body: Body, limit: usize) -> Body {
+pub(super) fn limit_body(body: Body, limit: usize) -> Body {
     let state = (body.into_data_stream(), 0_usize);
-    Body::from_stream(futures::stream::try_unfold(state, move |(mut stream, seen)| async move {
+    Body::from_stream(futures::stream::try_unfold(state, move |(mut stream, received)| async move {
         let Some(chunk) = stream.next().await else { return Ok(None) };
         let chunk = chunk?;
-        let seen = seen + chunk.len();
-        if seen <= limit {
-            return Ok(Some((chunk, (stream, seen))));
+        let received = received + chunk.len();
+        if received <= limit {
+            return Ok(Some((chunk, (stream, received))));
         }
         discard_rest(&mut stream).await;
-        Err(axum::Error::new(TooLong { limit }))
+        Err(axum::Error::new(BodyTooLong { limit }))
     }))
 }
 
@@ -70,12 +70,12 @@ pub(super) fn limited(body: Body, limit: usize) -> Body {
 ///
 /// # Errors
 /// Fails with 413 if the announced length is far above the limit.
-pub(crate) fn limited_upload(request: Request, limit: usize, what: &str) -> Result<Body> {
+pub(crate) fn limit_upload(request: Request, limit: usize, what: &str) -> Result<Body> {
     check_length(request.headers(), limit, what)?;
-    Ok(limited(request.into_body(), limit))
+    Ok(limit_body(request.into_body(), limit))
 }
 
-/// Converts an error of a body of [`limited_upload`].
+/// Converts an error of a body of [`limit_upload`].
 pub(crate) fn upload_error(error: &(dyn std::error::Error + 'static), limit: usize, what: &str) -> ApiError {
     if is_too_long(error) {
         return too_many_bytes(what, limit);
@@ -86,10 +86,10 @@ pub(crate) fn upload_error(error: &(dyn std::error::Error + 'static), limit: usi
 /// Reads and discards a body, up to `DISCARD_BYTES` and `DISCARD_TIME`.
 pub(crate) async fn discard_rest(stream: &mut BodyDataStream) {
     let reading = async {
-        let mut dropped = 0;
+        let mut discarded = 0;
         while let Some(Ok(chunk)) = stream.next().await {
-            dropped += chunk.len();
-            if dropped > DISCARD_BYTES {
+            discarded += chunk.len();
+            if discarded > DISCARD_BYTES {
                 break;
             }
         }
@@ -100,14 +100,14 @@ pub(crate) async fn discard_rest(stream: &mut BodyDataStream) {
 
 /// Discards an unneeded body, so that its sender receives the response. If the caller waits for
 /// permission to send, nothing is read.
-pub(crate) async fn drop_unread(request: Request) {
+pub(crate) async fn discard_body(request: Request) {
     if !request.headers().contains_key(header::EXPECT) {
         discard_rest(&mut request.into_body().into_data_stream()).await;
     }
 }
 
 pub(super) fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
-    std::iter::successors(Some(error), |e| e.source()).any(|e| e.is::<TooLong>())
+    std::iter::successors(Some(error), |e| e.source()).any(|e| e.is::<BodyTooLong>())
 }
 
 /// Returns the problem if the cause of an error is missing memory for the body.
@@ -123,9 +123,9 @@ pub(super) fn reservation_error(error: &(dyn std::error::Error + 'static)) -> Op
 /// it cannot be read.
 pub(super) async fn read(headers: &HeaderMap, body: Body, limit: usize, what: &str) -> Result<Bytes> {
     check_length(headers, limit, what)?;
-    let mut stream = limited(body, limit).into_data_stream();
+    let mut stream = limit_body(body, limit).into_data_stream();
     let mut first: Option<Bytes> = None;
-    let mut all = BytesMut::new();
+    let mut buffer = BytesMut::new();
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|error| {
             if is_too_long(&error) {
@@ -136,15 +136,15 @@ pub(super) async fn read(headers: &HeaderMap, body: Body, limit: usize, what: &s
             })
         })?;
         match first.take() {
-            None if all.is_empty() => first = Some(chunk),
-            None => all.extend_from_slice(&chunk),
-            Some(before) => {
-                all.extend_from_slice(&before);
-                all.extend_from_slice(&chunk);
+            None if buffer.is_empty() => first = Some(chunk),
+            None => buffer.extend_from_slice(&chunk),
+            Some(previous) => {
+                buffer.extend_from_slice(&previous);
+                buffer.extend_from_slice(&chunk);
             }
         }
     }
-    Ok(first.unwrap_or_else(|| all.freeze()))
+    Ok(first.unwrap_or_else(|| buffer.freeze()))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -168,22 +168,22 @@ pub(super) struct Part {
 /// everything before the response.
 pub(super) async fn read_parts(request: Request, limits: PartLimits) -> Result<Vec<Part>> {
     check_length(request.headers(), limits.body_bytes, "the body")?;
-    let mut request = request.map(|inner| limited(inner, limits.body_bytes));
+    let mut request = request.map(|inner| limit_body(inner, limits.body_bytes));
     // `limited` bounds the body. The default limit of axum (2 MB) would be too small.
     DefaultBodyLimit::disable().apply(&mut request);
     let mut multipart = Multipart::from_request(request, &())
         .await
         .map_err(|rejection| ApiError::new(Code::BadMultipart, rejection.body_text()))?;
     let mut parts = Vec::new();
-    let mut fault = None;
+    let mut error = None;
     while let Some(mut field) =
         multipart.next_field().await.map_err(|error| multipart_error(&error, limits))?
     {
         let name = field.name().unwrap_or_default().to_owned();
         if !limits.parts.contains(&name.as_str()) {
-            fault.get_or_insert_with(|| unknown(&name, limits.parts));
+            error.get_or_insert_with(|| unknown_part(&name, limits.parts));
         } else if parts.len() == limits.count {
-            fault.get_or_insert_with(|| {
+            error.get_or_insert_with(|| {
                 ApiError::new(
                     Code::TooManyImages,
                     format!("the request has more than {} images", limits.count),
@@ -192,18 +192,18 @@ pub(super) async fn read_parts(request: Request, limits: PartLimits) -> Result<V
                 .allowed([format!("at most {} images", limits.count)])
             });
         }
-        let bytes = collect(&mut field, if fault.is_some() { 0 } else { limits.part_bytes }, &name)
+        let bytes = read_part(&mut field, if error.is_some() { 0 } else { limits.part_bytes }, &name)
             .await
             .map_err(|error| multipart_error(&error, limits))?;
-        if fault.is_none() {
+        if error.is_none() {
             parts.push(Part { name, bytes });
         }
     }
-    fault.map_or(Ok(parts), Err)
+    error.map_or(Ok(parts), Err)
 }
 
 /// Returns the bytes of a part. A part above the limit is still read to its end.
-async fn collect(field: &mut Field<'_>, limit: usize, name: &str) -> Result<Result<Bytes>, MultipartError> {
+async fn read_part(field: &mut Field<'_>, limit: usize, name: &str) -> Result<Result<Bytes>, MultipartError> {
     let mut bytes = BytesMut::new();
     let mut is_too_long = false;
     while let Some(chunk) = field.chunk().await? {
@@ -221,7 +221,7 @@ async fn collect(field: &mut Field<'_>, limit: usize, name: &str) -> Result<Resu
     Ok(Ok(bytes.freeze()))
 }
 
-fn unknown(name: &str, allowed: &[&str]) -> ApiError {
+fn unknown_part(name: &str, allowed: &[&str]) -> ApiError {
     ApiError::new(Code::UnknownPart, format!("the part `{name}` is unknown; allowed: {}", allowed.join(", ")))
         .field(name)
         .allowed(allowed.iter().copied())
@@ -249,9 +249,9 @@ mod tests {
     async fn body_within_limit_is_read_completely() {
         for sizes in [&[][..], &[10], &[4, 6], &[1, 2, 3, 4]] {
             let read = read(&HeaderMap::new(), chunks(sizes), 10, "the body").await.unwrap();
-            let wanted: Vec<u8> =
+            let expected: Vec<u8> =
                 sizes.iter().enumerate().flat_map(|(i, n)| std::iter::repeat_n(i as u8, *n)).collect();
-            assert_eq!(read, wanted);
+            assert_eq!(read, expected);
         }
     }
 
@@ -264,20 +264,20 @@ mod tests {
 
     #[test]
     fn oversized_body_with_expect_header_is_rejected_at_once() {
-        let with = |pairs: &[(header::HeaderName, &str)]| {
+        let header_map = |pairs: &[(header::HeaderName, &str)]| {
             pairs.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect::<HeaderMap>()
         };
         let expect = (header::EXPECT, "100-continue");
-        for (headers, refused) in [
-            (with(&[]), false),
-            (with(&[(header::CONTENT_LENGTH, "10"), expect.clone()]), false),
-            (with(&[(header::CONTENT_LENGTH, "11"), expect]), true),
+        for (headers, is_rejected) in [
+            (header_map(&[]), false),
+            (header_map(&[(header::CONTENT_LENGTH, "10"), expect.clone()]), false),
+            (header_map(&[(header::CONTENT_LENGTH, "11"), expect]), true),
             // Without `Expect`, a small excess is read and discarded, so that the caller receives
             // the response.
-            (with(&[(header::CONTENT_LENGTH, "11")]), false),
-            (with(&[(header::CONTENT_LENGTH, "1000000000000")]), true),
+            (header_map(&[(header::CONTENT_LENGTH, "11")]), false),
+            (header_map(&[(header::CONTENT_LENGTH, "1000000000000")]), true),
         ] {
-            assert_eq!(check_length(&headers, 10, "the body").is_err(), refused, "{headers:?}");
+            assert_eq!(check_length(&headers, 10, "the body").is_err(), is_rejected, "{headers:?}");
         }
     }
 }

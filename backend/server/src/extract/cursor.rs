@@ -56,7 +56,7 @@ impl List {
     ///
     /// Their debug texts are compared. If an update of the program changes these texts, cursors of
     /// the previous version are rejected.
-    pub(crate) fn of(name: &str, filters: impl Debug) -> Self {
+    pub(crate) fn new(name: &str, filters: impl Debug) -> Self {
         let digest = Sha256::digest(format!("{name}\n{filters:?}"));
         Self(std::array::from_fn(|index| digest[index]))
     }
@@ -66,10 +66,10 @@ impl List {
     /// # Errors
     /// Fails with 400 `bad_query` for a text that is not a cursor, and for a cursor of another list
     /// or of other filters.
-    pub(crate) fn after<K: CursorKey>(&self, cursor: Option<&str>) -> Result<Option<K>> {
+    pub(crate) fn decode_cursor<K: CursorKey>(&self, cursor: Option<&str>) -> Result<Option<K>> {
         let Some(text) = cursor else { return Ok(None) };
-        let refuse = |why: &str| {
-            ApiError::of_field(Code::BadQuery, "cursor", why)
+        let refuse = |reason: &str| {
+            ApiError::for_field(Code::BadQuery, "cursor", reason)
                 .value(text)
                 .allowed(["the next_cursor of an earlier response for the same list and filters"])
         };
@@ -99,11 +99,11 @@ impl List {
             return None;
         }
         rows.truncate(limit);
-        rows.last().map(|row| self.cursor(&key(row)))
+        rows.last().map(|row| self.encode_cursor(&key(row)))
     }
 
     /// Returns the cursor of the page that begins after `key`.
-    pub(crate) fn cursor(&self, key: &impl CursorKey) -> String {
+    pub(crate) fn encode_cursor(&self, key: &impl CursorKey) -> String {
         URL_SAFE_NO_PAD.encode([&self.0[..], &key.to_bytes()].concat())
     }
 }
@@ -116,17 +116,17 @@ mod tests {
     #[test]
     fn cursor_decodes_to_encoded_id() {
         let ids: Vec<Uuid> = (0..3).map(|_| Uuid::now_v7()).collect();
-        let (mut rows, list) = (ids.clone(), List::of("faces", "all"));
+        let (mut rows, list) = (ids.clone(), List::new("faces", "all"));
         let cursor = list.paginate(&mut rows, 2, |id| *id);
         assert_eq!(rows, ids[..2]);
-        assert_eq!(list.after(cursor.as_deref()).unwrap(), Some(ids[1]));
+        assert_eq!(list.decode_cursor(cursor.as_deref()).unwrap(), Some(ids[1]));
         assert_eq!(list.paginate(&mut rows, 2, |id| *id), None);
     }
 
     #[test]
     fn malformed_cursor_is_rejected() {
         for text in ["", "x", "????", "AAAA", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"] {
-            let error = List::of("faces", "all").after::<Uuid>(Some(text)).unwrap_err();
+            let error = List::new("faces", "all").decode_cursor::<Uuid>(Some(text)).unwrap_err();
             assert_eq!(error.code(), Code::BadQuery, "{text}");
         }
     }
@@ -134,9 +134,9 @@ mod tests {
     #[test]
     fn cursor_of_other_list_or_filter_is_rejected() {
         let id = Uuid::now_v7();
-        let cursor = List::of("faces", "all").paginate(&mut vec![id, id], 1, |id| *id).unwrap();
-        for other in [List::of("images", "all"), List::of("faces", "some")] {
-            let problem = other.after::<Uuid>(Some(&cursor)).unwrap_err().into_problem();
+        let cursor = List::new("faces", "all").paginate(&mut vec![id, id], 1, |id| *id).unwrap();
+        for list in [List::new("images", "all"), List::new("faces", "some")] {
+            let problem = list.decode_cursor::<Uuid>(Some(&cursor)).unwrap_err().into_problem();
             assert_eq!((problem.code, problem.field.as_deref()), (Code::BadQuery, Some("cursor")));
             assert!(problem.detail.contains("another list"), "{}", problem.detail);
         }

@@ -22,7 +22,7 @@ pub fn check_structure(text: &[u8]) -> Result<()> {
 }
 
 pub(crate) fn body<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
-    json::parse_here(text)
+    json::parse_sync(text)
 }
 
 pub(crate) fn parameters<T: DeserializeOwned>(text: &str) -> Result<T> {

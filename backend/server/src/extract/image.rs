@@ -46,11 +46,11 @@ pub(crate) struct ImageAsBase64 {
 }
 
 impl ImageSource {
-    pub(crate) fn by_url(url: String) -> Self {
+    pub(crate) fn from_url(url: String) -> Self {
         Self::Url(ImageByUrl { url })
     }
 
-    pub(crate) fn in_base64(image_base64: String) -> Self {
+    pub(crate) fn from_base64(image_base64: String) -> Self {
         Self::Base64(ImageAsBase64 { image_base64 })
     }
 }
@@ -64,8 +64,8 @@ impl<'de> Deserialize<'de> for ImageSource {
             image_base64: Option<String>,
         }
         match Fields::deserialize(deserializer)? {
-            Fields { url: Some(url), image_base64: None } => Ok(Self::by_url(url)),
-            Fields { url: None, image_base64: Some(text) } => Ok(Self::in_base64(text)),
+            Fields { url: Some(url), image_base64: None } => Ok(Self::from_url(url)),
+            Fields { url: None, image_base64: Some(text) } => Ok(Self::from_base64(text)),
             _ => Err(D::Error::invalid_value(Unexpected::Map, &"exactly one of `url` and `image_base64`")),
         }
     }
@@ -80,8 +80,8 @@ pub(crate) fn exactly_one<T, const N: usize>(fields: &[&str], values: [Option<T>
     match (values.next(), values.next()) {
         (Some(value), None) => Ok(value),
         _ => {
-            let sentence = format!("exactly one of {} is required", fields.join(", "));
-            Err(ApiError::new(Code::InvalidField, sentence).allowed(fields.iter().copied()))
+            let message = format!("exactly one of {} is required", fields.join(", "));
+            Err(ApiError::new(Code::InvalidField, message).allowed(fields.iter().copied()))
         }
     }
 }
@@ -110,7 +110,7 @@ impl BodyFormat {
     /// Fails with 415 for any other content type, or if there is none. A page of another site can
     /// send a body without a type, or with one of the three form types, and the browser does not
     /// make a CORS preflight.
-    pub(crate) fn of(headers: &HeaderMap) -> Result<Self> {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Self> {
         let media = json::media_type(headers);
         match media.as_str() {
             "multipart/form-data" => Ok(Self::Multipart),
@@ -129,27 +129,27 @@ impl FromRequest<AppState> for ImageBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self> {
-        match BodyFormat::of(request.headers())? {
+        match BodyFormat::from_headers(request.headers())? {
             BodyFormat::Json => {
                 let source: ImageSource = read_json(request, state).await?;
                 resolve(state, source).await.map(Self)
             }
-            BodyFormat::Multipart => one_part(request, state).await.map(Self),
-            BodyFormat::Raw => raw(request, state).await.map(Self),
+            BodyFormat::Multipart => single_part(request, state).await.map(Self),
+            BodyFormat::Raw => raw_body(request, state).await.map(Self),
         }
     }
 }
 
 /// Reads the part `image`.
-pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes> {
+pub(crate) async fn single_part(request: Request, state: &AppState) -> Result<Bytes> {
     let mut parts = image_parts(request, state, &["image"], 1).await?;
     match parts.pop() {
         Some(part) => part.bytes,
-        None => Err(missing("image", &["image"])),
+        None => Err(missing_image("image", &["image"])),
     }
 }
 
-pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes> {
+pub(crate) async fn raw_body(request: Request, state: &AppState) -> Result<Bytes> {
     let (parts, body) = request.into_parts();
     let bytes = body::read(&parts.headers, body, state.config.image_limit, "the image").await?;
     if bytes.is_empty() {
@@ -174,7 +174,7 @@ pub(crate) async fn read_json<T: serde::de::DeserializeOwned + Send + 'static>(
 }
 
 /// Reads two images from a multipart body: `image_a` and `image_b`, or two parts `image`.
-pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<[Bytes; 2]> {
+pub(crate) async fn two_parts(request: Request, state: &AppState) -> Result<[Bytes; 2]> {
     const NAMES: &[&str] = &["image", "image_a", "image_b"];
     let refuse = |name: &str, what: &str| {
         Err(ApiError::new(Code::UnknownPart, format!("the part `{name}` {what}"))
@@ -200,23 +200,23 @@ pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<
     }
     match (a, b) {
         (Some(a), Some(b)) => Ok([a, b]),
-        (None, _) => Err(missing("image_a", NAMES)),
-        (_, None) => Err(missing("image_b", NAMES)),
+        (None, _) => Err(missing_image("image_a", NAMES)),
+        (_, None) => Err(missing_image("image_b", NAMES)),
     }
 }
 
-pub(crate) async fn pair_of_sources(state: &AppState, a: ImageSource, b: ImageSource) -> Result<[Bytes; 2]> {
+pub(crate) async fn two_sources(state: &AppState, a: ImageSource, b: ImageSource) -> Result<[Bytes; 2]> {
     let (a, b) = match (a, b) {
         (ImageSource::Url(a), ImageSource::Url(b)) => {
-            let mut reservation = state.fetch_memory.take(2).await?;
-            let half = reservation.split();
-            let (a, b) = tokio::join!(fetch(state, &a.url, half), fetch(state, &b.url, reservation));
+            let mut reservation = state.fetch_memory.acquire(2).await?;
+            let first = reservation.split();
+            let (a, b) = tokio::join!(fetch(state, &a.url, first), fetch(state, &b.url, reservation));
             (a.map(|(bytes, _)| bytes), b.map(|(bytes, _)| bytes))
         }
         (a, b) => tokio::join!(resolve(state, a), resolve(state, b)),
     };
-    let named = |name: &str, error: ApiError| error.within(name);
-    Ok([a.map_err(|error| named("a", error))?, b.map_err(|error| named("b", error))?])
+    let with_name = |name: &str, error: ApiError| error.prefix_path(name);
+    Ok([a.map_err(|error| with_name("a", error))?, b.map_err(|error| with_name("b", error))?])
 }
 
 /// One image of a batch: its bytes, its problem, or its source.
@@ -252,13 +252,13 @@ pub(crate) struct BatchForm {
     image: Vec<Vec<u8>>,
 }
 
-pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<BatchInput>> {
+pub(crate) async fn read_batch(request: Request, state: &AppState) -> Result<Vec<BatchInput>> {
     let limit = state.config.batch_images;
-    match BodyFormat::of(request.headers())? {
+    match BodyFormat::from_headers(request.headers())? {
         BodyFormat::Multipart => {
             let parts = image_parts(request, state, &["image"], limit).await?;
             if parts.is_empty() {
-                return Err(missing("image", &["image"]));
+                return Err(missing_image("image", &["image"]));
             }
             Ok(parts.into_iter().map(|part| BatchInput::Part(part.bytes)).collect())
         }
@@ -267,7 +267,7 @@ pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<Batc
             let bytes = body::read(&parts.headers, body, state.config.batch_limit, "the body").await?;
             let body: BatchBody = json::parse(bytes).await?;
             match body.images.len() {
-                0 => Err(missing("images", &["images"])),
+                0 => Err(missing_image("images", &["images"])),
                 n if n > limit => Err(ApiError::new(
                     Code::TooManyImages,
                     format!("the request has {n} images; at most {limit} are allowed"),
@@ -294,7 +294,7 @@ async fn image_parts(
     body::read_parts(request, limits).await
 }
 
-fn missing(name: &str, allowed: &[&str]) -> ApiError {
+fn missing_image(name: &str, allowed: &[&str]) -> ApiError {
     ApiError::new(Code::MissingImage, format!("`{name}` is missing"))
         .field(name)
         .allowed(allowed.iter().copied())
@@ -312,7 +312,7 @@ pub(crate) async fn resolve_with_urls(
 ) -> Result<(Bytes, Option<(String, String)>)> {
     match source {
         ImageSource::Url(ImageByUrl { url }) => {
-            let reservation = state.fetch_memory.take(1).await?;
+            let reservation = state.fetch_memory.acquire(1).await?;
             let (bytes, fetched_from) = fetch(state, &url, reservation).await?;
             Ok((bytes, Some((url, fetched_from))))
         }
@@ -321,7 +321,7 @@ pub(crate) async fn resolve_with_urls(
             // Decoding a large image would block all other tasks of this thread.
             let decoded = tokio::task::spawn_blocking(move || decode_base64(&text, limit)).await;
             let decoded = decoded.map_err(ApiError::internal)?;
-            decoded.map(|bytes| (bytes, None)).map_err(ApiError::of_this_request)
+            decoded.map(|bytes| (bytes, None)).map_err(ApiError::with_current_request_id)
         }
     }
 }
@@ -354,7 +354,7 @@ async fn fetch(state: &AppState, text: &str, reservation: FetchReservation) -> R
 
 /// Returns the problem for a text that is not the URL of a file.
 pub(crate) fn bad_url(text: &str, reason: impl std::fmt::Display) -> ApiError {
-    ApiError::of_field(Code::BadUrl, "url", reason).value(text).allowed(["an absolute http or https URL"])
+    ApiError::for_field(Code::BadUrl, "url", reason).value(text).allowed(["an absolute http or https URL"])
 }
 
 const LENIENT: GeneralPurposeConfig =
@@ -364,7 +364,7 @@ const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIEN
 
 pub(super) fn decode_base64(text: &str, limit: usize) -> Result<Bytes> {
     let refuse = |detail: String| {
-        ApiError::of_field(Code::BadBase64, "image_base64", detail)
+        ApiError::for_field(Code::BadBase64, "image_base64", detail)
             .allowed(["base64 of an image file", "data:image/…;base64,…"])
     };
     let text = text.trim();
@@ -377,15 +377,15 @@ pub(super) fn decode_base64(text: &str, limit: usize) -> Result<Bytes> {
         text
     };
     // Line breaks are allowed, because the shell command `base64` inserts them.
-    let compact: Vec<u8> = data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    if compact.is_empty() {
+    let digits: Vec<u8> = data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    if digits.is_empty() {
         return Err(ApiError::new(Code::MissingImage, "`image_base64` is empty").field("image_base64"));
     }
-    if compact.len() / 4 * 3 > limit + 3 {
+    if digits.len() / 4 * 3 > limit + 3 {
         return Err(body::too_many_bytes("the image", limit).field("image_base64"));
     }
-    let engine = if compact.iter().any(|byte| matches!(byte, b'-' | b'_')) { &URL_SAFE } else { &STANDARD };
-    let bytes = engine.decode(&compact).map_err(|error| refuse(error.to_string()))?;
+    let engine = if digits.iter().any(|byte| matches!(byte, b'-' | b'_')) { &URL_SAFE } else { &STANDARD };
+    let bytes = engine.decode(&digits).map_err(|error| refuse(error.to_string()))?;
     if bytes.len() > limit {
         return Err(body::too_many_bytes("the image", limit).field("image_base64"));
     }
@@ -428,14 +428,14 @@ mod tests {
 
     #[test]
     fn image_source_requires_exactly_one_field() {
-        assert!(json::parse_here::<ImageSource>(br#"{"url": "http://a/b"}"#).is_ok());
+        assert!(json::parse_sync::<ImageSource>(br#"{"url": "http://a/b"}"#).is_ok());
         for text in ["{}", r#"{"url": "http://a", "image_base64": "AA"}"#, r#"{"path": "/etc"}"#, "[]", "1"] {
             assert_eq!(
-                json::parse_here::<ImageSource>(text.as_bytes()).unwrap_err().code(),
+                json::parse_sync::<ImageSource>(text.as_bytes()).unwrap_err().code(),
                 Code::InvalidField
             );
         }
-        let batch = json::parse_here::<BatchBody>(br#"{"images": [{}]}"#).unwrap_err().into_problem();
+        let batch = json::parse_sync::<BatchBody>(br#"{"images": [{}]}"#).unwrap_err().into_problem();
         assert_eq!((batch.field.as_deref(), batch.allowed.len()), (Some("images[0]"), 1));
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
         .allowed(allowed.iter().copied())
 }
 
-/// Reads a JSON body of an operation that also accepts uploads, whose limits do not suit it.
+/// Reads a JSON body of an operation that also accepts uploads. Its limits are lower.
 ///
 /// # Errors
 /// Fails with 413 for more than `limit` bytes, 503 if the body needs more than `time`, and as
@@ -77,16 +77,16 @@ pub(crate) async fn read_small_json<T: DeserializeOwned + Send + 'static>(
 /// Parses a JSON text. A long text is parsed on a thread for blocking work.
 pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T> {
     if bytes.len() <= MAX_INLINE_BYTES {
-        return parse_here(&bytes);
+        return parse_sync(&bytes);
     }
     // Only the current task knows the id of the request.
-    let parsed = tokio::task::spawn_blocking(move || parse_here(&bytes)).await;
-    parsed.map_err(ApiError::internal)?.map_err(ApiError::of_this_request)
+    let parsed = tokio::task::spawn_blocking(move || parse_sync(&bytes)).await;
+    parsed.map_err(ApiError::internal)?.map_err(ApiError::with_current_request_id)
 }
 
-pub(super) fn parse_here<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
+pub(super) fn parse_sync<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
     typed::read::<T>(read(text)?).map_err(|error| {
-        ApiError::new(Code::InvalidField, error.to_string()).field(error.place).allowed(error.allowed)
+        ApiError::new(Code::InvalidField, error.to_string()).field(error.path).allowed(error.allowed)
     })
 }
 
@@ -104,31 +104,31 @@ pub(super) const MAX_DEPTH: usize = 32;
 /// Fails with 422 for a NUL character, for a name that occurs twice in an object, and for too many
 /// values or levels. `field` is set to the position. Fails with 400 for a text that is not JSON.
 pub(super) fn read(text: &[u8]) -> Result<Value> {
-    let mut walk = Walk { place: Vec::new(), values: 0, fault: None };
+    let mut walk = Walk { path: Vec::new(), values: 0, error: None };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = AnyValue(&mut walk).deserialize(&mut deserializer);
     // Text after the document is also an error.
     let value = value.and_then(|value| deserializer.end().map(|()| value));
     value.map_err(|error| {
         let malformed = || ApiError::new(Code::BadJson, format!("the body is not JSON: {error}"));
-        walk.fault.unwrap_or_else(malformed)
+        walk.error.unwrap_or_else(malformed)
     })
 }
 
 struct Walk {
     /// The steps to the current value: `name`, `.name` or `[index]`.
-    place: Vec<String>,
+    path: Vec<String>,
     values: usize,
-    fault: Option<ApiError>,
+    error: Option<ApiError>,
 }
 
 impl Walk {
     /// Stores the problem and returns an error that ends the walk.
-    fn refuse<E: Error>(&mut self, sentence: &str, allowed: String) -> E {
-        let place = self.place.concat();
-        let detail = if place.is_empty() { sentence.to_owned() } else { format!("{place}: {sentence}") };
-        self.fault = Some(ApiError::new(Code::InvalidField, detail).field(place).allowed([allowed]));
-        E::custom(sentence)
+    fn fail<E: Error>(&mut self, message: &str, allowed: String) -> E {
+        let path = self.path.concat();
+        let detail = if path.is_empty() { message.to_owned() } else { format!("{path}: {message}") };
+        self.error = Some(ApiError::new(Code::InvalidField, detail).field(path).allowed([allowed]));
+        E::custom(message)
     }
 
     fn count<E: Error>(&mut self) -> Result<(), E> {
@@ -136,24 +136,24 @@ impl Walk {
         if self.values <= MAX_VALUES {
             return Ok(());
         }
-        Err(self.refuse(
+        Err(self.fail(
             &format!("the body has more than {MAX_VALUES} values"),
             format!("at most {MAX_VALUES} values"),
         ))
     }
 
-    fn text<E: Error>(&mut self, text: &str) -> Result<(), E> {
-        if text.contains('\0') { Err(self.refuse(NUL, NO_NUL.to_owned())) } else { Ok(()) }
+    fn check_text<E: Error>(&mut self, text: &str) -> Result<(), E> {
+        if text.contains('\0') { Err(self.fail(NUL, NO_NUL.to_owned())) } else { Ok(()) }
     }
 
     /// Checks that another level is allowed.
-    fn descend<E: Error>(&mut self) -> Result<(), E> {
-        if self.place.len() < MAX_DEPTH {
+    fn check_depth<E: Error>(&mut self) -> Result<(), E> {
+        if self.path.len() < MAX_DEPTH {
             return Ok(());
         }
         // The full path to this value would be too long for a message.
-        self.place.truncate(1);
-        Err(self.refuse(
+        self.path.truncate(1);
+        Err(self.fail(
             &format!("the body is nested deeper than {MAX_DEPTH} levels"),
             format!("at most {MAX_DEPTH} levels"),
         ))
@@ -200,37 +200,37 @@ impl<'de> Visitor<'de> for AnyValue<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
-        self.0.text(text)?;
+        self.0.check_text(text)?;
         Ok(text.into())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        self.0.descend()?;
+        self.0.check_depth()?;
         let mut values = Vec::new();
         loop {
-            self.0.place.push(format!("[{}]", values.len()));
+            self.0.path.push(format!("[{}]", values.len()));
             let Some(value) = items.next_element_seed(AnyValue(self.0))? else { break };
             values.push(value);
-            self.0.place.pop();
+            self.0.path.pop();
         }
-        self.0.place.pop();
+        self.0.path.pop();
         Ok(values.into())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
-        self.0.descend()?;
+        self.0.check_depth()?;
         let mut values = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
-            let dot = if self.0.place.is_empty() { "" } else { "." };
-            self.0.place.push(dot.chars().chain(name.chars().take(MAX_NAME_CHARS)).collect());
-            self.0.text(&name)?;
+            let dot = if self.0.path.is_empty() { "" } else { "." };
+            self.0.path.push(dot.chars().chain(name.chars().take(MAX_NAME_CHARS)).collect());
+            self.0.check_text(&name)?;
             if values.contains_key(&name) {
-                let error = self.0.refuse("the name occurs twice", "each name once".to_owned());
-                self.0.fault = self.0.fault.take().map(|fault| fault.reason("twice"));
+                let error = self.0.fail("the name occurs twice", "each name once".to_owned());
+                self.0.error = self.0.error.take().map(|error| error.reason("twice"));
                 return Err(error);
             }
             values.insert(name, fields.next_value_seed(AnyValue(self.0))?);
-            self.0.place.pop();
+            self.0.path.pop();
         }
         Ok(values.into())
     }
@@ -252,26 +252,26 @@ mod tests {
 
     #[test]
     fn valid_json_body_is_parsed() {
-        let body: Body = parse_here(br#"{"name": "a", "limit": 3, "items": [{"name": "b"}]}"#).unwrap();
+        let body: Body = parse_sync(br#"{"name": "a", "limit": 3, "items": [{"name": "b"}]}"#).unwrap();
         assert_eq!((body.name.as_str(), body.limit.unwrap().get(), body.items.unwrap().len()), ("a", 3, 1));
     }
 
     #[test]
     fn json_array_is_rejected_as_object() {
         for text in [r#"["a", 3]"#, r#" ["a"]"#, r#"["a", null, null]"#] {
-            assert_eq!(parse_here::<Body>(text.as_bytes()).unwrap_err().code(), Code::InvalidField, "{text}");
+            assert_eq!(parse_sync::<Body>(text.as_bytes()).unwrap_err().code(), Code::InvalidField, "{text}");
         }
     }
 
     #[test]
     fn integer_field_accepts_only_zero_fraction() {
-        assert_eq!(parse_here::<Body>(br#"{"name": "a", "limit": 3.0}"#).unwrap().limit.unwrap().get(), 3);
+        assert_eq!(parse_sync::<Body>(br#"{"name": "a", "limit": 3.0}"#).unwrap().limit.unwrap().get(), 3);
         for text in [
             r#"{"name": "a", "limit": 3.5}"#,
             r#"{"name": "a", "limit": 11.0}"#,
             r#"{"name": "a", "limit": 1e300}"#,
         ] {
-            assert_eq!(parse_here::<Body>(text.as_bytes()).unwrap_err().code(), Code::InvalidField, "{text}");
+            assert_eq!(parse_sync::<Body>(text.as_bytes()).unwrap_err().code(), Code::InvalidField, "{text}");
         }
     }
 
@@ -282,11 +282,11 @@ mod tests {
             (r#"{"name": "a", "items": [{"name": "b"}, {"name": "\u0000"}]}"#, "items[1].name"),
             (r#"{"name": "a", "\u0000": 1}"#, "\0"),
         ] {
-            let problem = parse_here::<Body>(text.as_bytes()).unwrap_err().into_problem();
+            let problem = parse_sync::<Body>(text.as_bytes()).unwrap_err().into_problem();
             assert_eq!((problem.code, problem.field.as_deref()), (Code::InvalidField, Some(field)), "{text}");
         }
         // A `u0000` after an escaped backslash is ordinary text.
-        assert_eq!(parse_here::<Body>(br#"{"name": "a\\u0000"}"#).unwrap().name, r"a\u0000");
+        assert_eq!(parse_sync::<Body>(br#"{"name": "a\\u0000"}"#).unwrap().name, r"a\u0000");
     }
 
     #[test]
@@ -297,7 +297,7 @@ mod tests {
             (format!(r#"{{"name": "a", "limit": "{long}"}}"#), "a whole number from 1 to 10"),
             (format!(r#"{{"name": "a", "{long}": 1}}"#), "name"),
         ] {
-            let problem = parse_here::<Body>(text.as_bytes()).unwrap_err().into_problem();
+            let problem = parse_sync::<Body>(text.as_bytes()).unwrap_err().into_problem();
             assert_eq!(problem.allowed.first().map(String::as_str), Some(allowed));
             let length = serde_json::to_string(&problem).unwrap().len();
             assert!(length < 4000, "{length} bytes");
@@ -334,7 +334,7 @@ mod tests {
                 None,
             ),
         ] {
-            let problem = parse_here::<Body>(text.as_bytes()).unwrap_err().into_problem();
+            let problem = parse_sync::<Body>(text.as_bytes()).unwrap_err().into_problem();
             assert_eq!(problem.code, code, "{text}: {}", problem.detail);
             assert_eq!(problem.field.as_deref(), field, "{text}: {}", problem.detail);
             if let Some(allowed) = allowed {

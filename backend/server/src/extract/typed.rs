@@ -46,7 +46,7 @@ impl<'de, I: Iterator<Item = (String, Value)>> MapAccess<'de> for Fields<I> {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ValueError> {
         let (name, value) = self.value.take().unwrap_or_default();
-        seed.deserialize(Typed { value, is_text: self.is_text }).map_err(|error| error.within(&name))
+        seed.deserialize(Typed { value, is_text: self.is_text }).map_err(|error| error.prefix_path(&name))
     }
 }
 
@@ -62,11 +62,11 @@ impl<'de> SeqAccess<'de> for Items {
     ) -> Result<Option<T::Value>, ValueError> {
         let Some((index, value)) = self.0.next() else { return Ok(None) };
         let item = seed.deserialize(Typed { value, is_text: false });
-        item.map(Some).map_err(|error| error.within(&format!("[{index}]")))
+        item.map(Some).map_err(|error| error.prefix_path(&format!("[{index}]")))
     }
 }
 
-macro_rules! parsed {
+macro_rules! parse_text {
     ($($method:ident $visit:ident $type:ty),*) => { $(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
             let Some(text) = self.value.as_str().filter(|_| self.is_text) else {
@@ -100,7 +100,7 @@ impl<'de> Deserializer<'de> for Typed {
         }
     }
 
-    parsed! {
+    parse_text! {
         deserialize_bool visit_bool bool, deserialize_i64 visit_i64 i64, deserialize_u64 visit_u64 u64,
         deserialize_i32 visit_i32 i32, deserialize_u32 visit_u32 u32, deserialize_f32 visit_f32 f32,
         deserialize_f64 visit_f64 f64
@@ -142,48 +142,48 @@ impl<'de> Deserializer<'de> for Typed {
     }
 }
 
-/// An error of serde, with what the error types of other deserializers only write into their
-/// messages.
+/// An error of serde. Its fields contain what the error types of other deserializers only write
+/// into their messages.
 #[derive(Debug, Default)]
 pub(super) struct ValueError {
     /// The path to the value, such as `items[1].name`; empty for the whole input.
-    pub(super) place: String,
-    /// Whether the field at `place` is unknown, missing or repeated, so that the message names it.
+    pub(super) path: String,
+    /// Whether the field at `path` is unknown, missing or repeated, so that the message names it.
     pub(super) is_about_name: bool,
     pub(super) message: String,
     pub(super) allowed: Vec<String>,
 }
 
 impl ValueError {
-    /// Adds a step before the place: a name, or an index in brackets.
-    fn within(mut self, step: &str) -> Self {
-        let is_joined = self.place.is_empty() || self.place.starts_with('[');
-        self.place.insert_str(0, if is_joined { "" } else { "." });
-        self.place.insert_str(0, step);
+    /// Adds a step before the path: a name, or an index in brackets.
+    fn prefix_path(mut self, step: &str) -> Self {
+        let needs_no_dot = self.path.is_empty() || self.path.starts_with('[');
+        self.path.insert_str(0, if needs_no_dot { "" } else { "." });
+        self.path.insert_str(0, step);
         self
     }
 
-    fn of_value(what: &str, unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        let given = match unexpected {
+    fn invalid(what: &str, unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let actual = match unexpected {
             Unexpected::Unit => "null".to_owned(),
             // A large number would have hundreds of digits.
             Unexpected::Float(number) => format!("floating point `{number:?}`"),
             other => other.to_string(),
         };
-        let message = format!("invalid {what}: {given}, expected {expected}");
+        let message = format!("invalid {what}: {actual}, expected {expected}");
         Self { message, allowed: vec![expected.to_string()], ..Self::default() }
     }
 
-    fn of_name(name: &str, error: &value::Error, allowed: &[&str]) -> Self {
+    fn for_name(name: &str, error: &value::Error, allowed: &[&str]) -> Self {
         let allowed = allowed.iter().copied().map(str::to_owned).collect();
-        Self { place: name.to_owned(), is_about_name: true, message: error.to_string(), allowed }
+        Self { path: name.to_owned(), is_about_name: true, message: error.to_string(), allowed }
     }
 }
 
 impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { place, message, .. } = self;
-        if place.is_empty() { f.write_str(message) } else { write!(f, "{place}: {message}") }
+        let Self { path, message, .. } = self;
+        if path.is_empty() { f.write_str(message) } else { write!(f, "{path}: {message}") }
     }
 }
 
@@ -195,11 +195,11 @@ impl de::Error for ValueError {
     }
 
     fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::of_value("type", unexpected, expected)
+        Self::invalid("type", unexpected, expected)
     }
 
     fn invalid_value(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::of_value("value", unexpected, expected)
+        Self::invalid("value", unexpected, expected)
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
@@ -208,14 +208,14 @@ impl de::Error for ValueError {
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
-        Self::of_name(field, &value::Error::unknown_field(field, expected), expected)
+        Self::for_name(field, &value::Error::unknown_field(field, expected), expected)
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Self::of_name(field, &value::Error::missing_field(field), &[])
+        Self::for_name(field, &value::Error::missing_field(field), &[])
     }
 
     fn duplicate_field(field: &'static str) -> Self {
-        Self::of_name(field, &value::Error::duplicate_field(field), &[])
+        Self::for_name(field, &value::Error::duplicate_field(field), &[])
     }
 }

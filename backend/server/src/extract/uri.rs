@@ -28,10 +28,10 @@ pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T> {
             .allowed([NO_NUL]));
     }
     typed::read_texts::<T>(&pairs).map_err(|error| {
-        let key = &error.place;
+        let key = &error.path;
         // serde calls parameters fields.
-        let renamed = error.is_about_name.then(|| error.message.replacen("field", "parameter", 1));
-        let problem = ApiError::new(Code::BadQuery, renamed.unwrap_or_else(|| error.to_string()))
+        let message = error.is_about_name.then(|| error.message.replacen("field", "parameter", 1));
+        let problem = ApiError::new(Code::BadQuery, message.unwrap_or_else(|| error.to_string()))
             .field(key)
             .allowed(error.allowed.iter().map(String::as_str));
         match pairs.iter().rev().find(|(name, _)| name == key) {
@@ -70,7 +70,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         match Path::<String>::from_request_parts(parts, state).await {
             Ok(Path(text)) => Uuid::parse_str(&text).map(Self).map_err(|_| not_a_uuid("id", &text)),
-            Err(_) => Err(not_a_uuid("id", last_part(parts))),
+            Err(_) => Err(not_a_uuid("id", last_segment(parts))),
         }
     }
 }
@@ -87,7 +87,7 @@ impl<S: Send + Sync> FromRequestParts<S> for SubjectFace {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let Ok(Path((id, face_id))) = Path::<(String, String)>::from_request_parts(parts, state).await else {
-            return Err(not_a_uuid("face_id", last_part(parts)));
+            return Err(not_a_uuid("face_id", last_segment(parts)));
         };
         let parse = |field: &str, text: &str| Uuid::parse_str(text).map_err(|_| not_a_uuid(field, text));
         Ok(Self { id: parse("id", &id)?, face_id: parse("face_id", &face_id)? })
@@ -96,11 +96,11 @@ impl<S: Send + Sync> FromRequestParts<S> for SubjectFace {
 
 /// Returns the problem for an id that is not a UUID.
 fn not_a_uuid(field: &str, text: &str) -> ApiError {
-    ApiError::of_field(Code::BadId, field, format!("`{text}` is not a UUID")).value(text).allowed(["a UUID"])
+    ApiError::for_field(Code::BadId, field, format!("`{text}` is not a UUID")).value(text).allowed(["a UUID"])
 }
 
 /// Returns the last part of the raw path. It is used if the percent-encoding is not valid UTF-8.
-fn last_part(parts: &Parts) -> &str {
+fn last_segment(parts: &Parts) -> &str {
     parts.uri.path().rsplit('/').next().unwrap_or_default()
 }
 

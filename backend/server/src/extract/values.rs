@@ -50,8 +50,8 @@ struct Number<T> {
 }
 
 impl<T> Number<T> {
-    fn read<E: Error>(self, value: f64, given: Unexpected<'_>) -> Result<T, E> {
-        (self.accept)(value).ok_or_else(|| E::invalid_value(given, &self))
+    fn read<E: Error>(self, value: f64, actual: Unexpected<'_>) -> Result<T, E> {
+        (self.accept)(value).ok_or_else(|| E::invalid_value(actual, &self))
     }
 }
 

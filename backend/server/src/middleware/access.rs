@@ -2,7 +2,7 @@
 use super::Api;
 use crate::auth::{Caller, check_scope, take_key};
 use crate::config::{Auth, Config};
-use crate::extract::drop_unread;
+use crate::extract::discard_body;
 use crate::hosts::{Authority, Origin};
 use crate::operation::{Access, Operations};
 use crate::request::Peer;
@@ -20,24 +20,24 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// or from a client that is not a browser. If keys are used, nothing is checked: a page of another
 /// site cannot know a key, and the service uses no cookies.
 pub(crate) async fn check_host(State(api): State<Api>, request: Request, next: Next) -> Response {
-    match check(&api.state.config, &api.operations, &request) {
+    match check_request(&api.state.config, &api.operations, &request) {
         Ok(()) => next.run(request).await,
         Err(error) => {
             // The body is read so that the sender receives the error response.
-            drop_unread(request).await;
+            discard_body(request).await;
             error.into_response()
         }
     }
 }
 
-fn check(config: &Config, operations: &Operations, request: &Request) -> Result<()> {
+fn check_request(config: &Config, operations: &Operations, request: &Request) -> Result<()> {
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
     if config.auth != Auth::None {
         return Ok(());
     }
     // This layer runs before routing. The lookup works because a path without parameters equals its
     // template.
-    let any_host = operations.find(&Method::GET, uri.path()).is_some_and(|found| found.spec.any_host);
+    let any_host = operations.find(&Method::GET, uri.path()).is_some_and(|operation| operation.spec.any_host);
     let is_safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     if any_host && is_safe {
         return Ok(());
@@ -49,28 +49,28 @@ fn check(config: &Config, operations: &Operations, request: &Request) -> Result<
 /// Returns the host that a request names. The `Host` header must occur exactly once. If the request
 /// target also contains a host, that host must be allowed as well.
 fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority> {
-    let mut named = headers.get_all(header::HOST).iter();
-    let (first, second) = (named.next(), named.next());
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let (first, second) = (hosts.next(), hosts.next());
     let text = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
     let refuse = |text: &str| {
-        let sentence =
+        let message =
             "the name in `Host` is not a name of this service; the operator can allow it with PUBLIC_HOSTS";
-        ApiError::new(Code::HostNotAllowed, sentence).field("host").value(text).allowed([
+        ApiError::new(Code::HostNotAllowed, message).field("host").value(text).allowed([
             "localhost",
             "the address that the service listens on",
             "a name in PUBLIC_HOSTS",
         ])
     };
-    let allowed = |text: &str| {
+    let parse_allowed = |text: &str| {
         let authority = Authority::parse(text);
         authority.filter(|authority| authority.is_allowed(config.listen, &config.public_hosts))
     };
     if let Some(target) = uri.authority()
-        && allowed(target.as_str()).is_none()
+        && parse_allowed(target.as_str()).is_none()
     {
         return Err(refuse(target.as_str()));
     }
-    match (second, allowed(text)) {
+    match (second, parse_allowed(text)) {
         (None, Some(authority)) => Ok(authority),
         _ => Err(refuse(text)),
     }
@@ -80,15 +80,15 @@ fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority> {
 /// something, and most also send `Sec-Fetch-Site`. A page can set neither of these headers.
 fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Result<()> {
     let refuse = |name: &HeaderName, value: &str| {
-        let sentence =
+        let message =
             "pages of other sites must not send changes; the operator can allow an origin with ALLOW_ORIGINS";
-        ApiError::new(Code::OriginNotAllowed, sentence).field(name.as_str()).value(value).allowed([
+        ApiError::new(Code::OriginNotAllowed, message).field(name.as_str()).value(value).allowed([
             "a page of this service",
             "an origin in ALLOW_ORIGINS",
             "a client that is not a browser",
         ])
     };
-    let mut origins = texts(headers, &header::ORIGIN).into_iter();
+    let mut origins = header_values(headers, &header::ORIGIN).into_iter();
     if let Some(text) = origins.next() {
         let origin = Origin::parse(text).filter(|_| origins.next().is_none());
         let origin = origin.ok_or_else(|| refuse(&header::ORIGIN, text))?;
@@ -103,7 +103,7 @@ fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Resul
             return Err(refuse(&header::ORIGIN, text));
         }
     }
-    let sites = texts(headers, &SEC_FETCH_SITE);
+    let sites = header_values(headers, &SEC_FETCH_SITE);
     match sites.into_iter().find(|site| !matches!(*site, "same-origin" | "none")) {
         Some(site) => Err(refuse(&SEC_FETCH_SITE, site)),
         None => Ok(()),
@@ -111,7 +111,7 @@ fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Resul
 }
 
 /// Returns the values of a header. A value that is not text becomes an empty string.
-fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
+fn header_values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
     headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default()).collect()
 }
 
@@ -125,41 +125,41 @@ pub(crate) async fn authenticate(State(api): State<Api>, mut request: Request, n
             Err(error) => return error.into_response(),
         },
     };
-    let remaining = match caller.key().map(|key| api.state.rates.take(key)).transpose() {
-        Ok(remaining) => remaining.flatten(),
-        Err((error, remaining)) => {
+    let quota = match caller.key().map(|key| api.state.rates.acquire(key)).transpose() {
+        Ok(quota) => quota.flatten(),
+        Err((error, quota)) => {
             let mut response = error.into_response();
-            remaining.write(response.headers_mut());
+            quota.write(response.headers_mut());
             return response;
         }
     };
-    let id = caller.id(Peer::of(request.extensions()));
+    let id = caller.id(Peer::from_extensions(request.extensions()));
     request.extensions_mut().insert(caller);
     let mut response = id.scope(next.run(request)).await;
-    if let Some(remaining) = remaining {
-        remaining.write(response.headers_mut());
+    if let Some(quota) = quota {
+        quota.write(response.headers_mut());
     }
     response
 }
 
 async fn admit(api: &Api, request: &mut Request) -> Result<Caller> {
     let store = &api.state.services.store;
-    let operation = api.operations.of(request).ok_or_else(|| {
+    let operation = api.operations.lookup(request).ok_or_else(|| {
         let (method, path) = (request.method(), request.uri().path());
         ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {path}"))
     })?;
     let access = operation.spec.access;
     // No later layer or handler sees the key.
-    let presented = take_key(request.headers_mut());
+    let key_hash = take_key(request.headers_mut());
     if access == Access::Open {
         return Ok(Caller::without_access(store));
     }
-    let hash = presented?;
-    let peer = Peer::of(request.extensions());
+    let hash = key_hash?;
+    let peer = Peer::from_extensions(request.extensions());
     let key = api.state.keyring.find(store, &hash, Some(peer)).await?;
     tracing::Span::current().record("key_id", tracing::field::display(key.id));
     if let Access::Needs(scope) = access {
         check_scope(&key, scope)?;
     }
-    Ok(Caller::of(store, key, hash))
+    Ok(Caller::with_key(store, key, hash))
 }

@@ -1,11 +1,11 @@
 //! The layers that limit what a request uses: time, database connections, and memory for its body
 //! and its response. A read whose database call failed is repeated.
 //!
-//! A body that arrives slowly reserves little memory, and no caller can use the whole budget. What
-//! waits for what is described in `admission`.
+//! A body that arrives slowly reserves little memory, and no caller can use the whole budget. The
+//! module `admission` describes which requests wait for which resource.
 use super::Api;
 use crate::admission::{BodyReservation, ResponseReservation};
-use crate::extract::{discard_rest, drop_unread, is_json, unsupported};
+use crate::extract::{discard_body, discard_rest, is_json, unsupported};
 use crate::operation::{Access, Operations};
 use crate::request::{self, with_deadline};
 use crate::{ApiError, Code, Result};
@@ -23,9 +23,9 @@ use store::retried;
 use tokio::sync::Mutex;
 
 /// Bodies and responses with at most this number of bytes are not counted. Small control requests
-/// therefore succeed while images wait for memory. What is not counted needs little memory, because
-/// the number of connections is limited.
-const UNCOUNTED: u64 = 64 << 10;
+/// therefore succeed while images wait for memory. Uncounted bodies need little memory, because the
+/// number of connections is limited.
+const MAX_UNCOUNTED: u64 = 64 << 10;
 
 /// Maximum number of copies of the content of a JSON body at one time: the text and its strings,
 /// and later a string, the same string without line breaks, and the decoded image.
@@ -37,11 +37,11 @@ const UPLOAD_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Limits the time until the head of the response. The body of a stream (events) may take longer.
 /// An upload has an hour.
 pub(crate) async fn limit_time(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let uploads = api.operations.of(&request).is_some_and(|operation| operation.spec.uploads);
-    let limit = if uploads { UPLOAD_TIMEOUT } else { api.state.config.request_timeout };
+    let is_upload = api.operations.lookup(&request).is_some_and(|operation| operation.spec.uploads);
+    let limit = if is_upload { UPLOAD_TIMEOUT } else { api.state.config.request_timeout };
     let deadline = Instant::now() + limit;
-    let answer = with_deadline(deadline, next.run(request));
-    tokio::time::timeout_at(deadline.into(), answer).await.unwrap_or_else(|_| {
+    let response = with_deadline(deadline, next.run(request));
+    tokio::time::timeout_at(deadline.into(), response).await.unwrap_or_else(|_| {
         ApiError::new(Code::Timeout, format!("the request did not finish within {limit:?} and was cancelled"))
             .into_response()
     })
@@ -55,29 +55,29 @@ pub(crate) async fn limit_time(State(api): State<Api>, request: Request, next: N
 /// without a reservation. Responses of unknown length are sent piece by piece, and are not counted
 /// here.
 pub(crate) async fn reserve_response(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let open = api.operations.of(&request).is_some_and(|operation| operation.spec.access == Access::Open);
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    let is_open = api.operations.lookup(&request).is_some_and(|entry| entry.spec.access == Access::Open);
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let mut response = next.run(request).await;
-    let reserved = response.extensions_mut().remove::<Arc<ResponseReservation>>();
+    let reservation = response.extensions_mut().remove::<Arc<ResponseReservation>>();
     let length = response.body().size_hint().exact();
-    let Some(bytes) = length.filter(|bytes| *bytes > UNCOUNTED && !open) else { return response };
-    let memory = match reserved {
+    let Some(bytes) = length.filter(|bytes| *bytes > MAX_UNCOUNTED && !is_open) else { return response };
+    let memory = match reservation {
         Some(memory) => Ok(memory),
-        None if reads => api.state.response_memory.try_take(bytes).map(Arc::new),
-        None => api.state.response_memory.take(bytes).await.map(Arc::new),
+        None if is_read => api.state.response_memory.try_acquire(bytes).map(Arc::new),
+        None => api.state.response_memory.acquire(bytes).await.map(Arc::new),
     };
     match memory {
         Ok(memory) => response.map(|body| memory.hold(body)),
-        Err(error) if reads => error.into_response(),
-        // What the request changed is stored, so its response is sent.
+        Err(error) if is_read => error.into_response(),
+        // The changes of the request are stored, so its response is sent.
         Err(_) => response,
     }
 }
 
 /// A response that reports a database failure.
-struct Failed(Response, Cause);
+struct FailedResponse(Response, Cause);
 
-impl Transient for Failed {
+impl Transient for FailedResponse {
     fn cause(&self) -> Option<Cause> {
         Some(self.1)
     }
@@ -97,34 +97,34 @@ pub(crate) async fn retry_reads(request: Request, next: Next) -> Response {
         async move {
             let response = next.run(Request::from_parts(head, Body::empty())).await;
             match response.extensions().get::<Cause>().copied() {
-                Some(cause) => Err(Failed(response, cause)),
+                Some(cause) => Err(FailedResponse(response, cause)),
                 None => Ok(response),
             }
         }
     });
-    response.await.unwrap_or_else(|Failed(response, _)| response)
+    response.await.unwrap_or_else(|FailedResponse(response, _)| response)
 }
 
 /// Rejects a body without a content type, and a compressed one. Counts the memory of every other
 /// body until the response is ready, except that of uploads, which are not held in memory.
 pub(crate) async fn reserve_body(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let checked = check_type(&api.operations, &request).and_then(|()| check_encoding(&request));
-    if let Err(error) = checked {
-        drop_unread(request).await;
+    let check_result = check_type(&api.operations, &request).and_then(|()| check_encoding(&request));
+    if let Err(error) = check_result {
+        discard_body(request).await;
         return error.into_response();
     }
-    if api.operations.of(&request).is_some_and(|operation| operation.spec.uploads) {
+    if api.operations.lookup(&request).is_some_and(|operation| operation.spec.uploads) {
         return next.run(request).await;
     }
     let max_bytes = api.state.config.parts_limit(usize::MAX) as u64;
     let expected_bytes = request.body().size_hint().exact().map_or(max_bytes, |length| length.min(max_bytes));
-    if expected_bytes <= UNCOUNTED {
+    if expected_bytes <= MAX_UNCOUNTED {
         return next.run(request).await;
     }
     let copies = if is_json(request.headers()) { JSON_COPIES } else { 1 };
     let reservation = Arc::new(Mutex::new(api.state.body_memory.reservation(wait_deadline())));
     let request =
-        request.map(|body| counted(body, CountingRule { copies, expected_bytes }, reservation.clone()));
+        request.map(|body| count_body(body, CountingRule { copies, expected_bytes }, reservation.clone()));
     let response = next.run(request).await;
     drop(reservation);
     response
@@ -133,12 +133,12 @@ pub(crate) async fn reserve_body(State(api): State<Api>, request: Request, next:
 /// Rejects a body without a content type, which determines how a body is read. A page of another
 /// site can send a body without a content type and without a CORS preflight.
 fn check_type(operations: &Operations, request: &Request) -> Result<()> {
-    let reads_one = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
+    let expects_body = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
     let has_type = request.headers().get(header::CONTENT_TYPE).is_some_and(|value| !value.is_empty());
-    if !reads_one || request.body().is_end_stream() || has_type {
+    if !expects_body || request.body().is_end_stream() || has_type {
         return Ok(());
     }
-    let media = operations.of(request).map_or(&[][..], |operation| &operation.media);
+    let media = operations.lookup(request).map_or(&[][..], |operation| &operation.media);
     let media: Vec<&str> = media.iter().map(String::as_str).collect();
     let allowed = if media.is_empty() { &["application/json"][..] } else { &media };
     Err(unsupported(request.headers(), allowed))
@@ -150,18 +150,18 @@ fn check_encoding(request: &Request) -> Result<()> {
     const ALLOWED: &str = "identity";
     let header = header::CONTENT_ENCODING;
     let mut encodings = request.headers().get_all(&header).iter();
-    let Some(other) =
+    let Some(encoding) =
         encodings.find(|value| !value.as_bytes().trim_ascii().eq_ignore_ascii_case(ALLOWED.as_bytes()))
     else {
         return Ok(());
     };
-    let other = String::from_utf8_lossy(other.as_bytes());
-    let sentence = format!(
-        "the content encoding is `{other}`; send the body without compression and without the header"
+    let encoding = String::from_utf8_lossy(encoding.as_bytes());
+    let message = format!(
+        "the content encoding is `{encoding}`; send the body without compression and without the header"
     );
-    Err(ApiError::new(Code::UnsupportedMediaType, sentence)
+    Err(ApiError::new(Code::UnsupportedMediaType, message)
         .field(header.as_str())
-        .value(other)
+        .value(encoding)
         .allowed([ALLOWED]))
 }
 
@@ -183,32 +183,32 @@ impl CountingRule {
     /// Returns the bytes to reserve after `arrived` bytes. The result includes an additional 50 %,
     /// because the read buffer grows by about the same factor.
     fn bytes_to_reserve(self, arrived: u64) -> u64 {
-        self.copies * (arrived + (arrived / 2).max(UNCOUNTED)).min(self.expected_bytes.max(arrived))
+        self.copies * (arrived + (arrived / 2).max(MAX_UNCOUNTED)).min(self.expected_bytes.max(arrived))
     }
 }
 
 /// Wraps a body so that it reserves memory as it arrives. At the end the reservation matches the
 /// size of the body.
-fn counted(body: Body, rule: CountingRule, reservation: Arc<Mutex<BodyReservation>>) -> Body {
+fn count_body(body: Body, rule: CountingRule, reservation: Arc<Mutex<BodyReservation>>) -> Body {
     let state = (body.into_data_stream(), 0, reservation);
     Body::from_stream(try_unfold(state, move |(mut stream, arrived, reservation)| async move {
         let Some(chunk) = stream.next().await.transpose()? else {
-            reservation.lock().await.shrink(rule.copies * if arrived > UNCOUNTED { arrived } else { 0 });
+            reservation.lock().await.shrink(rule.copies * if arrived > MAX_UNCOUNTED { arrived } else { 0 });
             return Ok(None);
         };
         let arrived = arrived + chunk.len() as u64;
-        let mut held = reservation.lock().await;
-        if arrived > UNCOUNTED
-            && rule.copies * arrived > held.bytes()
-            && let Err(refusal) = held.grow(rule.bytes_to_reserve(arrived)).await
+        let mut guard = reservation.lock().await;
+        if arrived > MAX_UNCOUNTED
+            && rule.copies * arrived > guard.bytes()
+            && let Err(error) = guard.grow(rule.bytes_to_reserve(arrived)).await
         {
-            held.release();
-            drop(held);
+            guard.release();
+            drop(guard);
             // The rest of the body is read so that the sender receives the error response.
             discard_rest(&mut stream).await;
-            return Err(axum::Error::new(refusal));
+            return Err(axum::Error::new(error));
         }
-        drop(held);
+        drop(guard);
         Ok::<_, axum::Error>(Some((chunk, (stream, arrived, reservation))))
     }))
 }
@@ -216,11 +216,11 @@ fn counted(body: Body, rule: CountingRule, reservation: Arc<Mutex<BodyReservatio
 /// Limits the running requests of a caller to three quarters of the database connections. Further
 /// requests wait, at most until their deadline.
 pub(crate) async fn share_connections(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let spec = api.operations.of(&request).map(|operation| operation.spec);
+    let spec = api.operations.lookup(&request).map(|operation| operation.spec);
     if spec.is_some_and(|spec| !spec.counts_connection(request.headers())) {
         return next.run(request).await;
     }
     let mut share = api.state.connection_shares.open();
-    share.begin(1).await;
+    share.acquire(1).await;
     next.run(request).await
 }

@@ -1,6 +1,6 @@
 //! The layers that complete every response: the request id, the log line and the metrics, security
 //! headers, and a problem document instead of a panic. CORS headers are set by the router.
-use crate::telemetry::Counted;
+use crate::telemetry::GaugeGuard;
 use crate::{ApiError, request};
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue, Method, header};
@@ -20,7 +20,7 @@ pub(crate) async fn assign_id(request: Request, next: Next) -> Response {
         .headers()
         .get(&REQUEST_ID)
         .and_then(|value| value.to_str().ok())
-        .filter(|text| is_sane(text))
+        .filter(|text| is_valid_id(text))
         .map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
     let header = HeaderValue::from_str(&id).expect("an id has only letters, digits and - _ . :");
     let mut response = request::with_id(id, next.run(request)).await;
@@ -30,7 +30,7 @@ pub(crate) async fn assign_id(request: Request, next: Next) -> Response {
 
 /// Returns whether an id is short and contains no character that could forge a log line or break a
 /// header.
-fn is_sane(text: &str) -> bool {
+fn is_valid_id(text: &str) -> bool {
     (1..=128).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':'))
 }
@@ -51,7 +51,7 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
         key_id = tracing::field::Empty
     );
     // Dropped even if the caller has disconnected.
-    let in_flight = Counted::by(metrics::gauge!("facecrawl_http_requests_in_flight"));
+    let in_flight = GaugeGuard::new(metrics::gauge!("facecrawl_http_requests_in_flight"));
     let start = Instant::now();
     let response = next.run(request).instrument(span.clone()).await;
     drop(in_flight);
@@ -113,7 +113,7 @@ const PERMISSIONS: HeaderValue = HeaderValue::from_static(
 /// nothing unless a handler allows it.
 pub(crate) async fn set_headers(request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let (policy, page) = match path {
+    let (policy, is_page) = match path {
         "/docs" => (DOCS_POLICY, true),
         _ if path.starts_with("/docs/") => (DOCS_POLICY, true),
         "/" => (PAGE_POLICY, true),
@@ -131,7 +131,7 @@ pub(crate) async fn set_headers(request: Request, next: Next) -> Response {
     );
     headers.insert(HeaderName::from_static("permissions-policy"), PERMISSIONS);
     headers.insert(header::CONTENT_SECURITY_POLICY, policy);
-    headers.entry(header::CACHE_CONTROL).or_insert(if page {
+    headers.entry(header::CACHE_CONTROL).or_insert(if is_page {
         HeaderValue::from_static("no-cache")
     } else {
         HeaderValue::from_static("no-store")
@@ -181,9 +181,9 @@ mod tests {
 
     #[test]
     fn only_short_plain_request_ids_are_accepted() {
-        assert!(is_sane("abc-123_x.y:z"));
-        for bad in ["", "a b", "a\nb", "ä", "<x>", &"a".repeat(129)] {
-            assert!(!is_sane(bad), "{bad:?}");
+        assert!(is_valid_id("abc-123_x.y:z"));
+        for id in ["", "a b", "a\nb", "ä", "<x>", &"a".repeat(129)] {
+            assert!(!is_valid_id(id), "{id:?}");
         }
     }
 }

@@ -17,9 +17,9 @@ const JPEG: &str = "/assets/examples/portrait.jpg";
 const PNG: &str = "/assets/examples/chip.png";
 
 /// Adds an example to every body that has none.
-pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
+pub(super) fn add_examples(document: &mut OpenApi, operations: &Operations) {
     let schemas = Schemas(json!(document)["components"]["schemas"].take());
-    for (_, _, operation) in known.documented(document) {
+    for (_, _, operation) in operations.documented(document) {
         for parameter in operation.parameters.iter_mut().flatten() {
             let RefOr::T(named) = parameter else { continue };
             let has_example = json!(named)["example"].is_string();
@@ -29,8 +29,8 @@ pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
             }
         }
         if let Some(RefOr::T(body)) = &mut operation.request_body {
-            let takes_video = body.content.keys().any(|content_type| content_type.starts_with("video/"));
-            if takes_video {
+            let accepts_video = body.content.keys().any(|content_type| content_type.starts_with("video/"));
+            if accepts_video {
                 // The service has no file of a video.
                 for (kind, content) in &mut body.content {
                     if kind != "application/json"
@@ -40,11 +40,11 @@ pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
                     }
                 }
             }
-            fill(body.content.iter_mut(), &schemas);
+            fill_content(body.content.iter_mut(), &schemas);
         }
         for response in operation.responses.responses.values_mut() {
             let RefOr::T(response) = response else { continue };
-            fill(response.content.iter_mut(), &schemas);
+            fill_content(response.content.iter_mut(), &schemas);
         }
     }
 }
@@ -57,7 +57,7 @@ pub(crate) fn example_of<T: ToSchema>() -> Value {
     Schemas(parts.into()).example(&json!(T::schema()), "").unwrap_or_default()
 }
 
-fn fill<'a>(content: impl Iterator<Item = (&'a String, &'a mut RefOr<Content>)>, schemas: &Schemas) {
+fn fill_content<'a>(content: impl Iterator<Item = (&'a String, &'a mut RefOr<Content>)>, schemas: &Schemas) {
     for (content_type, content) in content {
         let RefOr::T(content) = content else { continue };
         if content.example.is_some() || !content.examples.is_empty() {
@@ -83,9 +83,9 @@ impl Schemas {
     /// # Errors
     /// Returns the path of the field that has a type but no example.
     fn example(&self, schema: &Value, path: &str) -> Result<Value, String> {
-        let places = ["/example", "/examples/0", "/const", "/default"];
-        if let Some(given) = places.iter().find_map(|place| schema.pointer(place)) {
-            return Ok(given.clone());
+        let pointers = ["/example", "/examples/0", "/const", "/default"];
+        if let Some(example) = pointers.iter().find_map(|pointer| schema.pointer(pointer)) {
+            return Ok(example.clone());
         }
         if let Some(name) = schema["$ref"].as_str().and_then(|reference| reference.rsplit('/').next()) {
             return self.example(&self.0[name], path);
@@ -103,7 +103,7 @@ impl Schemas {
             return Ok(Value::Object(fields.collect()));
         }
         let types =
-            schema["type"].as_array().map_or_else(|| vec![&schema["type"]], |all| all.iter().collect());
+            schema["type"].as_array().map_or_else(|| vec![&schema["type"]], |list| list.iter().collect());
         match types.first().and_then(|name| name.as_str()) {
             Some("object") => self.object(schema, path),
             Some("array") => Ok(json!([self.example(&schema["items"], &format!("{path}[]"))?])),
@@ -132,18 +132,18 @@ mod tests {
 
     #[test]
     fn every_body_field_has_example() {
-        let (mut document, known) = crate::router::described();
+        let (mut document, operations) = crate::router::describe_api();
         let schemas = Schemas(json!(document)["components"]["schemas"].take());
         let mut missing = Vec::new();
-        for (_, _, operation) in known.documented(&mut document) {
+        for (_, _, operation) in operations.documented(&mut document) {
             let operation = json!(operation);
             let responses = operation["responses"].as_object().unwrap().values();
             let bodies =
                 responses.chain([&operation["requestBody"]]).filter_map(|body| body["content"].as_object());
             for content in bodies.flat_map(|content| content.values()) {
                 if content.get("example").is_none() && content.get("examples").is_none() {
-                    let place = operation["operationId"].as_str().unwrap();
-                    missing.extend(schemas.example(&content["schema"], place).err());
+                    let operation_id = operation["operationId"].as_str().unwrap();
+                    missing.extend(schemas.example(&content["schema"], operation_id).err());
                 }
             }
         }

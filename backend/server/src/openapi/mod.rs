@@ -50,19 +50,19 @@ const API_KEY: &str = "api_key";
 pub(crate) struct BaseDocument;
 
 /// Applies the rules of this module to the operations.
-pub(crate) fn complete(document: &mut OpenApi, known: &Operations) {
-    declare_alternatives(document, known);
-    close_forms(document, known);
-    declare_security(document, known);
-    responses::declare_problems(document, known);
-    responses::declare_headers(document, known);
-    examples::declare(document, known);
+pub(crate) fn complete(document: &mut OpenApi, operations: &Operations) {
+    declare_alternatives(document, operations);
+    close_forms(document, operations);
+    declare_security(document, operations);
+    responses::declare_problems(document, operations);
+    responses::declare_headers(document, operations);
+    examples::add_examples(document, operations);
 }
 
 /// Describes bodies that require exactly one of several fields (`Spec::one_of`). Each field has its
 /// own schema, so that the document accepts only the bodies that the service accepts.
-fn declare_alternatives(document: &mut OpenApi, known: &Operations) {
-    let bodies: Vec<_> = known
+fn declare_alternatives(document: &mut OpenApi, operations: &Operations) {
+    let bodies: Vec<_> = operations
         .documented(document)
         .filter(|(_, spec, _)| !spec.one_of.is_empty())
         .filter_map(|(_, spec, operation)| Some((body_schema(operation, "application/json")?, spec.one_of)))
@@ -70,20 +70,20 @@ fn declare_alternatives(document: &mut OpenApi, known: &Operations) {
     let schemas = &mut document.components.get_or_insert_default().schemas;
     for (name, fields) in bodies {
         let Some(RefOr::T(schema)) = schemas.get(&name) else { continue };
-        let whole = json!(schema);
+        let original = json!(schema);
         let mut one_of = OneOfBuilder::new()
-            .description(whole["description"].as_str())
-            .examples(whole.get("example").cloned());
+            .description(original["description"].as_str())
+            .examples(original.get("example").cloned());
         for field in fields {
-            one_of = one_of.item(alternative(&name, &whole, field, fields));
+            one_of = one_of.item(alternative(&name, &original, field, fields));
         }
         schemas.insert(name, Schema::OneOf(one_of.build()).into());
     }
 }
 
 /// Returns the schema in which `field` is required and the other fields are null.
-fn alternative(name: &str, whole: &Value, field: &str, fields: &[&str]) -> Object {
-    let mut schema = whole.clone();
+fn alternative(name: &str, original: &Value, field: &str, fields: &[&str]) -> Object {
+    let mut schema = original.clone();
     for other in fields {
         let property = &mut schema["properties"][other];
         if *other == field {
@@ -94,7 +94,7 @@ fn alternative(name: &str, whole: &Value, field: &str, fields: &[&str]) -> Objec
         }
     }
     schema["required"] = json!([field]);
-    schema["title"] = format!("{name}By{}", pascal(field)).into();
+    schema["title"] = format!("{name}By{}", pascal_case(field)).into();
     for shared_key in ["description", "example"] {
         schema.as_object_mut().map(|schema| schema.remove(shared_key));
     }
@@ -102,15 +102,15 @@ fn alternative(name: &str, whole: &Value, field: &str, fields: &[&str]) -> Objec
 }
 
 /// Returns `FaceId` for `face_id`.
-fn pascal(field: &str) -> String {
+fn pascal_case(field: &str) -> String {
     let word = |word: &str| word[..1].to_uppercase() + &word[1..];
     field.split('_').map(word).collect()
 }
 
 /// Closes the schemas of multipart forms, because `extract` rejects unknown parts. No attribute of
 /// a struct can declare that a schema is closed.
-fn close_forms(document: &mut OpenApi, known: &Operations) {
-    let names: Vec<String> = known
+fn close_forms(document: &mut OpenApi, operations: &Operations) {
+    let names: Vec<String> = operations
         .documented(document)
         .filter_map(|(_, _, operation)| body_schema(operation, "multipart/form-data"))
         .collect();
@@ -131,16 +131,16 @@ fn body_schema(operation: &Operation, content_type: &str) -> Option<String> {
 
 /// Declares both ways to send a key. The empty requirement is for services with `AUTH=none`.
 /// `require_keys` removes it.
-fn declare_security(document: &mut OpenApi, known: &Operations) {
+fn declare_security(document: &mut OpenApi, operations: &Operations) {
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("fc_…");
     let bearer = bearer.description(Some(
         "A key that `facecrawl keys create` or `POST /keys` created; required if the service runs with `AUTH=keys`",
     ));
-    let plain = ApiKeyValue::with_description("X-API-Key", "The same key in another header");
+    let header = ApiKeyValue::with_description("X-API-Key", "The same key in another header");
     let components = document.components.get_or_insert_default();
     components.add_security_scheme(BEARER, SecurityScheme::Http(bearer.build()));
-    components.add_security_scheme(API_KEY, SecurityScheme::ApiKey(ApiKey::Header(plain)));
-    for (_, spec, operation) in known.documented(document) {
+    components.add_security_scheme(API_KEY, SecurityScheme::ApiKey(ApiKey::Header(header)));
+    for (_, spec, operation) in operations.documented(document) {
         let (scope, note) = match spec.access {
             Access::Open => continue,
             Access::AnyKey => (None, "Requires a key if the service runs with `AUTH=keys`.".to_owned()),
@@ -149,8 +149,8 @@ fn declare_security(document: &mut OpenApi, known: &Operations) {
                 format!("Requires the scope `{scope}` if the service runs with `AUTH=keys`."),
             ),
         };
-        let needs = |scheme: &str| SecurityRequirement::new(scheme, scope);
-        operation.security = Some(vec![needs(BEARER), needs(API_KEY), SecurityRequirement::default()]);
+        let require = |scheme: &str| SecurityRequirement::new(scheme, scope);
+        operation.security = Some(vec![require(BEARER), require(API_KEY), SecurityRequirement::default()]);
         operation.description = Some(match operation.description.take() {
             Some(text) => format!("{text}\n\n{note}"),
             None => note,
@@ -162,7 +162,7 @@ fn declare_security(document: &mut OpenApi, known: &Operations) {
 pub(crate) fn require_keys(document: &mut OpenApi) {
     for (_, operation) in document.paths.paths.values_mut().flat_map(methods) {
         if let Some(requirements) = &mut operation.security {
-            requirements.retain(|one| *one != SecurityRequirement::default());
+            requirements.retain(|requirement| *requirement != SecurityRequirement::default());
         }
     }
 }

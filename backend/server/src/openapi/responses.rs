@@ -51,11 +51,11 @@ fn codes(method: &Method, spec: Spec, operation: &Operation) -> Vec<Code> {
     }
     if let Some(RefOr::T(body)) = &operation.request_body {
         codes.extend([Code::BadBody, Code::TooManyBytes]);
-        let takes = |content_type: &str| body.content.contains_key(content_type);
-        if takes("application/json") {
+        let accepts = |content_type: &str| body.content.contains_key(content_type);
+        if accepts("application/json") {
             codes.extend([Code::BadJson, Code::InvalidField]);
         }
-        if takes("multipart/form-data") {
+        if accepts("multipart/form-data") {
             codes.extend([Code::BadMultipart, Code::UnknownPart, Code::TooManyImages, Code::MissingImage]);
         }
     }
@@ -66,7 +66,7 @@ fn codes(method: &Method, spec: Spec, operation: &Operation) -> Vec<Code> {
 }
 
 /// Returns the description of a status for which the operation defines none.
-fn sentence(status: StatusCode, codes: &[Code]) -> &'static str {
+fn default_description(status: StatusCode, codes: &[Code]) -> &'static str {
     let has = |code| codes.contains(&code);
     match status {
         StatusCode::BAD_REQUEST => "A parameter, an id or the body is invalid",
@@ -113,25 +113,25 @@ fn sentence(status: StatusCode, codes: &[Code]) -> &'static str {
 }
 
 /// Returns whether a response can be a problem with this code.
-pub(super) fn announces(response: &Response, code: Code) -> bool {
+pub(super) fn declares(response: &Response, code: Code) -> bool {
     match response.content.get(PROBLEM) {
         Some(RefOr::T(content)) => content.examples.contains_key(code.as_str()),
         _ => false,
     }
 }
 
-pub(super) fn declare_problems(document: &mut OpenApi, known: &Operations) {
-    let shown = Code::ALL.iter().map(|code| {
+pub(super) fn declare_problems(document: &mut OpenApi, operations: &Operations) {
+    let examples = Code::ALL.iter().map(|code| {
         let example = ExampleBuilder::new()
             .summary(code.title())
             .value(Some(serde_json::json!(Problem::example(*code))));
         (code.as_str().to_owned(), RefOr::T(example.build()))
     });
-    document.components.get_or_insert_default().examples.extend(shown);
-    for (method, spec, operation) in known.documented(document) {
+    document.components.get_or_insert_default().examples.extend(examples);
+    for (method, spec, operation) in operations.documented(document) {
         let codes = codes(&method, spec, operation);
         for code in &codes {
-            let description = sentence(code.status(), &codes);
+            let description = default_description(code.status(), &codes);
             let response = operation.responses.responses.entry(code.status().as_str().to_owned());
             let response =
                 response.or_insert_with(|| ResponseBuilder::new().description(description).build().into());
@@ -148,12 +148,12 @@ pub(super) fn declare_problems(document: &mut OpenApi, known: &Operations) {
 }
 
 /// Component for `Retry-After` if only some problems of the status have this header.
-const SOMETIMES_RETRY_AFTER: &str = "retry-after-where-known";
+const OPTIONAL_RETRY_AFTER: &str = "retry-after-where-known";
 /// Component for `WWW-Authenticate` if only some problems of the status concern a key.
-const SOMETIMES_CHALLENGE: &str = "www-authenticate-where-keys";
+const OPTIONAL_CHALLENGE: &str = "www-authenticate-where-keys";
 
 /// Returns every header of the document under its name among the components.
-fn shared() -> Vec<(String, RefOr<Header>)> {
+fn shared_headers() -> Vec<(String, RefOr<Header>)> {
     let seconds = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).build();
     let id = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[A-Za-z0-9._:-]{1,128}$")).build();
     let scale = ObjectBuilder::new().schema_type(Type::Number).minimum(Some(1)).maximum(Some(4)).build();
@@ -167,7 +167,7 @@ fn shared() -> Vec<(String, RefOr<Header>)> {
         ),
         header("retry-after", seconds.clone(), true, "Seconds to wait before the next attempt", 1),
         header(
-            SOMETIMES_RETRY_AFTER,
+            OPTIONAL_RETRY_AFTER,
             seconds,
             false,
             "Seconds to wait before the next attempt; only with `database_unavailable`, and not if the change may already have been made (`outcome_unknown`)",
@@ -180,7 +180,7 @@ fn shared() -> Vec<(String, RefOr<Header>)> {
             "Bearer realm=\"facecrawl\"",
         ),
         text(
-            SOMETIMES_CHALLENGE,
+            OPTIONAL_CHALLENGE,
             false,
             "The scope that the key lacks (RFC 6750); only with `scope_missing`",
             "Bearer realm=\"facecrawl\", error=\"insufficient_scope\", scope=\"erase\"",
@@ -244,14 +244,14 @@ fn header(
 }
 
 /// Adds the headers of every response, as references to the components.
-pub(super) fn declare_headers(document: &mut OpenApi, known: &Operations) {
+pub(super) fn declare_headers(document: &mut OpenApi, operations: &Operations) {
     let components = document.components.get_or_insert_default();
-    components.headers.extend(shared());
-    for (_, spec, operation) in known.documented(document) {
-        let guarded = matches!(spec.access, Access::Needs(_));
+    components.headers.extend(shared_headers());
+    for (_, spec, operation) in operations.documented(document) {
+        let requires_scope = matches!(spec.access, Access::Needs(_));
         for (status, response) in &mut operation.responses.responses {
             let RefOr::T(response) = response else { continue };
-            let database_may_be_away = announces(response, Code::DatabaseUnavailable);
+            let database_may_fail = declares(response, Code::DatabaseUnavailable);
             let reference = |shared: &str| RefOr::Ref(Ref::new(format!("#/components/headers/{shared}")));
             for (name, header) in &mut response.headers {
                 *header = reference(name);
@@ -259,11 +259,11 @@ pub(super) fn declare_headers(document: &mut OpenApi, known: &Operations) {
             let mut refer = |name: &str, shared: &str| {
                 response.headers.insert(name.to_owned(), reference(shared));
             };
-            if database_may_be_away {
-                refer("retry-after", SOMETIMES_RETRY_AFTER);
+            if database_may_fail {
+                refer("retry-after", OPTIONAL_RETRY_AFTER);
             }
             if status == "403" {
-                refer("www-authenticate", SOMETIMES_CHALLENGE);
+                refer("www-authenticate", OPTIONAL_CHALLENGE);
             }
             let mut add = |name: &str| refer(name, name);
             add("x-request-id");
@@ -273,7 +273,7 @@ pub(super) fn declare_headers(document: &mut OpenApi, known: &Operations) {
                 _ => {}
             }
             // Rejected requests are not counted towards a limit.
-            if guarded && !matches!(status.as_str(), "401" | "403") {
+            if requires_scope && !matches!(status.as_str(), "401" | "403") {
                 add("ratelimit");
                 add("ratelimit-policy");
             }
@@ -288,9 +288,9 @@ mod tests {
 
     #[test]
     fn every_declared_error_status_has_code_example() {
-        let (mut document, known) = crate::router::described();
-        for (_, _, operation) in known.documented(&mut document) {
-            let place = operation.operation_id.clone().unwrap();
+        let (mut document, operations) = crate::router::describe_api();
+        for (_, _, operation) in operations.documented(&mut document) {
+            let operation_id = operation.operation_id.clone().unwrap();
             for (status, response) in &operation.responses.responses {
                 let response = serde_json::json!(response);
                 let problems = &response["content"][PROBLEM];
@@ -298,10 +298,10 @@ mod tests {
                     let examples = problems["examples"].as_object();
                     assert!(
                         examples.is_some_and(|examples| !examples.is_empty()),
-                        "{place} {status}: its `Spec` names no code"
+                        "{operation_id} {status}: its `Spec` names no code"
                     );
                 } else {
-                    assert!(problems.is_null(), "{place} {status} is no problem");
+                    assert!(problems.is_null(), "{operation_id} {status} is no problem");
                 }
             }
         }
@@ -309,15 +309,15 @@ mod tests {
 
     #[test]
     fn every_code_is_declared_by_some_operation() {
-        let (mut document, known) = crate::router::described();
-        let declared: Vec<Code> = known
+        let (mut document, operations) = crate::router::describe_api();
+        let declared: Vec<Code> = operations
             .documented(&mut document)
             .flat_map(|(method, spec, operation)| codes(&method, spec, operation))
             .collect();
         for code in Code::ALL {
             // These two codes apply to paths and methods without an operation.
-            let of_none = matches!(code, Code::RouteNotFound | Code::MethodNotAllowed);
-            assert_eq!(declared.contains(code), !of_none, "{}", code.as_str());
+            let is_general = matches!(code, Code::RouteNotFound | Code::MethodNotAllowed);
+            assert_eq!(declared.contains(code), !is_general, "{}", code.as_str());
         }
     }
 }

@@ -133,8 +133,8 @@ async fn list_audit(caller: Caller, Query(params): Query<ListParams>) -> Result<
         since: params.since,
         until: params.until,
     };
-    let list = List::of("audit", filter);
-    let before = list.after(params.cursor.as_deref())?;
+    let list = List::new("audit", filter);
+    let before = list.decode_cursor(params.cursor.as_deref())?;
     let mut rows = caller.store().audit().list(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |record| record.id);
     Ok(Json(AuditList { records: rows.into_iter().map(Into::into).collect(), next_cursor }))

@@ -171,14 +171,14 @@ struct JobList {
 )]
 async fn list_jobs(state: AppState, Query(params): Query<ListParams>) -> Result<Json<JobList>> {
     let limit = params.limit.map_or(50, Bounded::get);
-    let wanted = params.state.unwrap_or(StateFilter::Discarded).state();
-    let list = List::of("jobs", (wanted, &params.kind, params.crawl_id));
-    let before = list.after(params.cursor.as_deref())?;
+    let job_state = params.state.unwrap_or(StateFilter::Discarded).state();
+    let list = List::new("jobs", (job_state, &params.kind, params.crawl_id));
+    let before = list.decode_cursor(params.cursor.as_deref())?;
     let mut rows = state
         .services
         .queue
         .jobs()
-        .list(wanted, params.kind.as_deref(), params.crawl_id, before, limit + 1)
+        .list(job_state, params.kind.as_deref(), params.crawl_id, before, limit + 1)
         .await?;
     let next_cursor = list.paginate(&mut rows, limit, |job| job.id);
     Ok(Json(JobList { jobs: rows.into_iter().map(Into::into).collect(), next_cursor }))

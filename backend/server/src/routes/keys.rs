@@ -107,8 +107,8 @@ impl From<ApiKey> for KeyView {
 /// Fails with 409 if the service requires no keys.
 fn calling_key(caller: &Caller) -> Result<&ApiKey> {
     caller.key().ok_or_else(|| {
-        let sentence = "this service runs with AUTH=none, so keys cannot be changed over HTTP; use `facecrawl keys` on the host of the service";
-        ApiError::new(Code::Conflict, sentence).allowed(["facecrawl keys create", "facecrawl keys revoke", "AUTH=keys"])
+        let message = "this service runs with AUTH=none, so keys cannot be changed over HTTP; use `facecrawl keys` on the host of the service";
+        ApiError::new(Code::Conflict, message).allowed(["facecrawl keys create", "facecrawl keys revoke", "AUTH=keys"])
     })
 }
 
@@ -123,7 +123,7 @@ struct CurrentKey {
     key: Option<KeyView>,
 }
 
-const CURRENT: Spec = Spec::with(Access::AnyKey);
+const CURRENT: Spec = Spec::new(Access::AnyKey);
 
 /// Return the key of this call and its permissions.
 #[utoipa::path(
@@ -168,8 +168,8 @@ const LIST: Spec = Spec::needs(Scope::Keys);
 )]
 async fn list_keys(caller: Caller, Query(params): Query<ListParams>) -> Result<Json<KeyList>> {
     let limit = params.limit.map_or(50, Bounded::get);
-    let list = List::of("keys", ());
-    let before = list.after(params.cursor.as_deref())?;
+    let list = List::new("keys", ());
+    let before = list.decode_cursor(params.cursor.as_deref())?;
     let mut rows = caller.store().keys().list(before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |key| key.id);
     Ok(Json(KeyList { keys: rows.into_iter().map(Into::into).collect(), next_cursor }))
@@ -231,7 +231,7 @@ async fn create_key(
     caller: Caller,
     JsonBody(body): JsonBody<CreateKey>,
 ) -> Result<(StatusCode, Json<CreatedKey>)> {
-    let by = calling_key(&caller)?;
+    let creator = calling_key(&caller)?;
     let store = caller.store();
     let mut scopes = body.scopes;
     scopes.sort_unstable();
@@ -245,10 +245,10 @@ async fn create_key(
         scopes,
         requests_per_minute: body.requests_per_minute.and_then(|rate| i32::try_from(rate.get()).ok()),
         expires_at: body.expires_at,
-        made_by: Some(by.id),
+        made_by: Some(creator.id),
     };
-    new.check().map_err(|unfit| ApiError::new(Code::InvalidField, unfit.sentence).field(unfit.field))?;
-    check_power(by, &new)?;
+    new.check().map_err(|error| ApiError::new(Code::InvalidField, error.sentence).field(error.field))?;
+    check_grant(creator, &new)?;
     let (key, secret) = retried("create_key", || async {
         let mut tx = store.begin().await?;
         let (key, secret) = store.keys().create(tx.conn(), &new).await?;
@@ -262,30 +262,30 @@ async fn create_key(
 
 /// Rejects a key that allows more than the calling key: another scope, another collection, a higher
 /// rate or a later expiry.
-fn check_power(by: &ApiKey, new: &NewKey) -> Result<()> {
-    let refuse = |field: &str, sentence: String| insufficient(Scope::Keys, sentence).field(field);
-    if let Some(scope) = new.scopes.iter().find(|scope| !by.allows(**scope)) {
-        let sentence = format!("scopes: the calling key does not have the scope {scope} and cannot grant it");
-        return Err(refuse("scopes", sentence).allowed(by.scopes.iter().map(|scope| scope.as_str())));
+fn check_grant(creator: &ApiKey, new: &NewKey) -> Result<()> {
+    let refuse = |field: &str, message: String| insufficient(Scope::Keys, message).field(field);
+    if let Some(scope) = new.scopes.iter().find(|scope| !creator.allows(**scope)) {
+        let message = format!("scopes: the calling key does not have the scope {scope} and cannot grant it");
+        return Err(refuse("scopes", message).allowed(creator.scopes.iter().map(|scope| scope.as_str())));
     }
-    if let (Some(own), None) = (&by.collection, new.collection_id) {
-        let sentence =
+    if let (Some(limit), None) = (&creator.collection, new.collection_id) {
+        let message =
             "collection: a key for one collection cannot create a key for all collections".to_owned();
-        return Err(refuse("collection", sentence).allowed([own]));
+        return Err(refuse("collection", message).allowed([limit]));
     }
-    if let Some(own) = by.requests_per_minute
-        && new.requests_per_minute.is_none_or(|rate| rate > own)
+    if let Some(limit) = creator.requests_per_minute
+        && new.requests_per_minute.is_none_or(|rate| rate > limit)
     {
-        let sentence = format!(
-            "requests_per_minute: the calling key may send {own} requests per minute; the new key must not have a higher limit"
+        let message = format!(
+            "requests_per_minute: the calling key may send {limit} requests per minute; the new key must not have a higher limit"
         );
-        return Err(refuse("requests_per_minute", sentence).allowed([format!("1 to {own}")]));
+        return Err(refuse("requests_per_minute", message).allowed([format!("1 to {limit}")]));
     }
-    if let Some(end) = by.expires_at.filter(|end| new.expires_at.is_none_or(|new| new > *end)) {
-        let end = end.format(&Rfc3339).map_err(ApiError::internal)?;
-        let sentence =
-            format!("expires_at: the calling key expires at {end}; the new key must not expire later");
-        return Err(refuse("expires_at", sentence).allowed([format!("a time up to {end}")]));
+    if let Some(expiry) = creator.expires_at.filter(|expiry| new.expires_at.is_none_or(|new| new > *expiry)) {
+        let expiry = expiry.format(&Rfc3339).map_err(ApiError::internal)?;
+        let message =
+            format!("expires_at: the calling key expires at {expiry}; the new key must not expire later");
+        return Err(refuse("expires_at", message).allowed([format!("a time up to {expiry}")]));
     }
     Ok(())
 }
@@ -336,17 +336,17 @@ async fn revoke_key(
 ) -> Result<Json<RevokedKey>> {
     calling_key(&caller)?;
     let store = caller.store();
-    let ended = retried("revoke_key", || async {
+    let revocation = retried("revoke_key", || async {
         let mut tx = store.begin().await?;
-        let ended = store.keys().revoke(tx.conn(), id, params.descendants.unwrap_or(false)).await?;
-        for key in ended.revoked() {
+        let revocation = store.keys().revoke(tx.conn(), id, params.descendants.unwrap_or(false)).await?;
+        for key in revocation.revoked() {
             caller.audit(&mut tx, Action::RevokeKey, key.collection_id, key.audited()).await?;
         }
         tx.commit().await?;
-        Ok::<_, ApiError>(ended)
+        Ok::<_, ApiError>(revocation)
     })
     .await?;
-    let Revocation { key, descendants, working } = ended;
+    let Revocation { key, descendants, working } = revocation;
     Ok(Json(RevokedKey {
         key: key.into(),
         descendants_revoked: descendants.len(),

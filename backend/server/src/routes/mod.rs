@@ -1,6 +1,6 @@
 //! The HTTP operations, grouped by the noun of their path; `people` has those of `/subjects`.
 //!
-//! What several nouns need is in `shared`. A noun does not use the module of another noun.
+//! Code that several nouns need is in `shared`. A noun does not use the module of another noun.
 pub(crate) mod audit;
 pub(crate) mod collections;
 pub(crate) mod crawls;

@@ -16,33 +16,33 @@ async fn connect_from(app: &App, address: &str) -> TcpStream {
 }
 
 /// Sends a request on an open connection and reads the whole response.
-async fn ask(stream: &mut TcpStream) -> String {
+async fn send_request(stream: &mut TcpStream) -> String {
     stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"}") {
-        assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0, "{}", String::from_utf8_lossy(&answer));
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"}") {
+        assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0, "{}", String::from_utf8_lossy(&bytes));
     }
-    String::from_utf8(answer).unwrap()
+    String::from_utf8(bytes).unwrap()
 }
 
 /// Reads until the server closes the connection. A reset is treated like a close.
-async fn rest(stream: &mut TcpStream) -> String {
-    let mut rest = Vec::new();
-    let _closed = stream.read_to_end(&mut rest).await;
-    String::from_utf8(rest).unwrap()
+async fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let _closed = stream.read_to_end(&mut bytes).await;
+    String::from_utf8(bytes).unwrap()
 }
 
 #[testing::test]
 async fn incomplete_and_idle_connections_are_closed_in_time() {
     let app = App::spawn_bare(Config { connection_idle: Duration::from_secs(2), ..Config::default() }).await;
-    let mut half = connect(&app).await;
-    half.write_all(b"GET /health/live HTTP/1.1\r\nhost: te").await.unwrap();
+    let mut incomplete = connect(&app).await;
+    incomplete.write_all(b"GET /health/live HTTP/1.1\r\nhost: te").await.unwrap();
     let mut silent = connect(&app).await;
     let mut idle = connect(&app).await;
-    assert!(ask(&mut idle).await.starts_with("HTTP/1.1 200"));
+    assert!(send_request(&mut idle).await.starts_with("HTTP/1.1 200"));
     // The reads end only because the server closes the connections.
-    for stream in [&mut half, &mut silent, &mut idle] {
-        assert_eq!(rest(stream).await, "");
+    for stream in [&mut incomplete, &mut silent, &mut idle] {
+        assert_eq!(read_to_end(stream).await, "");
     }
 }
 
@@ -57,13 +57,13 @@ async fn oversized_request_head_is_rejected() {
         );
         // The service may respond before it has read everything.
         let _refused = stream.write_all(head.as_bytes()).await;
-        let mut answer = Vec::new();
-        let _closed = stream.read_to_end(&mut answer).await;
-        let answer = String::from_utf8(answer).unwrap();
+        let mut response = Vec::new();
+        let _closed = stream.read_to_end(&mut response).await;
+        let response = String::from_utf8(response).unwrap();
         // A reset can discard a response that was not read yet.
         assert!(
-            answer.starts_with(&format!("HTTP/1.1 {status}")) || (status == "431" && answer.is_empty()),
-            "{length}: {answer}"
+            response.starts_with(&format!("HTTP/1.1 {status}")) || (status == "431" && response.is_empty()),
+            "{length}: {response}"
         );
     }
 }
@@ -72,31 +72,31 @@ async fn oversized_request_head_is_rejected() {
 async fn excess_connection_waits_until_another_closes() {
     let app = App::spawn_bare(Config { max_connections: 1, ..Config::default() }).await;
     let mut first = connect(&app).await;
-    ask(&mut first).await;
+    send_request(&mut first).await;
     let mut second = connect(&app).await;
     second.write_all(b"GET /health/live HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").await.unwrap();
     // The first connection is still served, so the server works and has not accepted the second
     // one.
     let mut byte = [0];
     for _ in 0..20 {
-        ask(&mut first).await;
+        send_request(&mut first).await;
         assert!(
             second.try_read(&mut byte).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
         );
     }
     drop(first);
-    assert!(rest(&mut second).await.starts_with("HTTP/1.1 200"));
+    assert!(read_to_end(&mut second).await.starts_with("HTTP/1.1 200"));
 }
 
 #[testing::test]
 async fn request_during_stop_is_answered_as_last_of_connection() {
     let app = App::spawn_bare(Config::default()).await;
     let mut open = connect(&app).await;
-    assert!(!ask(&mut open).await.contains("connection: close"));
+    assert!(!send_request(&mut open).await.contains("connection: close"));
     app.shutdown.cancel();
-    let last = ask(&mut open).await;
+    let last = send_request(&mut open).await;
     assert!(last.starts_with("HTTP/1.1 200") && last.contains("connection: close"), "{last}");
-    assert_eq!(rest(&mut open).await, "");
+    assert_eq!(read_to_end(&mut open).await, "");
     app.stop().await.unwrap();
 }
 
@@ -104,24 +104,24 @@ async fn request_during_stop_is_answered_as_last_of_connection() {
 async fn idle_connection_does_not_delay_stop() {
     let app = App::spawn_bare(Config { drain: Duration::from_secs(600), ..Config::default() }).await;
     let mut idle = connect(&app).await;
-    ask(&mut idle).await;
+    send_request(&mut idle).await;
     app.stop().await.unwrap();
-    assert_eq!(rest(&mut idle).await, "");
+    assert_eq!(read_to_end(&mut idle).await, "");
 }
 
 #[testing::test]
 async fn connection_accepted_during_stop_is_answered() {
     let app = App::spawn_bare(Config { max_connections: 1, ..Config::default() }).await;
     let mut first = connect(&app).await;
-    ask(&mut first).await;
+    send_request(&mut first).await;
     // This connection waits in the kernel until the first one is closed, which happens only at
     // shutdown.
-    let mut late = connect(&app).await;
-    late.write_all(b"GET /health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
+    let mut waiting = connect(&app).await;
+    waiting.write_all(b"GET /health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
     app.shutdown.cancel();
-    assert!(ask(&mut first).await.contains("connection: close"));
-    let answer = rest(&mut late).await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
+    assert!(send_request(&mut first).await.contains("connection: close"));
+    let response = read_to_end(&mut waiting).await;
+    assert!(response.starts_with("HTTP/1.1 200") && response.contains("connection: close"), "{response}");
     app.stop().await.unwrap();
 }
 
@@ -132,24 +132,24 @@ async fn one_address_holds_at_most_three_quarters_of_connections() {
     let mut held = Vec::new();
     for _ in 0..3 {
         let mut stream = connect(&app).await;
-        ask(&mut stream).await;
+        send_request(&mut stream).await;
         held.push(stream);
     }
     let mut fourth = connect(&app).await;
     // The service may close the connection before the request is written.
     let _closed = fourth.write_all(LAST).await;
-    assert_eq!(rest(&mut fourth).await, "");
-    let mut elsewhere = connect_from(&app, "127.0.0.2").await;
-    assert!(ask(&mut elsewhere).await.starts_with("HTTP/1.1 200"));
+    assert_eq!(read_to_end(&mut fourth).await, "");
+    let mut other_address = connect_from(&app, "127.0.0.2").await;
+    assert!(send_request(&mut other_address).await.starts_with("HTTP/1.1 200"));
     for stream in &mut held {
-        ask(stream).await;
+        send_request(stream).await;
     }
     // A new connection is accepted as soon as the service notices that an old one was closed.
     held.pop();
     loop {
         let mut next = connect(&app).await;
         let _closed = next.write_all(LAST).await;
-        if rest(&mut next).await.starts_with("HTTP/1.1 200") {
+        if read_to_end(&mut next).await.starts_with("HTTP/1.1 200") {
             break;
         }
     }

@@ -1,6 +1,6 @@
 //! Tests the API while its database connections are terminated.
 use crate::support::images::drawing;
-use crate::support::{App, Json, Models, Options, guarded, problem};
+use crate::support::{App, Json, Models, Options, key_options, problem};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use store::keys::Scope;
 
 /// Number of retries that the service must perform before the test ends.
-const REPEATS: u64 = 20;
+const MIN_RETRIES: u64 = 20;
 const CALLERS: usize = 8;
 
 /// Terminates all connections except the one that runs this statement.
-const CUT: &str = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()";
+const TERMINATE_CONNECTIONS: &str = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()";
 
 async fn fixture_app() -> App {
     let options = Options { models: Models::Fixture, worker: false, ..Options::default() };
@@ -20,24 +20,24 @@ async fn fixture_app() -> App {
 }
 
 /// Returns the number of retries so far, summed over all services of this process.
-async fn repeats(app: &App) -> u64 {
+async fn retry_count(app: &App) -> u64 {
     let text = app.get("/metrics").await.text().await.unwrap();
-    let shown = text.lines().filter(|line| line.starts_with("facecrawl_database_retries_total{"));
-    shown.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()
+    let lines = text.lines().filter(|line| line.starts_with("facecrawl_database_retries_total{"));
+    lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_and_searches_survive_cut_database_connections() {
     let app = Arc::new(fixture_app().await);
-    let (over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let embedding: Vec<f32> =
         (0..app.state.services.analyzer.engine().embedder().dimensions).map(|n| 1.0 + n as f32).collect();
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
-            let (app, over, answered) = (Arc::clone(&app), Arc::clone(&over), Arc::clone(&answered));
+            let (app, is_over, answered) = (Arc::clone(&app), Arc::clone(&is_over), Arc::clone(&answered));
             let search = json!({"embedding": embedding});
             tokio::spawn(async move {
-                while !over.load(Ordering::SeqCst) {
+                while !is_over.load(Ordering::SeqCst) {
                     let response = match caller % 4 {
                         0 => app.get("/crawls").await,
                         1 => app.get("/faces?limit=5").await,
@@ -58,19 +58,19 @@ async fn reads_and_searches_survive_cut_database_connections() {
             })
         })
         .collect();
-    let before = repeats(&app).await;
+    let before = retry_count(&app).await;
     let mut cuts = 0;
-    while repeats(&app).await < before + REPEATS {
-        let seen = answered.load(Ordering::SeqCst);
-        app.database.execute(CUT).await;
+    while retry_count(&app).await < before + MIN_RETRIES {
+        let previous = answered.load(Ordering::SeqCst);
+        app.database.execute(TERMINATE_CONNECTIONS).await;
         cuts += 1;
         assert!(cuts < 10_000, "no database call was retried");
-        while answered.load(Ordering::SeqCst) == seen {
+        while answered.load(Ordering::SeqCst) == previous {
             assert!(callers.iter().all(|caller| !caller.is_finished()), "a caller got a wrong response");
             tokio::task::yield_now().await;
         }
     }
-    over.store(true, Ordering::SeqCst);
+    is_over.store(true, Ordering::SeqCst);
     for caller in callers {
         caller.await.unwrap();
     }
@@ -78,7 +78,7 @@ async fn reads_and_searches_survive_cut_database_connections() {
 
 /// Adds a trigger to the audit log that runs the function `trouble` at commit. `what` is the SQL
 /// that creates this function. It increments the sequence `attempts`.
-async fn when_a_search_is_recorded(app: &App, what: &'static str) {
+async fn add_commit_trigger(app: &App, what: &'static str) {
     app.database.execute("create sequence attempts").await;
     app.database.execute(what).await;
     app.database
@@ -97,7 +97,7 @@ async fn search(app: &App) -> reqwest::Response {
 #[testing::test]
 async fn persistent_database_error_returns_503_with_retry_after() {
     let app = fixture_app().await;
-    when_a_search_is_recorded(
+    add_commit_trigger(
         &app,
         "create function trouble() returns trigger language plpgsql as
          $$ begin perform nextval('attempts'); raise exception 'always' using errcode = '40001'; end $$",
@@ -114,7 +114,7 @@ async fn persistent_database_error_returns_503_with_retry_after() {
 #[testing::test]
 async fn change_with_unknown_outcome_is_reported_without_retry() {
     let app = fixture_app().await;
-    when_a_search_is_recorded(
+    add_commit_trigger(
         &app,
         "create function trouble() returns trigger language plpgsql as
          $$ begin perform nextval('attempts'); perform pg_terminate_backend(pg_backend_pid()); return null; end $$",
@@ -180,7 +180,7 @@ impl Deadlocks {
 
 #[testing::test]
 async fn change_after_deadlock_is_retried() {
-    let options = Options { worker: false, webhook_secret: Some("a secret of the tests"), ..guarded() };
+    let options = Options { worker: false, webhook_secret: Some("a secret of the tests"), ..key_options() };
     let app = App::spawn_with(options).await;
     let (_, key) = app.key(None, Scope::ALL).await;
     for statement in DEADLOCK {
@@ -194,9 +194,9 @@ async fn change_after_deadlock_is_retried() {
     app.change(patch.clone(), "/collections/press", Some(json!({"match_threshold": 0.5}))).await;
     app.change(post.clone(), "/collections/press/webhook-secret", Some(json!({}))).await;
     app.change(delete.clone(), "/collections/press", None).await;
-    let made = json!({"name": "desk", "collection": null, "scopes": ["read"]});
-    let made = app.change(post.clone(), "/keys", Some(made)).await;
-    app.change(post.clone(), &format!("/keys/{}/revoke", text(&made["key"]["id"])), None).await;
+    let created = json!({"name": "desk", "collection": null, "scopes": ["read"]});
+    let created = app.change(post.clone(), "/keys", Some(created)).await;
+    app.change(post.clone(), &format!("/keys/{}/revoke", text(&created["key"]["id"])), None).await;
 
     let ada = app.change(post.clone(), "/subjects", Some(json!({"name": "Ada"}))).await;
     let ben = app.change(post.clone(), "/subjects", Some(json!({"name": "Ben"}))).await;

@@ -1,8 +1,8 @@
 //! Tests the memory limits of request bodies, of images that are fetched for callers, and of
 //! decoded images.
-use crate::support::images::drawn;
+use crate::support::images::png;
 use crate::support::site::Site;
-use crate::support::{App, Json, Models, Options, elsewhere, ok, problem};
+use crate::support::{App, Json, Models, Options, ok, other_client, problem};
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
@@ -35,9 +35,9 @@ async fn gauge(app: &App, name: &str, what: &str) -> u64 {
     app.gauge(&format!("facecrawl_held_{name}{{what=\"{what}\"}}")).await as u64
 }
 
-async fn until(app: &App, name: &str, what: &str, wanted: u64) {
+async fn wait_for(app: &App, name: &str, what: &str, expected: u64) {
     let name = format!("facecrawl_held_{name}{{what=\"{what}\"}}");
-    app.until_gauge(&name, |shown| shown == wanted as f64).await;
+    app.poll_gauge(&name, |shown| shown == expected as f64).await;
 }
 
 const BODIES: &str = "request_bodies";
@@ -75,16 +75,16 @@ async fn announce_image(app: &App, from: &str, bytes: usize) -> TcpStream {
     announce(app, from, "image/png", &format!("content-length: {bytes}")).await
 }
 
-async fn answer(mut stream: TcpStream) -> String {
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
+async fn read_response(mut stream: TcpStream) -> String {
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
 }
 
-/// Waits until at least `least` bytes are held, and returns the number of held bytes.
-async fn held(app: &App, least: u64) -> u64 {
+/// Waits until at least `minimum` bytes are held, and returns the number of held bytes.
+async fn wait_for_bytes(app: &App, minimum: u64) -> u64 {
     let name = format!("facecrawl_held_bytes{{what=\"{BODIES}\"}}");
-    app.until_gauge(&name, |held| held >= least as f64).await as u64
+    app.poll_gauge(&name, |held| held >= minimum as f64).await as u64
 }
 
 async fn send(stream: &mut TcpStream, bytes: usize) {
@@ -114,11 +114,11 @@ async fn body_holds_little_more_memory_than_received() {
     send(&mut stream, UNCOUNTED).await;
     send(&mut stream, 300 << 10).await;
     let arrived = (UNCOUNTED + (300 << 10)) as u64;
-    let held = held(&app, arrived).await;
+    let held = wait_for_bytes(&app, arrived).await;
     assert!(held <= arrived + arrived / 2 + UNCOUNTED as u64, "{held} for {arrived}");
     send(&mut stream, BODY - UNCOUNTED - (300 << 10)).await;
-    assert!(answer(stream).await.contains("not_an_image"));
-    until(&app, "bytes", BODIES, 0).await;
+    assert!(read_response(stream).await.contains("not_an_image"));
+    wait_for(&app, "bytes", BODIES, 0).await;
 }
 
 #[testing::test]
@@ -128,18 +128,18 @@ async fn earlier_body_continues_when_memory_is_insufficient() {
     let mut second = announce_image(&app, "127.0.0.2", BODY).await;
     let half = 400 << 10;
     send(&mut first, half).await;
-    held(&app, half as u64).await;
+    wait_for_bytes(&app, half as u64).await;
     send(&mut second, BODY).await;
-    until(&app, "waiting", BODIES, 1).await;
+    wait_for(&app, "waiting", BODIES, 1).await;
     // Now the first body also needs more memory. Its last byte is sent after the second body was
     // rejected.
     send(&mut first, BODY - half - 1).await;
-    let second = answer(second).await;
+    let second = read_response(second).await;
     assert!(second.contains(" 429 "), "{second}");
     assert!(second.contains("retry-after: 1") && second.contains(BODIES), "{second}");
     send(&mut first, 1).await;
-    assert!(answer(first).await.contains("not_an_image"));
-    until(&app, "bytes", BODIES, 0).await;
+    assert!(read_response(first).await.contains("not_an_image"));
+    wait_for(&app, "bytes", BODIES, 0).await;
 }
 
 #[testing::test]
@@ -147,18 +147,18 @@ async fn body_waits_for_memory_of_body_being_read() {
     let app = service(Duration::from_secs(60)).await;
     let mut first = announce_image(&app, "127.0.0.1", BODY).await;
     send(&mut first, BODY - 1).await;
-    held(&app, BODY as u64 - 1024).await;
+    wait_for_bytes(&app, BODY as u64 - 1024).await;
     let mut second = announce_image(&app, "127.0.0.2", BODY).await;
     send(&mut second, BODY).await;
-    until(&app, "waiting", BODIES, 1).await;
+    wait_for(&app, "waiting", BODIES, 1).await;
     // Small control requests are not counted.
     problem(app.post_json("/faces/search", &json!({"embedding": [1.0]})).await, 422, "invalid_field").await;
     send(&mut first, 1).await;
     for stream in [first, second] {
-        assert!(answer(stream).await.contains("not_an_image"));
+        assert!(read_response(stream).await.contains("not_an_image"));
     }
-    until(&app, "waiting", BODIES, 0).await;
-    until(&app, "bytes", BODIES, 0).await;
+    wait_for(&app, "waiting", BODIES, 0).await;
+    wait_for(&app, "bytes", BODIES, 0).await;
 }
 
 #[testing::test]
@@ -167,14 +167,14 @@ async fn one_address_leaves_body_memory_for_others() {
     // A caller's share is three quarters of the budget, which is 768 KiB.
     let mut large = announce_image(&app, "127.0.0.1", BODY).await;
     send(&mut large, BODY - 1).await;
-    held(&app, BODY as u64 - 1024).await;
-    let more = app.post_raw("/faces/detect", "image/png", vec![0; 300 << 10]).await;
-    let more = problem(more, 429, "overloaded").await;
-    assert!(more.text("detail").contains("share"), "{more}");
+    wait_for_bytes(&app, BODY as u64 - 1024).await;
+    let response = app.post_raw("/faces/detect", "image/png", vec![0; 300 << 10]).await;
+    let response = problem(response, 429, "overloaded").await;
+    assert!(response.text("detail").contains("share"), "{response}");
     problem(app.post_raw("/faces/detect", "image/png", vec![0; UNCOUNTED]).await, 415, "not_an_image").await;
-    let mut other = announce_image(&app, "127.0.0.2", 300 << 10).await;
-    send(&mut other, 300 << 10).await;
-    assert!(answer(other).await.contains("not_an_image"));
+    let mut small = announce_image(&app, "127.0.0.2", 300 << 10).await;
+    send(&mut small, 300 << 10).await;
+    assert!(read_response(small).await.contains("not_an_image"));
     assert!(gauge(&app, "bytes", BODIES).await >= BODY as u64 - 1024, "the large body must still be held");
     drop(large);
 }
@@ -184,11 +184,11 @@ async fn body_is_rejected_if_memory_stays_unavailable() {
     let app = service(Duration::from_secs(8)).await;
     let mut first = announce_image(&app, "127.0.0.2", BODY).await;
     send(&mut first, BODY - 1).await;
-    held(&app, BODY as u64 - 1024).await;
+    wait_for_bytes(&app, BODY as u64 - 1024).await;
     // A JSON body is counted three times, so this one needs the whole budget.
-    let refused = app.post_json("/faces/detect", &json!({"image_base64": "A".repeat(400 << 10)})).await;
-    assert_eq!(refused.headers()["retry-after"], "1");
-    let problem = problem(refused, 429, "overloaded").await;
+    let response = app.post_json("/faces/detect", &json!({"image_base64": "A".repeat(400 << 10)})).await;
+    assert_eq!(response.headers()["retry-after"], "1");
+    let problem = problem(response, 429, "overloaded").await;
     assert!(problem.text("detail").contains(BODIES), "{problem}");
 }
 
@@ -197,60 +197,60 @@ async fn body_larger_than_budget_is_read_alone() {
     let app = service(Duration::from_secs(60)).await;
     let image = json!({"image_base64": "A".repeat(900 << 10)});
     problem(app.post_json("/faces/detect", &image).await, 415, "not_an_image").await;
-    until(&app, "bytes", BODIES, 0).await;
+    wait_for(&app, "bytes", BODIES, 0).await;
 }
 
 #[testing::test]
 async fn chunked_body_is_counted_by_received_bytes() {
     let app = service(Duration::from_secs(60)).await;
     let analyzer = &app.state.services.analyzer;
-    let all: Vec<_> = futures::future::join_all(
-        (0..4).map(|_| analyzer.decode(drawn(640, 640).into(), Priority::Interactive)),
+    let images: Vec<_> = futures::future::join_all(
+        (0..4).map(|_| analyzer.decode(png(640, 640).into(), Priority::Interactive)),
     )
     .await;
     let mut stream = announce(&app, "127.0.0.1", "image/png", "transfer-encoding: chunked").await;
     // The decoder ignores the padding after the image. It makes the body large enough to be
     // counted.
-    let mut image = drawn(640, 640);
+    let mut image = png(640, 640);
     image.resize(image.len().max(UNCOUNTED + 1), 0);
     stream.write_all(format!("{:x}\r\n", image.len()).as_bytes()).await.unwrap();
     stream.write_all(&image).await.unwrap();
     stream.write_all(b"\r\n0\r\n\r\n").await.unwrap();
     // The body has been read and now waits for memory for its pixels.
-    until(&app, "bytes", BODIES, (image.len() as u64).next_multiple_of(1024)).await;
-    drop(all);
-    assert!(answer(stream).await.starts_with("HTTP/1.1 200"));
-    until(&app, "bytes", BODIES, 0).await;
+    wait_for(&app, "bytes", BODIES, (image.len() as u64).next_multiple_of(1024)).await;
+    drop(images);
+    assert!(read_response(stream).await.starts_with("HTTP/1.1 200"));
+    wait_for(&app, "bytes", BODIES, 0).await;
 }
 
 #[testing::test]
 async fn fetched_images_have_separate_budget() {
     let config = Config { body_budget: BUDGET, image_limit: 600 << 10, ..Config::default() };
     let app = spawn(4, config, false).await;
-    let site = Site::with(&[]).await;
+    let site = Site::new(&[]).await;
     let image = |path: &str| json!({"url": format!("{}{path}", site.url)});
     let (client, url) = (app.client.clone(), format!("{}/faces/detect", app.url));
     let held = image("/held.jpg");
     let first = tokio::spawn(async move { client.post(url).json(&held).send().await.unwrap() });
-    site.asked.notified().await;
+    site.request_arrived.notified().await;
     // Two images need more than the free part of the budget. They are fetched after the response to
     // the first request.
     let body = json!({"a": image("/text"), "b": image("/text")});
-    let (client, url) = (elsewhere(), format!("{}/faces/compare", app.url));
+    let (client, url) = (other_client(), format!("{}/faces/compare", app.url));
     let second = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
-    until(&app, "waiting", "fetched_images", 1).await;
+    wait_for(&app, "waiting", "fetched_images", 1).await;
     assert_eq!(gauge(&app, "bytes", "fetched_images").await, 600 << 10);
     site.release.notify_one();
     problem(first.await.unwrap(), 422, "url_unreachable").await;
     problem(second.await.unwrap(), 415, "not_an_image").await;
-    until(&app, "bytes", "fetched_images", 0).await;
+    wait_for(&app, "bytes", "fetched_images", 0).await;
 }
 
 const PIXELS: &str = "decoded_pictures";
 
 /// Returns a file that needs [`IMAGE_BYTES`] bytes when it is decoded.
 fn drawing() -> Vec<u8> {
-    drawn(SIDE, SIDE)
+    png(SIDE, SIDE)
 }
 
 /// Returns a file of the same size with a face.
@@ -280,21 +280,21 @@ async fn decoded_images_never_exceed_memory_budget() {
     let path = "/faces/detect?passes=thorough&det_size=320";
     let calls = join_all((0..24).map(|_| app.post_raw(path, "image/png", portrait())));
     let mut calls = pin!(calls);
-    let mut most = 0;
-    let answers = loop {
+    let mut peak = 0;
+    let responses = loop {
         match select(calls, pin!(gauge(&app, "bytes", PIXELS))).await {
-            Either::Left((answers, _)) => break answers,
-            Either::Right((held, rest)) => {
-                most = most.max(held);
-                calls = rest;
+            Either::Left((responses, _)) => break responses,
+            Either::Right((held, remaining_calls)) => {
+                peak = peak.max(held);
+                calls = remaining_calls;
             }
         }
     };
-    for answer in answers {
-        assert_eq!(ok(answer).await.list("faces").len(), 1);
+    for response in responses {
+        assert_eq!(ok(response).await.list("faces").len(), 1);
     }
-    assert!((IMAGE_BYTES..=2 * IMAGE_BYTES).contains(&most), "{most}");
-    until(&app, "bytes", PIXELS, 0).await;
+    assert!((IMAGE_BYTES..=2 * IMAGE_BYTES).contains(&peak), "{peak}");
+    wait_for(&app, "bytes", PIXELS, 0).await;
 }
 
 #[testing::test]
@@ -302,8 +302,8 @@ async fn multi_image_requests_need_memory_for_one_image() {
     let app = spawn(1, Config::default(), false).await;
     let batch: Vec<_> = (0..20).map(|_| ("image", portrait())).collect();
     let compare = [("image", portrait()), ("image", portrait())];
-    let small = drawn(300, 300);
-    let (batch, compared, searched, enhanced, looked, judged) = tokio::join!(
+    let small = png(300, 300);
+    let (batch, compared, searched, enhanced, detected, assessed) = tokio::join!(
         app.post_parts("/faces/detect/batch", &batch),
         app.post_parts("/faces/compare", &compare),
         app.post_raw("/faces/search", "image/png", portrait()),
@@ -315,19 +315,19 @@ async fn multi_image_requests_need_memory_for_one_image() {
     assert!(batch.list("results").iter().all(|result| result["faces"][0].is_object()));
     assert_eq!(ok(compared).await["match"], true);
     assert!(enhanced.headers()["x-enhancement-scale"].to_str().unwrap().parse::<f32>().unwrap() > 2.0);
-    for answer in [searched, looked, judged] {
-        ok(answer).await;
+    for response in [searched, detected, assessed] {
+        ok(response).await;
     }
-    until(&app, "bytes", PIXELS, 0).await;
+    wait_for(&app, "bytes", PIXELS, 0).await;
 }
 
 /// Starts a site with two images.
 async fn site() -> Site {
     let file = |height| {
-        let bytes = drawn(SIDE, height);
+        let bytes = png(SIDE, height);
         get(move || async move { ([(CONTENT_TYPE, "image/png")], bytes) })
     };
-    Site::of(Router::new().route("/a.png", file(SIDE)).route("/b.png", file(SIDE - 1))).await
+    Site::start(Router::new().route("/a.png", file(SIDE)).route("/b.png", file(SIDE - 1))).await
 }
 
 #[testing::test]
@@ -343,35 +343,35 @@ async fn crawl_leaves_memory_for_callers_and_continues_later() {
     let crawl = json!({"seeds": seeds, "delay_ms": 0, "dedupe": "exact"});
     let crawl = app.create("/crawls", &crawl).await;
     // Background work may use three quarters of the budget, which is one and a half images.
-    until(&app, "waiting", PIXELS, 1).await;
+    wait_for(&app, "waiting", PIXELS, 1).await;
 
     for _ in 0..5 {
         ok(app.post_raw("/faces/detect", "image/png", drawing()).await).await;
     }
     assert_eq!(gauge(&app, "waiting", PIXELS).await, 1, "the second image of the crawl must still wait");
     drop(erasing);
-    let crawl = app.crawl_end(crawl.text("id")).await;
+    let crawl = app.await_crawl(crawl.text("id")).await;
     assert_eq!(crawl["counts"]["images"]["processed"], 2, "{crawl:#}");
-    until(&app, "bytes", PIXELS, 0).await;
+    wait_for(&app, "bytes", PIXELS, 0).await;
 }
 
 #[testing::test]
 async fn aborted_request_frees_place_in_memory_queue() {
     let app = spawn(2, Config::default(), false).await;
     let held = hold(&app, 2, Priority::Interactive).await;
-    let ask = || {
+    let send_image = || {
         let request =
             app.client.post(format!("{}/faces/detect", app.url)).header("content-type", "image/png");
         tokio::spawn(request.body(drawing()).send())
     };
-    let (first, second) = (ask(), ask());
-    until(&app, "waiting", PIXELS, 2).await;
+    let (first, second) = (send_image(), send_image());
+    wait_for(&app, "waiting", PIXELS, 2).await;
     first.abort();
-    until(&app, "waiting", PIXELS, 1).await;
+    wait_for(&app, "waiting", PIXELS, 1).await;
     drop(held);
     ok(second.await.unwrap().unwrap()).await;
     drop(hold(&app, 2, Priority::Interactive).await);
-    until(&app, "bytes", PIXELS, 0).await;
+    wait_for(&app, "bytes", PIXELS, 0).await;
 }
 
 #[testing::test]
@@ -379,9 +379,9 @@ async fn request_without_memory_in_time_receives_retry_after() {
     let config = Config { request_timeout: Duration::from_secs(6), ..Config::default() };
     let app = spawn(1, config, false).await;
     let held = hold(&app, 1, Priority::Interactive).await;
-    let refused = app.post_raw("/faces/detect", "image/png", drawing()).await;
-    assert_eq!(refused.headers()["retry-after"], "1");
-    let problem = problem(refused, 429, "overloaded").await;
+    let response = app.post_raw("/faces/detect", "image/png", drawing()).await;
+    assert_eq!(response.headers()["retry-after"], "1");
+    let problem = problem(response, 429, "overloaded").await;
     assert!(problem.text("detail").contains(PIXELS), "{problem}");
     drop(held);
     ok(app.post_raw("/faces/detect", "image/png", drawing()).await).await;

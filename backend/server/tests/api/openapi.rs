@@ -11,7 +11,7 @@ fn operations_match_contract_snapshot() {
     let mut text = String::new();
     for (method, path, operation) in operations(&document) {
         let names = |list: &Value, key: &str| -> Vec<String> {
-            list.as_array().into_iter().flatten().map(|one| one[key].as_str().unwrap().to_owned()).collect()
+            list.as_array().into_iter().flatten().map(|item| item[key].as_str().unwrap().to_owned()).collect()
         };
         let keys = |object: &Value| -> Vec<String> {
             object.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect()
@@ -34,33 +34,33 @@ fn every_operation_has_description_and_examples() {
     let document = document();
     let mut ids = HashSet::new();
     for (method, path, operation) in operations(&document) {
-        let place = format!("{method} {path}");
-        assert!(ids.insert(operation.text("operationId").to_owned()), "{place}: the id occurs twice");
-        assert!(operation["summary"].as_str().is_some_and(|text| text.len() > 10), "{place}: no summary");
-        assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1), "{place}: no tag");
+        let location = format!("{method} {path}");
+        assert!(ids.insert(operation.text("operationId").to_owned()), "{location}: the id occurs twice");
+        assert!(operation["summary"].as_str().is_some_and(|text| text.len() > 10), "{location}: no summary");
+        assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1), "{location}: no tag");
         let responses = operation["responses"].as_object().unwrap();
-        assert!(responses.keys().any(|status| status.starts_with('2')), "{place}: no success response");
-        assert!(!responses.contains_key("default"), "{place}: every status must be listed");
+        assert!(responses.keys().any(|status| status.starts_with('2')), "{location}: no success response");
+        assert!(!responses.contains_key("default"), "{location}: every status must be listed");
         for (status, response) in responses {
-            assert!(response["headers"]["x-request-id"].is_object(), "{place} {status}");
+            assert!(response["headers"]["x-request-id"].is_object(), "{location} {status}");
             if status.starts_with(['4', '5']) {
                 let schema = &response["content"]["application/problem+json"]["schema"]["$ref"];
-                assert_eq!(schema, "#/components/schemas/Problem", "{place} {status}");
+                assert_eq!(schema, "#/components/schemas/Problem", "{location} {status}");
             }
         }
         for (name, body) in responses.iter().chain([(&"request".to_owned(), &operation["requestBody"])]) {
             for (content_type, content) in body["content"].as_object().into_iter().flatten() {
-                let shown = content.get("example").or(content.get("examples"));
-                assert!(shown.is_some(), "{place} {name} {content_type}: no example");
+                let example = content.get("example").or(content.get("examples"));
+                assert!(example.is_some(), "{location} {name} {content_type}: no example");
             }
         }
         for parameter in operation["parameters"].as_array().into_iter().flatten() {
             assert!(
                 parameter["description"].as_str().is_some_and(|text| !text.is_empty()),
-                "{place}: {parameter}"
+                "{location}: {parameter}"
             );
-            let is_shown = parameter["in"] != "path" || parameter["example"].is_string();
-            assert!(is_shown, "{place}: no example of {parameter}");
+            let has_example = parameter["in"] != "path" || parameter["example"].is_string();
+            assert!(has_example, "{location}: no example of {parameter}");
         }
     }
 }
@@ -69,21 +69,21 @@ fn every_operation_has_description_and_examples() {
 /// of a string and an object, or bytes as an array of numbers.
 #[test]
 fn no_schema_contradicts_itself() {
-    fn walk(value: &Value, place: &str) {
+    fn walk(value: &Value, location: &str) {
         match value {
             Value::Object(fields) => {
                 let parts = fields.get("allOf").and_then(Value::as_array).into_iter().flatten();
                 let types: HashSet<&Value> = parts.filter_map(|part| part.get("type")).collect();
-                assert!(types.len() <= 1, "{place}: {value}");
+                assert!(types.len() <= 1, "{location}: {value}");
                 for (name, field) in fields {
                     assert!(
                         name != "schema" || field["items"]["format"] != "int32",
-                        "{place}: bytes as numbers"
+                        "{location}: bytes as numbers"
                     );
-                    walk(field, &format!("{place}/{name}"));
+                    walk(field, &format!("{location}/{name}"));
                 }
             }
-            Value::Array(items) => items.iter().for_each(|item| walk(item, place)),
+            Value::Array(items) => items.iter().for_each(|item| walk(item, location)),
             _ => {}
         }
     }
@@ -121,8 +121,8 @@ fn retry_after_header_is_declared_where_sent() {
             let reference = response["headers"]["retry-after"]["$ref"].as_str();
             let header = reference.map(|reference| &document.pointer(&reference[1..]).unwrap()["required"]);
             let always = has("rate_limited") || has("overloaded");
-            let wanted = (always || has("database_unavailable")).then_some(Value::Bool(always));
-            assert_eq!(header, wanted.as_ref(), "{method} {path} {status}");
+            let expected = (always || has("database_unavailable")).then_some(Value::Bool(always));
+            assert_eq!(header, expected.as_ref(), "{method} {path} {status}");
         }
     }
 }
@@ -131,20 +131,20 @@ fn retry_after_header_is_declared_where_sent() {
 /// enforces it.
 #[testing::test]
 async fn bodies_reject_undeclared_fields() {
-    fn closed(schema: &Value, document: &Value, place: &str) {
+    fn assert_closed(schema: &Value, document: &Value, location: &str) {
         if let Some(reference) = schema["$ref"].as_str() {
-            closed(document.pointer(&reference[1..]).unwrap(), document, reference);
+            assert_closed(document.pointer(&reference[1..]).unwrap(), document, reference);
         } else if let Some(variants) = schema["oneOf"].as_array() {
-            variants.iter().for_each(|variant| closed(variant, document, place));
+            variants.iter().for_each(|variant| assert_closed(variant, document, location));
         } else {
-            assert_eq!(schema["additionalProperties"], false, "{place}: {schema}");
+            assert_eq!(schema["additionalProperties"], false, "{location}: {schema}");
         }
     }
     let options = Options { models: Models::Fixture, ..Options::default() };
     let app = App::spawn_with(options).await;
     let subject = app.post_json("/subjects", &json!({})).await.json::<Value>().await.unwrap();
     let document = document();
-    let mut asked = 0;
+    let mut requests = 0;
     for (method, path, operation) in operations(&document) {
         let url = format!("{}{path}", app.url).replace("{id}", subject.text("id"));
         let request = || app.client.request(method.clone(), &url);
@@ -154,8 +154,8 @@ async fn bodies_reject_undeclared_fields() {
             if content.is_null() {
                 continue;
             }
-            closed(&content["schema"], &document, path);
-            let answer = if code == "invalid_field" {
+            assert_closed(&content["schema"], &document, path);
+            let response = if code == "invalid_field" {
                 let mut body = content["example"].clone();
                 body["unheard_of"] = json!(1);
                 request().json(&body).send().await.unwrap()
@@ -164,12 +164,12 @@ async fn bodies_reject_undeclared_fields() {
                 request().multipart(form).send().await.unwrap()
             };
             let status = if code == "invalid_field" { 422 } else { 400 };
-            let refused = problem(answer, status, code).await;
-            assert_eq!(field(&refused), "unheard_of", "{method} {path}: {refused}");
-            asked += 1;
+            let error = problem(response, status, code).await;
+            assert_eq!(field(&error), "unheard_of", "{method} {path}: {error}");
+            requests += 1;
         }
     }
-    assert!(asked > 15, "{asked}");
+    assert!(requests > 15, "{requests}");
 }
 
 /// Callers and the form of the web page read the limits from the document.
@@ -180,13 +180,13 @@ async fn crawl_limits_match_openapi_document() {
     let fields = document["components"]["schemas"]["CreateCrawl"]["properties"].as_object().unwrap();
     let mut checked = 0;
     for (name, schema) in fields {
-        let (Some(least), Some(most)) = (schema["minimum"].as_i64(), schema["maximum"].as_i64()) else {
+        let (Some(minimum), Some(maximum)) = (schema["minimum"].as_i64(), schema["maximum"].as_i64()) else {
             continue;
         };
-        for (value, status) in [(least, 201), (most, 201), (least - 1, 422), (most + 1, 422)] {
+        for (value, status) in [(minimum, 201), (maximum, 201), (minimum - 1, 422), (maximum + 1, 422)] {
             let body = json!({"seeds": ["http://127.0.0.1:9/"], name: value});
-            let answer = app.post_json("/crawls", &body).await;
-            assert_eq!(answer.status(), status, "{body}: {}", answer.text().await.unwrap());
+            let response = app.post_json("/crawls", &body).await;
+            assert_eq!(response.status(), status, "{body}: {}", response.text().await.unwrap());
         }
         checked += 1;
     }
@@ -204,7 +204,7 @@ async fn service_responses_match_openapi_document() {
         let response = request.send().await.unwrap();
         let status = response.status().as_u16().to_string();
         let text = response.text().await.unwrap();
-        let code = serde_json::from_str::<Value>(&text).map_or(Value::Null, |answer| answer["code"].clone());
+        let code = serde_json::from_str::<Value>(&text).map_or(Value::Null, |body| body["code"].clone());
         assert!(code != "route_not_found" && code != "method_not_allowed", "{method} {path} must be served");
         let listed = operation["responses"].as_object().unwrap();
         assert!(listed.contains_key(&status), "{method} {path} answers {status}, {code}");

@@ -2,7 +2,7 @@
 //! addresses of the internal network.
 use crate::support::site::Site;
 use crate::support::{
-    App, Json, Models, Options, document, guarded, images, json_of, ok, operations, problem,
+    App, Json, Models, Options, document, images, key_options, ok, operations, problem, to_json,
 };
 use reqwest::{Method, Response, StatusCode, multipart};
 use serde_json::json;
@@ -29,23 +29,23 @@ async fn cross_site_page_cannot_erase_faces() {
     let part = multipart::Part::bytes(images::drawing("ada_2.jpg")).file_name("picture");
     let request = app.client.post(format!("{}/erasures?threshold=-1", app.url));
     let request = request.header("origin", "http://evil.example").header("sec-fetch-site", "cross-site");
-    let answer = request.multipart(multipart::Form::new().part("image", part)).send().await.unwrap();
-    let refused = problem(answer, 403, "origin_not_allowed").await;
-    assert_eq!((&refused["field"], &refused["value"]), (&json!("origin"), &json!("http://evil.example")));
+    let response = request.multipart(multipart::Form::new().part("image", part)).send().await.unwrap();
+    let error = problem(response, 403, "origin_not_allowed").await;
+    assert_eq!((&error["field"], &error["value"]), (&json!("origin"), &json!("http://evil.example")));
     assert_eq!(app.get_ok("/faces").await.list("faces").len(), 2);
 }
 
 #[testing::test]
 async fn only_same_origin_pages_and_non_browsers_change_data() {
     let app = App::spawn_bare(Config::default()).await;
-    let own = app.url.as_str();
-    let port = own.rsplit_once(':').unwrap().1;
+    let own_origin = app.url.as_str();
+    let port = own_origin.rsplit_once(':').unwrap().1;
     let (by_name, other_port) = (format!("localhost:{port}"), "http://127.0.0.1:1");
     for headers in [
         &[][..],
-        &[("origin", own)],
-        &[("origin", own), ("sec-fetch-site", "same-origin")],
-        &[("origin", &own.to_uppercase()), ("sec-fetch-site", "none")],
+        &[("origin", own_origin)],
+        &[("origin", own_origin), ("sec-fetch-site", "same-origin")],
+        &[("origin", &own_origin.to_uppercase()), ("sec-fetch-site", "none")],
         &[("origin", &format!("http://{by_name}")), ("host", &by_name)],
         // A proxy in front of the service may terminate TLS. The host name stays the same.
         &[("origin", "https://localhost"), ("host", "localhost")],
@@ -60,10 +60,10 @@ async fn only_same_origin_pages_and_non_browsers_change_data() {
         &[("origin", other_port)],
         &[("origin", "file://")],
         &[("origin", &format!("http://{by_name}"))],
-        &[("origin", own), ("origin", "http://evil.example")],
+        &[("origin", own_origin), ("origin", "http://evil.example")],
         &[("sec-fetch-site", "cross-site")],
         &[("sec-fetch-site", "same-site")],
-        &[("origin", own), ("sec-fetch-site", "cross-site")],
+        &[("origin", own_origin), ("sec-fetch-site", "cross-site")],
     ] {
         problem(change(&app, headers).await, 403, "origin_not_allowed").await;
     }
@@ -73,18 +73,18 @@ async fn only_same_origin_pages_and_non_browsers_change_data() {
 async fn every_changing_operation_checks_origin() {
     let app = App::spawn_bare(Config::default()).await;
     let document = document();
-    let mut tried = 0;
+    let mut request_count = 0;
     for (method, path, _) in operations(&document) {
         if method == Method::GET {
             continue;
         }
         let path = path.replace("{id}", "00000000-0000-7000-8000-000000000000");
         let request = app.client.request(method, format!("{}{path}", app.url));
-        let answer = request.header("origin", "http://evil.example").send().await.unwrap();
-        problem(answer, 403, "origin_not_allowed").await;
-        tried += 1;
+        let response = request.header("origin", "http://evil.example").send().await.unwrap();
+        problem(response, 403, "origin_not_allowed").await;
+        request_count += 1;
     }
-    assert!(tried > 25, "{tried}");
+    assert!(request_count > 25, "{request_count}");
 }
 
 #[testing::test]
@@ -105,8 +105,8 @@ async fn configured_origins_and_hosts_may_change_data() {
         ("https://db.example:8443", "same-origin", true),
         ("https://db.example", "same-origin", false),
     ] {
-        let answer = change(&app, &[("origin", origin), ("sec-fetch-site", site)]).await;
-        assert_eq!(answer.status().as_u16(), if allowed { 404 } else { 403 }, "{origin} {site}");
+        let response = change(&app, &[("origin", origin), ("sec-fetch-site", site)]).await;
+        assert_eq!(response.status().as_u16(), if allowed { 404 } else { 403 }, "{origin} {site}");
     }
     // The rule `*` allows no origin.
     let app = App::spawn_bare(Config { public_hosts: vec!["*".parse().unwrap()], ..Config::default() }).await;
@@ -118,31 +118,31 @@ async fn responses_deny_cross_site_reads() {
     let app = App::spawn_bare(Config::default()).await;
     for path in ["/faces", "/collections", "/metrics", "/openapi.json"] {
         let request = app.client.get(format!("{}{path}", app.url)).header("origin", "http://evil.example");
-        let answer = request.header("sec-fetch-site", "cross-site").send().await.unwrap();
-        let headers = answer.headers();
+        let response = request.header("sec-fetch-site", "cross-site").send().await.unwrap();
+        let headers = response.headers();
         assert!(!headers.contains_key("access-control-allow-origin"), "{path}");
         assert_eq!(headers["cross-origin-resource-policy"], "same-origin", "{path}");
         assert_eq!(headers["x-content-type-options"], "nosniff", "{path}");
     }
     let preflight = app.client.request(Method::OPTIONS, format!("{}/erasures", app.url));
     let preflight = preflight.header("origin", "http://evil.example");
-    let answer = preflight.header("access-control-request-method", "DELETE").send().await.unwrap();
-    assert!(!answer.headers().contains_key("access-control-allow-origin"));
+    let response = preflight.header("access-control-request-method", "DELETE").send().await.unwrap();
+    assert!(!response.headers().contains_key("access-control-allow-origin"));
 }
 
 #[testing::test]
 async fn request_with_key_may_have_any_origin() {
-    let app = App::spawn_with(Options { models: Models::Fixture, ..guarded() }).await;
+    let app = App::spawn_with(Options { models: Models::Fixture, ..key_options() }).await;
     let (_, key) = app.key(None, &[Scope::Admin]).await;
     let request = app.client.post(format!("{}/collections", app.url)).bearer_auth(key);
     let request = request.header("origin", "http://evil.example").json(&json!({"name": "ours"}));
-    json_of(request.send().await.unwrap(), StatusCode::CREATED).await;
+    to_json(request.send().await.unwrap(), StatusCode::CREATED).await;
 }
 
 #[testing::test]
 async fn body_without_supported_content_type_is_rejected() {
     let app = App::spawn_bare(Config::default()).await;
-    let image = images::drawn(32, 32);
+    let image = images::png(32, 32);
     let send = async |path: &str, method: Method, body: Vec<u8>| {
         app.client.request(method, format!("{}{path}", app.url)).body(body).send().await.unwrap()
     };
@@ -155,21 +155,22 @@ async fn body_without_supported_content_type_is_rejected() {
         ("/erasures", "multipart/form-data"),
         ("/crawls", "application/json"),
     ] {
-        let answer = send(path, Method::POST, image.clone()).await;
-        let refused = problem(answer, 415, "unsupported_media_type").await;
-        let takes = refused.list("allowed");
-        assert!(takes.contains(&json!(allowed)), "{path}: {refused}");
+        let response = send(path, Method::POST, image.clone()).await;
+        let error = problem(response, 415, "unsupported_media_type").await;
+        let allowed_types = error.list("allowed");
+        assert!(allowed_types.contains(&json!(allowed)), "{path}: {error}");
     }
-    let answer = send("/collections/default", Method::PATCH, b"{}".to_vec()).await;
-    problem(answer, 415, "unsupported_media_type").await;
+    let response = send("/collections/default", Method::PATCH, b"{}".to_vec()).await;
+    problem(response, 415, "unsupported_media_type").await;
     // This also applies to operations that read no body.
-    let answer = send(NOWHERE, Method::POST, b"{}".to_vec()).await;
-    assert_eq!(problem(answer, 415, "unsupported_media_type").await["allowed"], json!(["application/json"]));
+    let response = send(NOWHERE, Method::POST, b"{}".to_vec()).await;
+    let error = problem(response, 415, "unsupported_media_type").await;
+    assert_eq!(error["allowed"], json!(["application/json"]));
     problem(send(NOWHERE, Method::POST, Vec::new()).await, 404, "not_found").await;
     ok(app.post_raw("/faces/detect", "application/octet-stream", image).await).await;
 }
 
-async fn ask_host(app: &App, path: &str, host: &str) -> Response {
+async fn get_with_host(app: &App, path: &str, host: &str) -> Response {
     app.client.get(format!("{}{path}", app.url)).header("host", host).send().await.unwrap()
 }
 
@@ -177,9 +178,9 @@ async fn ask_host(app: &App, path: &str, host: &str) -> Response {
 async fn status_of(app: &App, head: &str) -> String {
     let mut stream = TcpStream::connect(app.url.strip_prefix("http://").unwrap()).await.unwrap();
     stream.write_all(head.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer.lines().next().unwrap_or_default().to_owned()
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response.lines().next().unwrap_or_default().to_owned()
 }
 
 #[testing::test]
@@ -195,7 +196,7 @@ async fn foreign_host_is_rejected_and_loopback_host_accepted() {
         "[::1]",
         "[::1]:8080",
     ] {
-        assert_eq!(ask_host(&app, "/faces", host).await.status(), StatusCode::OK, "{host}");
+        assert_eq!(get_with_host(&app, "/faces", host).await.status(), StatusCode::OK, "{host}");
     }
     for host in [
         "evil.example",
@@ -211,12 +212,12 @@ async fn foreign_host_is_rejected_and_loopback_host_accepted() {
         "user@localhost",
         "",
     ] {
-        let refused = problem(ask_host(&app, "/faces", host).await, 421, "host_not_allowed").await;
-        assert!(refused.text("detail").contains("PUBLIC_HOSTS"), "{host}: {refused}");
-        problem(ask_host(&app, "/", host).await, 421, "host_not_allowed").await;
-        problem(ask_host(&app, "/metrics", host).await, 421, "host_not_allowed").await;
+        let error = problem(get_with_host(&app, "/faces", host).await, 421, "host_not_allowed").await;
+        assert!(error.text("detail").contains("PUBLIC_HOSTS"), "{host}: {error}");
+        problem(get_with_host(&app, "/", host).await, 421, "host_not_allowed").await;
+        problem(get_with_host(&app, "/metrics", host).await, 421, "host_not_allowed").await;
         // Load balancers send arbitrary host names, and health reveals nothing about people.
-        ok(ask_host(&app, "/health/live", host).await).await;
+        ok(get_with_host(&app, "/health/live", host).await).await;
     }
 }
 
@@ -247,30 +248,30 @@ async fn configured_public_hosts_are_accepted() {
         ("db.example", 421),
         ("127.0.0.1", 200),
     ] {
-        assert_eq!(ask_host(&app, "/faces", host).await.status().as_u16(), status, "{host}");
+        assert_eq!(get_with_host(&app, "/faces", host).await.status().as_u16(), status, "{host}");
     }
     let app = App::spawn_bare(Config { public_hosts: vec!["*".parse().unwrap()], ..Config::default() }).await;
-    assert_eq!(ask_host(&app, "/faces", "any.example").await.status(), StatusCode::OK);
+    assert_eq!(get_with_host(&app, "/faces", "any.example").await.status(), StatusCode::OK);
 }
 
 #[testing::test]
 async fn ip_host_must_match_listen_address() {
     let listen = "192.0.2.7".parse().unwrap();
     let app = App::spawn_bare(Config { listen, ..Config::default() }).await;
-    assert_eq!(ask_host(&app, "/faces", "192.0.2.7:8080").await.status(), StatusCode::OK);
-    problem(ask_host(&app, "/faces", "192.0.2.8:8080").await, 421, "host_not_allowed").await;
+    assert_eq!(get_with_host(&app, "/faces", "192.0.2.7:8080").await.status(), StatusCode::OK);
+    problem(get_with_host(&app, "/faces", "192.0.2.8:8080").await, 421, "host_not_allowed").await;
     // DNS rebinding requires a name, so addresses are allowed.
     let listen = "0.0.0.0".parse().unwrap();
     let app = App::spawn_bare(Config { listen, ..Config::default() }).await;
     for host in ["192.0.2.8:8080", "[2001:db8::1]:8080"] {
-        assert_eq!(ask_host(&app, "/faces", host).await.status(), StatusCode::OK, "{host}");
+        assert_eq!(get_with_host(&app, "/faces", host).await.status(), StatusCode::OK, "{host}");
     }
-    problem(ask_host(&app, "/faces", "evil.example").await, 421, "host_not_allowed").await;
+    problem(get_with_host(&app, "/faces", "evil.example").await, 421, "host_not_allowed").await;
 }
 
 #[testing::test]
 async fn any_host_is_accepted_when_keys_are_required() {
-    let app = App::spawn_with(Options { models: Models::Fixture, ..guarded() }).await;
+    let app = App::spawn_with(Options { models: Models::Fixture, ..key_options() }).await;
     let (_, key) = app.key(None, &[Scope::Read]).await;
     let request = app.client.get(format!("{}/faces", app.url)).header("host", "faces.example");
     assert_eq!(request.bearer_auth(key).send().await.unwrap().status(), StatusCode::OK);
@@ -283,13 +284,13 @@ async fn forbidden_address_is_not_revealed_in_response() {
     // resolved.
     for url in ["http://10.11.12.13/", "http://[fd00::12]/", "http://169.254.169.254/latest/"] {
         let host = url.split('/').nth(2).unwrap().trim_matches(['[', ']']);
-        let refused = app.post_json("/faces/detect", &json!({"url": url})).await;
-        let refused = problem(refused, 422, "forbidden_url").await;
-        assert_eq!(refused["reason"], "forbidden_address", "{refused}");
-        let detail = refused.text("detail");
-        assert!(!detail.contains(host), "{refused}");
+        let response = app.post_json("/faces/detect", &json!({"url": url})).await;
+        let error = problem(response, 422, "forbidden_url").await;
+        assert_eq!(error["reason"], "forbidden_address", "{error}");
+        let detail = error.text("detail");
+        assert!(!detail.contains(host), "{error}");
         for range in ["private", "link-local", "unique-local", "loopback"] {
-            assert!(!detail.contains(range), "{refused}");
+            assert!(!detail.contains(range), "{error}");
         }
     }
 }
@@ -297,7 +298,7 @@ async fn forbidden_address_is_not_revealed_in_response() {
 #[testing::test]
 async fn forbidden_address_is_not_revealed_by_crawl_or_job() {
     let app = App::spawn().await;
-    let site = Site::with(&[]).await;
+    let site = Site::new(&[]).await;
     let body = json!({"seeds": [format!("{}/to-metadata", site.url)], "delay_ms": 0, "scope": "list", "allow": ["169.254.169.254"]});
     let crawl = app.crawl_with(body).await;
     assert_eq!(crawl["reasons"]["forbidden_address"], 1, "{crawl}");

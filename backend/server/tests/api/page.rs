@@ -16,8 +16,8 @@ fn links(html: &str) -> Vec<String> {
 }
 
 /// Returns the paths of the modules that a module imports, both statically and dynamically.
-fn imports(module: &str, at: &str) -> Vec<String> {
-    let base = url::Url::parse("http://here").unwrap().join(at).unwrap();
+fn imports(module: &str, path: &str) -> Vec<String> {
+    let base = url::Url::parse("http://here").unwrap().join(path).unwrap();
     module
         .split('"')
         .zip(module.split('"').skip(1))
@@ -78,10 +78,10 @@ async fn page_has_no_inline_code_and_policy_forbids_it() {
 #[testing::test]
 async fn every_imported_page_module_is_served() {
     let app = App::spawn().await;
-    let mut seen = BTreeSet::new();
+    let mut loaded = BTreeSet::new();
     let mut waiting = vec!["/assets/js/main.js".to_owned()];
     while let Some(path) = waiting.pop() {
-        if !seen.insert(path.clone()) {
+        if !loaded.insert(path.clone()) {
             continue;
         }
         let response = app.get(&path).await;
@@ -90,7 +90,7 @@ async fn every_imported_page_module_is_served() {
         assert!(!module.contains("innerHTML"), "{path}");
         waiting.extend(imports(&module, &path));
     }
-    assert!(seen.len() > 20 && seen.contains("/assets/js/views/crawl.js"), "{seen:?}");
+    assert!(loaded.len() > 20 && loaded.contains("/assets/js/views/crawl.js"), "{loaded:?}");
 }
 
 #[testing::test]
@@ -100,10 +100,10 @@ async fn unchanged_asset_returns_304() {
         let first = app.get(path).await;
         assert_eq!(first.headers()["cache-control"], "no-cache");
         let tag = first.headers()["etag"].clone();
-        let again = app.client.get(format!("{}{path}", app.url)).header("if-none-match", tag);
-        let again = again.send().await.unwrap();
-        assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
-        assert_eq!(again.bytes().await.unwrap().len(), 0);
+        let second = app.client.get(format!("{}{path}", app.url)).header("if-none-match", tag);
+        let second = second.send().await.unwrap();
+        assert_eq!(second.status(), StatusCode::NOT_MODIFIED);
+        assert_eq!(second.bytes().await.unwrap().len(), 0);
     }
     for path in
         ["/assets/js/nothing.js", "/assets/", "/assets/%2e%2e/Cargo.toml", "/assets/..%2fsrc%2flib.rs"]

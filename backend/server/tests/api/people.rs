@@ -2,7 +2,7 @@
 //! and clustering.
 use crate::support::images::drawing;
 use crate::support::site::Site;
-use crate::support::{ABSENT, App, Json, Models, Options, erase, field, guarded, json_of, ok, problem};
+use crate::support::{App, FAKE_ID, Json, Models, Options, erase, field, key_options, ok, problem, to_json};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::keys::Scope;
@@ -25,7 +25,7 @@ async fn subject_is_created_changed_listed_merged_and_deleted() {
     let body = json!({"name": " Ada ", "external_id": "a-1", "metadata": {"team": "engines"}});
     let response = app.post_json("/subjects", &body).await;
     let location = response.headers()["location"].to_str().unwrap().to_owned();
-    let ada = json_of(response, StatusCode::CREATED).await;
+    let ada = to_json(response, StatusCode::CREATED).await;
     assert_eq!(location, format!("/subjects/{}", ada.text("id")));
     assert_eq!(
         (&ada["name"], &ada["origin"], &ada["face_count"]),
@@ -66,7 +66,7 @@ async fn subject_is_created_changed_listed_merged_and_deleted() {
 async fn invalid_subject_error_names_field() {
     let app = app().await;
     let long = "x".repeat(201);
-    for (body, named) in [
+    for (body, field_name) in [
         (json!({"name": ""}), "name"),
         (json!({"name": long}), "name"),
         (json!({"name": "a\u{0}b"}), "name"),
@@ -78,7 +78,7 @@ async fn invalid_subject_error_names_field() {
     ] {
         assert_eq!(
             field(&problem(app.post_json("/subjects", &body).await, 422, "invalid_field").await),
-            named
+            field_name
         );
     }
     problem(app.post_json("/subjects", &json!({"collection": "nowhere"})).await, 404, "not_found").await;
@@ -86,23 +86,23 @@ async fn invalid_subject_error_names_field() {
     let ada = create(&app, &json!({"name": "Ada"})).await;
     let id = ada.text("id");
     for body in [json!({"subjects": []}), json!({"subjects": [id]}), json!({"subjects": ["x"]})] {
-        let answer = app.post_json(&format!("/subjects/{id}/merge"), &body).await;
-        assert!(field(&problem(answer, 422, "invalid_field").await).starts_with("subjects"));
+        let response = app.post_json(&format!("/subjects/{id}/merge"), &body).await;
+        assert!(field(&problem(response, 422, "invalid_field").await).starts_with("subjects"));
     }
     for body in
-        [json!({}), json!({"face_ids": [ABSENT], "url": "http://127.0.0.1/"}), json!({"face_ids": []})]
+        [json!({}), json!({"face_ids": [FAKE_ID], "url": "http://127.0.0.1/"}), json!({"face_ids": []})]
     {
         problem(app.post_json(&format!("/subjects/{id}/faces"), &body).await, 422, "invalid_field").await;
     }
-    let unknown = json!({"face_ids": [ABSENT]});
+    let unknown = json!({"face_ids": [FAKE_ID]});
     problem(app.post_json(&format!("/subjects/{id}/faces"), &unknown).await, 404, "not_found").await;
-    problem(app.post_json(&format!("/subjects/{ABSENT}/faces"), &unknown).await, 404, "not_found").await;
+    problem(app.post_json(&format!("/subjects/{FAKE_ID}/faces"), &unknown).await, 404, "not_found").await;
     problem(app.delete(&format!("/subjects/{id}/faces/12")).await, 400, "bad_id").await;
-    problem(app.delete(&format!("/subjects/{id}/faces/{ABSENT}")).await, 404, "not_found").await;
+    problem(app.delete(&format!("/subjects/{id}/faces/{FAKE_ID}")).await, 404, "not_found").await;
     problem(app.get("/collections/nowhere/cluster").await, 404, "not_found").await;
     problem(app.get("/collections/default/cluster").await, 404, "not_found").await;
-    let answer = app.post_json("/collections/default/cluster", &json!({"threshold": 2})).await;
-    assert_eq!(field(&problem(answer, 422, "invalid_field").await), "threshold");
+    let response = app.post_json("/collections/default/cluster", &json!({"threshold": 2})).await;
+    assert_eq!(field(&problem(response, 422, "invalid_field").await), "threshold");
 }
 
 #[testing::test]
@@ -112,20 +112,20 @@ async fn merged_metadata_may_not_exceed_subject_limit() {
     // `{"a":"…","b":"…"}` has 15 bytes in addition to the two strings.
     for (bytes, fits) in [(LONGEST, true), (LONGEST + 1, false)] {
         let text = |length: usize| "x".repeat(length);
-        let one = create(&app, &json!({"name": "Ada", "metadata": {"a": text(9_000)}})).await;
-        let other = create(&app, &json!({"metadata": {"a": 1, "b": text(bytes - 15 - 9_000)}})).await;
-        let path = format!("/subjects/{}", one.text("id"));
-        let merge = json!({"subjects": [other["id"]]});
-        let answer = app.post_json(&format!("{path}/merge"), &merge).await;
+        let first = create(&app, &json!({"name": "Ada", "metadata": {"a": text(9_000)}})).await;
+        let second = create(&app, &json!({"metadata": {"a": 1, "b": text(bytes - 15 - 9_000)}})).await;
+        let path = format!("/subjects/{}", first.text("id"));
+        let merge = json!({"subjects": [second["id"]]});
+        let response = app.post_json(&format!("{path}/merge"), &merge).await;
         if fits {
-            assert_eq!(ok(answer).await["metadata"].to_string().len(), LONGEST);
+            assert_eq!(ok(response).await["metadata"].to_string().len(), LONGEST);
             continue;
         }
-        let refused = problem(answer, 422, "invalid_field").await;
-        assert_eq!(field(&refused), "subjects", "{refused}");
-        assert!(refused.text("detail").contains(&LONGEST.to_string()), "{refused}");
+        let error = problem(response, 422, "invalid_field").await;
+        assert_eq!(field(&error), "subjects", "{error}");
+        assert!(error.text("detail").contains(&LONGEST.to_string()), "{error}");
         // Nothing was merged.
-        for subject in [one, other] {
+        for subject in [first, second] {
             assert_eq!(app.get_ok(&format!("/subjects/{}", subject.text("id"))).await, subject);
         }
     }
@@ -133,20 +133,20 @@ async fn merged_metadata_may_not_exceed_subject_limit() {
 
 #[testing::test]
 async fn removing_face_without_erase_scope_requires_keeping_image() {
-    let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..guarded() }).await;
+    let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..key_options() }).await;
     let (_, writer) = app.key(Some("ours"), &[Scope::Write, Scope::Read]).await;
     let (_, eraser) = app.key(Some("ours"), &[Scope::Write, Scope::Erase]).await;
     let ada = app.create_as(&writer, "/subjects", &json!({"name": "Ada"})).await;
-    let path = format!("/subjects/{}/faces/{ABSENT}", ada.text("id"));
-    let ask =
-        async |key: &str, query: &str| app.ask(key, Method::DELETE, &format!("{path}{query}"), None).await;
+    let path = format!("/subjects/{}/faces/{FAKE_ID}", ada.text("id"));
+    let remove_face =
+        async |key: &str, query: &str| app.call(key, Method::DELETE, &format!("{path}{query}"), None).await;
     for query in ["", "?enrolled_images=delete"] {
-        let refused = problem(ask(&writer, query).await, 403, "scope_missing").await;
-        assert!(refused.text("detail").contains("enrolled_images=keep"), "{refused}");
+        let error = problem(remove_face(&writer, query).await, 403, "scope_missing").await;
+        assert!(error.text("detail").contains("enrolled_images=keep"), "{error}");
         // The scope is sufficient here, but the face does not exist.
-        problem(ask(&eraser, query).await, 404, "not_found").await;
+        problem(remove_face(&eraser, query).await, 404, "not_found").await;
     }
-    problem(ask(&writer, "?enrolled_images=keep").await, 404, "not_found").await;
+    problem(remove_face(&writer, "?enrolled_images=keep").await, 404, "not_found").await;
 }
 
 #[testing::test]
@@ -163,8 +163,8 @@ async fn subject_merge_is_audited_with_merged_ids() {
 }
 
 async fn subject(app: &App, name: &str) -> String {
-    let made = app.create("/subjects", &json!({"name": name})).await;
-    made.text("id").to_owned()
+    let created = app.create("/subjects", &json!({"name": name})).await;
+    created.text("id").to_owned()
 }
 
 async fn enrol(app: &App, subject: &str, file: &str, query: &str) -> Value {
@@ -172,9 +172,9 @@ async fn enrol(app: &App, subject: &str, file: &str, query: &str) -> Value {
     ok(app.post_raw(&path, "image/jpeg", drawing(file)).await).await
 }
 
-fn subjects(answer: &Value) -> Vec<&str> {
-    let matches = answer.list("matches");
-    matches.iter().map(|found| found["subject_name"].as_str().unwrap_or("nobody")).collect()
+fn subjects(response: &Value) -> Vec<&str> {
+    let matches = response.list("matches");
+    matches.iter().map(|hit| hit["subject_name"].as_str().unwrap_or("nobody")).collect()
 }
 
 #[testing::test]
@@ -185,23 +185,23 @@ async fn enrolled_person_is_found_by_search() {
     assert_eq!((&first["subject"]["face_count"], &first["faces"][0]["unmet"]), (&json!(1), &json!([])));
     enrol(&app, &ada, "ada_2.jpg", "?quality_profile=standard").await;
     enrol(&app, &ben, "ben.jpg", "?quality_profile=standard").await;
-    let again = enrol(&app, &ada, "ada.jpg", "").await;
-    assert_eq!(again["faces"][0]["face_id"], first["faces"][0]["face_id"], "a file is stored once");
+    let repeated = enrol(&app, &ada, "ada.jpg", "").await;
+    assert_eq!(repeated["faces"][0]["face_id"], first["faces"][0]["face_id"], "a file is stored once");
     let faces = app.get_ok(&format!("/subjects/{ada}/faces")).await;
     assert_eq!(faces.list("faces").len(), 2);
     assert_eq!(faces["faces"][0]["sources"][0]["kind"], "enrolment");
 
     let probe = drawing("ada_3.jpg");
-    let all = ok(app.post_raw("/faces/search?threshold=-1", "image/jpeg", probe.clone()).await).await;
-    assert_eq!(subjects(&all), ["Ada", "Ada", "Ben"]);
+    let all_matches = ok(app.post_raw("/faces/search?threshold=-1", "image/jpeg", probe.clone()).await).await;
+    assert_eq!(subjects(&all_matches), ["Ada", "Ada", "Ben"]);
     let path = "/faces/search?threshold=-1&group_by=subject";
     let people = ok(app.post_raw(path, "image/jpeg", probe.clone()).await).await;
     assert_eq!(subjects(&people), ["Ada", "Ben"]);
-    assert_eq!(people["matches"][0]["similarity"], all["matches"][0]["similarity"]);
+    assert_eq!(people["matches"][0]["similarity"], all_matches["matches"][0]["similarity"]);
     assert_eq!((&people["matches"][0]["subject_id"], &people["match_fmr"]), (&json!(ada), &Value::Null));
-    let own = ok(app.post_raw("/faces/search", "image/jpeg", probe).await).await;
+    let matches = ok(app.post_raw("/faces/search", "image/jpeg", probe).await).await;
     let measured = json!(app.state.services.analyzer.engine().embedder().match_fmr);
-    assert_eq!(own["match_fmr"], measured, "the rate is known at the model's own threshold: {own}");
+    assert_eq!(matches["match_fmr"], measured, "the rate is known at the model's own threshold: {matches}");
 
     // An aligned crop of a stored face is stored as a separate file, but its embedding is almost
     // the same.
@@ -213,8 +213,8 @@ async fn enrolled_person_is_found_by_search() {
     let found = app.post_ok("/faces/search", &by_chip).await;
     assert_eq!(found["matches"][0]["face_id"], first["faces"][0]["face_id"]);
     assert!(found["matches"][0]["similarity"].as_f64().unwrap() > 0.99, "{found}");
-    let wrong = app.post_raw(&path, "image/jpeg", drawing("ada.jpg")).await;
-    assert!(problem(wrong, 400, "bad_query").await.text("detail").contains("112x112"));
+    let response = app.post_raw(&path, "image/jpeg", drawing("ada.jpg")).await;
+    assert!(problem(response, 400, "bad_query").await.text("detail").contains("112x112"));
 
     // A face moves to another subject only on request. A merge moves all faces.
     let face = json!({"face_ids": [first["faces"][0]["face_id"]]});
@@ -230,13 +230,13 @@ async fn enrolled_person_is_found_by_search() {
     assert_eq!(app.delete(&format!("/subjects/{ada}")).await.status(), StatusCode::NO_CONTENT);
     assert_eq!(app.get_ok("/faces").await["faces"], json!([]));
     assert_eq!(app.get_ok("/images").await["images"], json!([]));
-    assert_eq!(app.blobs(), 0, "all blobs must be deleted");
+    assert_eq!(app.blob_count(), 0, "all blobs must be deleted");
 }
 
 #[testing::test]
 async fn image_is_enrolled_from_url_and_form() {
     let app = App::spawn().await;
-    let site = Site::with(&["ada.jpg", "ben.jpg"]).await;
+    let site = Site::new(&["ada.jpg", "ben.jpg"]).await;
     let someone = subject(&app, "Someone").await;
     let path = format!("/subjects/{someone}/faces");
     let fetched = app.post_ok(&path, &json!({"url": site.image("ada.jpg")})).await;
@@ -257,19 +257,19 @@ async fn image_is_enrolled_from_url_and_form() {
         (format!("{}/broken", site.url), 422, "url_unreachable"),
         (format!("{}/to-metadata", site.url), 422, "forbidden_url"),
     ] {
-        let refused = problem(app.post_json(&path, &json!({"url": url})).await, status, code).await;
-        assert!(refused.text("detail").len() > 10, "{refused}");
+        let error = problem(app.post_json(&path, &json!({"url": url})).await, status, code).await;
+        assert!(error.text("detail").len() > 10, "{error}");
     }
     let form = [("picture", drawing("ben.jpg"))];
     problem(app.post_parts(&path, &form).await, 400, "unknown_part").await;
-    let both = json!({"url": site.image("ada.jpg"), "face_ids": [someone]});
-    problem(app.post_json(&path, &both).await, 422, "invalid_field").await;
+    let body = json!({"url": site.image("ada.jpg"), "face_ids": [someone]});
+    problem(app.post_json(&path, &body).await, 422, "invalid_field").await;
 
     // A suppressed URL cannot be enrolled either, even if its image was never stored.
     erase(&app, &json!({"url": site.image("ben.jpg")})).await;
-    let again = json!({"url": format!("{}#part", site.image("ben.jpg")), "force": true});
-    let refused = problem(app.post_json(&path, &again).await, 409, "conflict").await;
-    assert!(refused.text("detail").contains("address"), "{refused}");
+    let suppressed = json!({"url": format!("{}#part", site.image("ben.jpg")), "force": true});
+    let error = problem(app.post_json(&path, &suppressed).await, 409, "conflict").await;
+    assert!(error.text("detail").contains("address"), "{error}");
 }
 
 #[testing::needs(shared)]
@@ -282,9 +282,8 @@ async fn upside_down_face_is_rejected_unless_rotated() {
     let file = vision::encode::jpeg(&vision::crop::rotate(&photograph, 180), 92);
     for profile in ["standard", "strict"] {
         let path = format!("{path}?quality_profile={profile}");
-        let refused =
-            problem(app.post_raw(&path, "image/jpeg", file.clone()).await, 422, "low_quality").await;
-        assert_eq!(refused["errors"], json!(["not_upright"]), "{refused}");
+        let error = problem(app.post_raw(&path, "image/jpeg", file.clone()).await, 422, "low_quality").await;
+        assert_eq!(error["errors"], json!(["not_upright"]), "{error}");
     }
     let rotated = ok(app.post_raw(&format!("{path}?rotate=auto"), "image/jpeg", file).await).await;
     assert_eq!(rotated["faces"][0]["unmet"], json!([]));
@@ -299,16 +298,16 @@ async fn low_quality_face_is_rejected_with_reasons_unless_forced() {
     let app = App::spawn().await;
     let someone = subject(&app, "Someone").await;
     let path = format!("/subjects/{someone}/faces");
-    let refused =
+    let error =
         problem(app.post_raw(&path, "image/jpeg", drawing("blur.jpg")).await, 422, "low_quality").await;
-    assert_eq!(field(&refused), "image");
-    assert!(refused.list("errors").contains(&json!("too_blurry")), "{refused}");
+    assert_eq!(field(&error), "image");
+    assert!(error.list("errors").contains(&json!("too_blurry")), "{error}");
     assert_eq!(app.get_ok("/images").await["images"], json!([]), "nothing is stored");
     let forced = enrol(&app, &someone, "blur.jpg", "?force=true").await;
-    assert_eq!(forced["faces"][0]["unmet"], refused["errors"]);
+    assert_eq!(forced["faces"][0]["unmet"], error["errors"]);
     problem(app.post_raw(&path, "image/jpeg", drawing("view.jpg")).await, 422, "no_face").await;
-    let beyond = app.post_raw(&format!("{path}?face_index=3"), "image/jpeg", drawing("ada.jpg")).await;
-    assert_eq!(problem(beyond, 422, "no_such_face").await["allowed"], json!(["0 to 0"]));
+    let response = app.post_raw(&format!("{path}?face_index=3"), "image/jpeg", drawing("ada.jpg")).await;
+    assert_eq!(problem(response, 422, "no_such_face").await["allowed"], json!(["0 to 0"]));
 
     // The image was only stored for the enrolment. It is deleted with the removed face, unless the
     // caller keeps it.
@@ -329,12 +328,12 @@ async fn low_quality_face_is_rejected_with_reasons_unless_forced() {
 #[testing::test]
 async fn named_cluster_receives_later_faces_of_person() {
     let app = App::spawn().await;
-    let first = Site::with(&["ada.jpg", "ada_2.jpg", "ben.jpg", "ben_2.jpg", "dan.jpg"]).await;
+    let first = Site::new(&["ada.jpg", "ada_2.jpg", "ben.jpg", "ben_2.jpg", "dan.jpg"]).await;
     app.crawl(&[first.page()]).await;
     let cluster = async || {
         let run = app.post_json("/collections/default/cluster", &json!({})).await;
-        json_of(run, StatusCode::ACCEPTED).await;
-        app.until("/collections/default/cluster", |run| run["state"] == "completed").await
+        to_json(run, StatusCode::ACCEPTED).await;
+        app.poll("/collections/default/cluster", |run| run["state"] == "completed").await
     };
     let run = cluster().await;
     assert_eq!((&run["made"], &run["assigned"], &run["looked"]), (&json!(2), &json!(4), &run["faces"]));
@@ -348,45 +347,45 @@ async fn named_cluster_receives_later_faces_of_person() {
     let probe = drawing("ada_3.jpg");
     let found = ok(app.post_raw("/faces/search?group_by=subject", "image/jpeg", probe).await).await;
     let id = found["matches"][0].text("subject_id");
-    let named = app.client.patch(format!("{}/subjects/{id}", app.url)).json(&json!({"name": "Ada"}));
-    assert_eq!(ok(named.send().await.unwrap()).await["origin"], "enrolled");
+    let renamed = app.client.patch(format!("{}/subjects/{id}", app.url)).json(&json!({"name": "Ada"}));
+    assert_eq!(ok(renamed.send().await.unwrap()).await["origin"], "enrolled");
 
-    let later = Site::with(&["ada_4.jpg", "ada_3.jpg"]).await;
+    let later = Site::new(&["ada_4.jpg", "ada_3.jpg"]).await;
     app.crawl(&[later.page()]).await;
     let run = cluster().await;
     assert_eq!((&run["faces"], &run["assigned"], &run["made"]), (&json!(2), &json!(2), &json!(0)));
     assert_eq!(app.get_ok(&format!("/subjects/{id}")).await["face_count"], 4);
-    let again = cluster().await;
-    assert_eq!((&again["faces"], &again["assigned"]), (&json!(0), &json!(0)), "only new faces are clustered");
+    let run = cluster().await;
+    assert_eq!((&run["faces"], &run["assigned"]), (&json!(0), &json!(0)), "only new faces are clustered");
 }
 
 #[testing::test]
 async fn key_of_other_collection_cannot_access_subjects() {
-    let app = App::spawn_with(guarded()).await;
+    let app = App::spawn_with(key_options()).await;
     let scopes = [Scope::Read, Scope::Write, Scope::Search, Scope::Erase];
-    let (_, ours) = app.key(Some("ours"), &scopes).await;
-    let (_, theirs) = app.key(Some("theirs"), &scopes).await;
+    let (_, our_key) = app.key(Some("ours"), &scopes).await;
+    let (_, their_key) = app.key(Some("theirs"), &scopes).await;
     let body = json!({"name": "Ada", "external_id": "a"});
-    let ada = app.create_as(&ours, "/subjects", &body).await;
+    let ada = app.create_as(&our_key, "/subjects", &body).await;
     assert_eq!(ada["collection"], "ours");
     let id = ada.text("id");
-    let other = app.create_as(&theirs, "/subjects", &body).await.text("id").to_owned();
+    let their_subject = app.create_as(&their_key, "/subjects", &body).await.text("id").to_owned();
     for (method, path, body) in [
         (Method::GET, format!("/subjects/{id}"), None),
         (Method::GET, format!("/subjects/{id}/faces"), None),
         (Method::PATCH, format!("/subjects/{id}"), Some(json!({"name": "x"}))),
         (Method::DELETE, format!("/subjects/{id}"), None),
-        (Method::DELETE, format!("/subjects/{id}/faces/{ABSENT}"), None),
-        (Method::POST, format!("/subjects/{id}/faces"), Some(json!({"face_ids": [ABSENT]}))),
-        (Method::POST, format!("/subjects/{id}/merge"), Some(json!({"subjects": [other]}))),
-        (Method::POST, format!("/subjects/{other}/merge"), Some(json!({"subjects": [id]}))),
+        (Method::DELETE, format!("/subjects/{id}/faces/{FAKE_ID}"), None),
+        (Method::POST, format!("/subjects/{id}/faces"), Some(json!({"face_ids": [FAKE_ID]}))),
+        (Method::POST, format!("/subjects/{id}/merge"), Some(json!({"subjects": [their_subject]}))),
+        (Method::POST, format!("/subjects/{their_subject}/merge"), Some(json!({"subjects": [id]}))),
         (Method::GET, "/subjects?collection=ours".into(), None),
         (Method::POST, "/collections/ours/cluster".into(), Some(json!({}))),
         (Method::GET, "/collections/ours/cluster".into(), None),
     ] {
-        problem(app.ask(&theirs, method, &path, body.as_ref()).await, 404, "not_found").await;
+        problem(app.call(&their_key, method, &path, body.as_ref()).await, 404, "not_found").await;
     }
-    let listed = app.get_as(&theirs, "/subjects").await;
+    let listed = app.get_as(&their_key, "/subjects").await;
     assert_eq!(listed.list("subjects").len(), 1);
-    assert_eq!(app.get_as(&ours, &format!("/subjects/{id}")).await, ada);
+    assert_eq!(app.get_as(&our_key, &format!("/subjects/{id}")).await, ada);
 }

@@ -1,6 +1,6 @@
 //! Tests the common properties of all responses, the problems that are not specific to one
 //! operation, and the limits on the structure of JSON bodies.
-use crate::support::images::drawn;
+use crate::support::images::png;
 use crate::support::{App, Models, Options, field, problem};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -22,14 +22,14 @@ async fn unknown_path_returns_404_and_wrong_method_405() {
 #[testing::test]
 async fn valid_request_id_is_kept_and_invalid_one_replaced() {
     let app = App::spawn().await;
-    let ask = async |id: &str| {
+    let send = async |id: &str| {
         let request = app.client.get(format!("{}/health/live", app.url)).header("x-request-id", id);
         request.send().await.unwrap().headers()["x-request-id"].to_str().unwrap().to_owned()
     };
-    assert_eq!(ask("trace-1:2.3_4").await, "trace-1:2.3_4");
+    assert_eq!(send("trace-1:2.3_4").await, "trace-1:2.3_4");
     for bad in ["two words", "<script>", &"x".repeat(200)] {
-        let made = ask(bad).await;
-        assert_eq!(uuid::Uuid::parse_str(&made).unwrap().get_version_num(), 7, "{made}");
+        let created = send(bad).await;
+        assert_eq!(uuid::Uuid::parse_str(&created).unwrap().get_version_num(), 7, "{created}");
     }
 }
 
@@ -56,26 +56,26 @@ async fn every_response_has_security_headers() {
 async fn only_configured_origins_receive_cors_header() {
     let config = Config { allow_origins: vec!["https://page.example".into()], ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
-    let ask = async |origin: &str| {
+    let send = async |origin: &str| {
         let request = app.client.get(format!("{}/health/live", app.url)).header("origin", origin);
         let response = request.send().await.unwrap();
         response.headers().get("access-control-allow-origin").map(|value| value.to_str().unwrap().to_owned())
     };
-    assert_eq!(ask("https://page.example").await.as_deref(), Some("https://page.example"));
-    assert_eq!(ask("https://elsewhere.example").await, None);
+    assert_eq!(send("https://page.example").await.as_deref(), Some("https://page.example"));
+    assert_eq!(send("https://elsewhere.example").await, None);
 }
 
 #[testing::test]
 async fn analysis_over_limit_returns_429_with_retry_after() {
     let config = Config { max_analyses: 1, request_timeout: Duration::from_secs(30), ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
-    let site = crate::support::site::Site::with(&[]).await;
+    let site = crate::support::site::Site::new(&[]).await;
     // The server of this batch's image delays its response, so the batch occupies the only permit.
     let body = json!({"images": [{"url": format!("{}/held.jpg", site.url)}]});
     let (client, url) = (app.client.clone(), format!("{}/faces/detect/batch", app.url));
-    let held = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
+    let batch = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
     let refused = loop {
-        let response = app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await;
+        let response = app.post_raw("/faces/detect", "image/png", png(32, 32)).await;
         if response.status() != StatusCode::OK {
             break response;
         }
@@ -85,16 +85,16 @@ async fn analysis_over_limit_returns_429_with_retry_after() {
     problem(refused, 429, "overloaded").await;
 
     site.release.notify_one();
-    let answer = crate::support::ok(held.await.unwrap()).await;
-    assert_eq!(answer["results"][0]["problem"]["reason"], "http_404");
-    crate::support::ok(app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await).await;
+    let response = crate::support::ok(batch.await.unwrap()).await;
+    assert_eq!(response["results"][0]["problem"]["reason"], "http_404");
+    crate::support::ok(app.post_raw("/faces/detect", "image/png", png(32, 32)).await).await;
 }
 
 #[testing::test]
 async fn slow_response_times_out_with_503() {
     let config = Config { request_timeout: Duration::from_millis(200), ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
-    let site = crate::support::site::Site::with(&[]).await;
+    let site = crate::support::site::Site::new(&[]).await;
     let body = json!({"url": format!("{}/held.jpg", site.url)});
     problem(app.post_json("/faces/detect", &body).await, 503, "timeout").await;
 }
@@ -161,21 +161,21 @@ async fn json_body_with_too_many_values_is_rejected_early() {
         format!(r#"{{"images":[{zeros}],"x":"\u0000"}}"#).into_bytes()
     };
     let path = "/faces/detect/batch";
-    let under = app.post_raw(path, "application/json", body(VALUES - 3)).await;
-    let under = problem(under, 422, "invalid_field").await;
-    assert_eq!(field(&under), "x", "{under}");
-    let over = app.post_raw(path, "application/json", body(VALUES - 2)).await;
-    let over = problem(over, 422, "invalid_field").await;
-    assert_eq!(over["allowed"], json!([format!("at most {VALUES} values")]), "{over}");
+    let response = app.post_raw(path, "application/json", body(VALUES - 3)).await;
+    let error = problem(response, 422, "invalid_field").await;
+    assert_eq!(field(&error), "x", "{error}");
+    let response = app.post_raw(path, "application/json", body(VALUES - 2)).await;
+    let error = problem(response, 422, "invalid_field").await;
+    assert_eq!(error["allowed"], json!([format!("at most {VALUES} values")]), "{error}");
 }
 
 #[testing::test]
 async fn batch_with_too_many_images_is_rejected() {
     let app = spawn().await;
     let images = |count| json!({"images": vec![json!({"image_base64": "AA=="}); count]});
-    let over = app.post_json("/faces/detect/batch", &images(65)).await;
-    let over = problem(over, 413, "too_many_images").await;
-    assert_eq!((field(&over), &over["allowed"]), ("images", &json!(["1 to 64 images"])));
+    let response = app.post_json("/faces/detect/batch", &images(65)).await;
+    let error = problem(response, 413, "too_many_images").await;
+    assert_eq!((field(&error), &error["allowed"]), ("images", &json!(["1 to 64 images"])));
 }
 
 #[testing::test]
@@ -187,15 +187,15 @@ async fn excessive_nesting_and_repeated_keys_are_rejected() {
     let send = async |text: String| app.post_raw("/subjects", "application/json", text.into_bytes()).await;
     // The body itself is counted as one level.
     assert_eq!(send(nested(31)).await.status(), 201);
-    let deep = problem(send(nested(32)).await, 422, "invalid_field").await;
-    assert_eq!(deep["allowed"], json!(["at most 32 levels"]), "{deep}");
+    let error = problem(send(nested(32)).await, 422, "invalid_field").await;
+    assert_eq!(error["allowed"], json!(["at most 32 levels"]), "{error}");
     problem(send(nested(10_000)).await, 422, "invalid_field").await;
     for (text, name) in [
         (r#"{"metadata":{"a":1,"b":2,"a":3}}"#, "metadata.a"),
         (r#"{"metadata":[{"a":1},{"\u0061":1,"a":2}]}"#, "metadata[1].a"),
         (r#"{"name":"Ada","name":"Ada"}"#, "name"),
     ] {
-        let twice = problem(send(text.to_owned()).await, 422, "invalid_field").await;
-        assert_eq!((field(&twice), &twice["reason"]), (name, &json!("twice")), "{twice}");
+        let error = problem(send(text.to_owned()).await, 422, "invalid_field").await;
+        assert_eq!((field(&error), &error["reason"]), (name, &json!("twice")), "{error}");
     }
 }

@@ -1,9 +1,9 @@
 //! Tests that no caller can hold all of a shared resource: analyses, connections to the database,
 //! event streams, and the memory of responses that are not read.
-use crate::support::images::{drawn, noise};
+use crate::support::images::{noise, png};
 use crate::support::site::Site;
-use crate::support::{App, Json, Models, Options, elsewhere, guarded, problem};
-use crate::videos::film;
+use crate::support::{App, Json, Models, Options, key_options, other_client, problem};
+use crate::videos::clip;
 use axum::body::Body;
 use axum::http::Request;
 use futures::stream::FuturesUnordered;
@@ -40,16 +40,17 @@ async fn slow_urls_of_one_caller_leave_analyses_for_others() {
     let app = spawn_idle(Options { config, ..Options::default() }).await;
     // These are three quarters of the analyses that may wait.
     let held = [fetch_slowly(&app, 3).await, fetch_slowly(&app, 3).await];
-    problem(app.post_raw("/faces/detect", "image/png", drawn(64, 64)).await, 429, "overloaded").await;
-    let other = elsewhere().post(format!("{}/faces/detect", app.url)).header("content-type", "image/png");
-    assert_eq!(other.body(drawn(64, 64)).send().await.unwrap().status(), StatusCode::OK);
+    problem(app.post_raw("/faces/detect", "image/png", png(64, 64)).await, 429, "overloaded").await;
+    let request =
+        other_client().post(format!("{}/faces/detect", app.url)).header("content-type", "image/png");
+    assert_eq!(request.body(png(64, 64)).send().await.unwrap().status(), StatusCode::OK);
     for (sent, connection) in held {
         sent.abort();
         drop(connection);
     }
     // The aborted requests release their permits, so the caller's next request is admitted.
     let start = Instant::now();
-    while app.post_raw("/faces/detect", "image/png", drawn(64, 64)).await.status() != StatusCode::OK {
+    while app.post_raw("/faces/detect", "image/png", png(64, 64)).await.status() != StatusCode::OK {
         assert!(start.elapsed() < Duration::from_secs(60), "the places are not released");
     }
 }
@@ -62,9 +63,9 @@ async fn leave_connections<F: Future<Output = Response>>(
     send: impl Fn(u32) -> F,
     expected: StatusCode,
 ) {
-    let all = app.state.services.store.pool().options().get_max_connections();
-    let share = i64::from(all - all / 4);
-    let mut slow: FuturesUnordered<_> = (0..all + 4).map(send).collect();
+    let connections = app.state.services.store.pool().options().get_max_connections();
+    let share = i64::from(connections - connections / 4);
+    let mut slow: FuturesUnordered<_> = (0..connections + 4).map(send).collect();
     let start = Instant::now();
     while lock.waiting().await < share {
         // Polling sends the requests. The lock prevents the service from responding to any of them.
@@ -72,12 +73,12 @@ async fn leave_connections<F: Future<Output = Response>>(
         assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.waiting().await);
         tokio::task::yield_now().await;
     }
-    let others = elsewhere().get(format!("{}/audit?limit=1", app.url)).send().await.unwrap();
-    assert_eq!(others.status(), StatusCode::OK);
+    let other_response = other_client().get(format!("{}/audit?limit=1", app.url)).send().await.unwrap();
+    assert_eq!(other_response.status(), StatusCode::OK);
     assert_eq!(lock.waiting().await, share, "the other requests of the caller wait");
     lock.release().await;
-    while let Some(answer) = slow.next().await {
-        assert_eq!(answer.status(), expected);
+    while let Some(response) = slow.next().await {
+        assert_eq!(response.status(), expected);
     }
 }
 
@@ -100,16 +101,17 @@ async fn video_urls_of_one_caller_leave_connections_for_others() {
 
 #[testing::test]
 async fn keys_of_one_collection_share_one_stream_limit() {
-    let config = Config { max_streams: 1, ..guarded().config };
-    let app = spawn_idle(Options { config, ..guarded() }).await;
+    let config = Config { max_streams: 1, ..key_options().config };
+    let app = spawn_idle(Options { config, ..key_options() }).await;
     let scopes = [Scope::Read, Scope::Crawl];
-    let ((_, one), (_, two)) = (app.key(Some("press"), &scopes).await, app.key(Some("press"), &scopes).await);
-    let created = app.create_as(&one, "/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
+    let ((_, first), (_, second)) =
+        (app.key(Some("press"), &scopes).await, app.key(Some("press"), &scopes).await);
+    let created = app.create_as(&first, "/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
     let path = format!("/crawls/{}/events", created.text("id"));
-    let _first = app.ask(&one, Method::GET, &path, None).await;
-    problem(app.ask(&two, Method::GET, &path, None).await, 429, "overloaded").await;
-    let (_, all) = app.key(None, &scopes).await;
-    assert_eq!(app.ask(&all, Method::GET, &path, None).await.status(), StatusCode::OK);
+    let _first = app.call(&first, Method::GET, &path, None).await;
+    problem(app.call(&second, Method::GET, &path, None).await, 429, "overloaded").await;
+    let (_, unbound) = app.key(None, &scopes).await;
+    assert_eq!(app.call(&unbound, Method::GET, &path, None).await.status(), StatusCode::OK);
 }
 
 /// Waits for the next chunk of the stream and returns its text.
@@ -122,26 +124,26 @@ async fn next(stream: &mut Response) -> String {
 async fn streams_of_one_crawl_share_one_query() {
     let app =
         spawn_measured(Config { events_interval: Duration::from_millis(50), ..Config::default() }).await;
-    let (one, other) = (app.idle_crawl().await, app.idle_crawl().await);
+    let (first, second) = (app.idle_crawl().await, app.idle_crawl().await);
     let mut streams = Vec::new();
-    for path in [&one, &one, &one, &other] {
+    for path in [&first, &first, &first, &second] {
         let mut stream = app.get(&format!("{path}/events")).await;
         assert!(next(&mut stream).await.starts_with("event: progress"));
         streams.push(stream);
     }
     assert_eq!(app.gauge("facecrawl_event_streams").await, 4.0);
     assert_eq!(app.gauge("facecrawl_crawls_followed").await, 2.0);
-    app.post_json(&format!("{one}/pause"), &json!({})).await;
+    app.post_json(&format!("{first}/pause"), &json!({})).await;
     for stream in &mut streams[..3] {
         let event = next(stream).await;
         assert!(event.contains("\"state\":\"paused\""), "{event}");
     }
     // A later stream starts with the current state.
-    let mut late = app.get(&format!("{one}/events")).await;
-    assert!(next(&mut late).await.contains("\"state\":\"paused\""));
-    drop((streams, late));
-    app.until_gauge("facecrawl_event_streams", |value| value == 0.0).await;
-    app.until_gauge("facecrawl_crawls_followed", |value| value == 0.0).await;
+    let mut later = app.get(&format!("{first}/events")).await;
+    assert!(next(&mut later).await.contains("\"state\":\"paused\""));
+    drop((streams, later));
+    app.poll_gauge("facecrawl_event_streams", |value| value == 0.0).await;
+    app.poll_gauge("facecrawl_crawls_followed", |value| value == 0.0).await;
 }
 
 #[testing::test]
@@ -149,12 +151,12 @@ async fn streams_per_caller_are_limited() {
     let app = spawn_measured(Config { max_streams: 2, ..Config::default() }).await;
     let path = format!("{}/events", app.idle_crawl().await);
     let (first, _second) = (app.get(&path).await, app.get(&path).await);
-    let refused = app.get(&path).await;
-    assert!(refused.headers().contains_key("retry-after"));
-    problem(refused, 429, "overloaded").await;
+    let response = app.get(&path).await;
+    assert!(response.headers().contains_key("retry-after"));
+    problem(response, 429, "overloaded").await;
     // A caller from another address has its own limit.
-    let answer = elsewhere().get(format!("{}{path}", app.url)).send().await.unwrap();
-    assert_eq!(answer.status(), StatusCode::OK);
+    let response = other_client().get(format!("{}{path}", app.url)).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
     drop(first);
     let start = Instant::now();
     while app.get(&path).await.status() != StatusCode::OK {
@@ -164,20 +166,20 @@ async fn streams_per_caller_are_limited() {
 
 #[testing::test]
 async fn each_unbound_key_has_own_stream_limit() {
-    let config = Config { max_streams: 1, ..guarded().config };
-    let app = App::spawn_with(Options { config, worker: false, models: Models::Fixture, ..guarded() }).await;
+    let config = Config { max_streams: 1, ..key_options().config };
+    let app = spawn_idle(Options { config, ..key_options() }).await;
     let scopes = [Scope::Read, Scope::Crawl];
-    let ((_, one), (_, other)) = (app.key(None, &scopes).await, app.key(None, &scopes).await);
-    let created = app.create_as(&one, "/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
+    let ((_, first_key), (_, second_key)) = (app.key(None, &scopes).await, app.key(None, &scopes).await);
+    let created = app.create_as(&first_key, "/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
     let path = format!("/crawls/{}/events", created.text("id"));
-    let follow = async |key: &str| app.ask(key, Method::GET, &path, None).await;
-    let _first = follow(&one).await;
-    problem(follow(&one).await, 429, "overloaded").await;
-    assert_eq!(follow(&other).await.status(), StatusCode::OK);
+    let follow = async |key: &str| app.call(key, Method::GET, &path, None).await;
+    let _stream = follow(&first_key).await;
+    problem(follow(&first_key).await, 429, "overloaded").await;
+    assert_eq!(follow(&second_key).await.status(), StatusCode::OK);
 }
 
 /// The budget of responses that are not read.
-const ANSWERS: &str = "answers";
+const RESPONSES: &str = "answers";
 /// Side of the test image in pixels. Its file is larger than the socket buffers of the kernel.
 const SIDE: u32 = 1600;
 
@@ -190,13 +192,13 @@ async fn bytes_held(app: &App, what: &str) -> f64 {
     app.gauge(&format!("facecrawl_held_bytes{{what=\"{what}\"}}")).await
 }
 
-async fn until_released(app: &App) {
-    app.until_gauge("facecrawl_held_bytes{what=\"answers\"}", |held| held == 0.0).await;
+async fn wait_until_released(app: &App) {
+    app.poll_gauge("facecrawl_held_bytes{what=\"answers\"}", |held| held == 0.0).await;
 }
 
 /// Requests an enhanced image and reads only the status of the response. The receive buffer is as
 /// small as the kernel allows.
-async fn ask_without_reading(app: &App) -> TcpStream {
+async fn request_without_reading(app: &App) -> TcpStream {
     let address = app.url.strip_prefix("http://").unwrap();
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 << 10).unwrap();
@@ -217,94 +219,94 @@ async fn ask_without_reading(app: &App) -> TcpStream {
 #[testing::test]
 async fn response_counts_against_budget_until_read() {
     let app = spawn_measured(Config::default()).await;
-    let stream = ask_without_reading(&app).await;
-    let held = bytes_held(&app, ANSWERS).await;
+    let stream = request_without_reading(&app).await;
+    let held = bytes_held(&app, RESPONSES).await;
     assert!(held >= f64::from(SIDE * SIDE) && held < f64::from(SIDE * SIDE * 4), "{held}");
     drop(stream);
-    until_released(&app).await;
+    wait_until_released(&app).await;
 }
 
 #[testing::test]
 async fn response_over_budget_is_rejected() {
     // The budget holds one decoded image of this size.
     let config = Config {
-        answer_budget: u64::from(SIDE * SIDE * 4),
+        response_budget: u64::from(SIDE * SIDE * 4),
         request_timeout: Duration::from_secs(20),
         ..Config::default()
     };
     let app = spawn_measured(config).await;
-    let first = ask_without_reading(&app).await;
-    let refused = app.post_raw("/images/enhance", "image/png", noise(SIDE, SIDE)).await;
-    let refused = problem(refused, 429, "overloaded").await;
-    assert!(refused.text("detail").contains(ANSWERS), "{refused}");
+    let first = request_without_reading(&app).await;
+    let response = app.post_raw("/images/enhance", "image/png", noise(SIDE, SIDE)).await;
+    let error = problem(response, 429, "overloaded").await;
+    assert!(error.text("detail").contains(RESPONSES), "{error}");
     drop(first);
-    until_released(&app).await;
-    let answer = app.post_raw("/images/enhance", "image/png", noise(SIDE, SIDE)).await;
-    assert_eq!(answer.status(), StatusCode::OK);
+    wait_until_released(&app).await;
+    let response = app.post_raw("/images/enhance", "image/png", noise(SIDE, SIDE)).await;
+    assert_eq!(response.status(), StatusCode::OK);
 }
 
 #[testing::test]
 async fn connection_of_non_reading_caller_is_closed() {
     let app = spawn_measured(Config { write_stall: Duration::from_millis(300), ..Config::default() }).await;
-    let stream = ask_without_reading(&app).await;
+    let stream = request_without_reading(&app).await;
     // The caller keeps the connection open and reads nothing, so only the server can end it.
-    until_released(&app).await;
+    wait_until_released(&app).await;
     drop(stream);
 }
 
 /// Sends a request to the router without a connection. The body of the response is read only when
 /// the test reads it.
-async fn directly(app: &App, request: axum::http::request::Builder, body: Body) -> axum::response::Response {
+async fn dispatch(app: &App, request: axum::http::request::Builder, body: Body) -> axum::response::Response {
     let request = request.header("host", "127.0.0.1").body(body).unwrap();
     server::router(app.state.clone()).oneshot(request).await.unwrap()
 }
 
 #[testing::test]
 async fn list_response_counts_against_budget_until_read() {
-    let app = spawn_measured(Config { answer_budget: 300 << 10, ..Config::default() }).await;
+    let app = spawn_measured(Config { response_budget: 300 << 10, ..Config::default() }).await;
     let alias = "x".repeat(190);
     for number in 0..400 {
         let person = json!({"name": format!("{number} {alias}")});
         assert_eq!(app.post_json("/subjects", &person).await.status(), StatusCode::CREATED);
     }
-    let list = || directly(&app, Request::get("/subjects?limit=1000"), Body::empty());
+    let list = || dispatch(&app, Request::get("/subjects?limit=1000"), Body::empty());
     let unread = list().await;
     assert_eq!(unread.status(), StatusCode::OK);
     let length: f64 = unread.headers()["content-length"].to_str().unwrap().parse().unwrap();
-    let held = bytes_held(&app, ANSWERS).await;
+    let held = bytes_held(&app, RESPONSES).await;
     assert!(length > 65_536.0 && (length..length + 1_024.0).contains(&held), "{held} of {length}");
-    // A second answer of this size exceeds the share of one caller.
+    // A second response of this size exceeds the share of one caller.
     assert_eq!(list().await.status(), StatusCode::TOO_MANY_REQUESTS);
     // The connection drops the body before the last piece has been sent.
     let piece = unread.into_body().into_data_stream().next().await.unwrap().unwrap();
-    assert_eq!(bytes_held(&app, ANSWERS).await, held);
+    assert_eq!(bytes_held(&app, RESPONSES).await, held);
     drop(piece);
-    assert_eq!(bytes_held(&app, ANSWERS).await, 0.0);
+    assert_eq!(bytes_held(&app, RESPONSES).await, 0.0);
     assert_eq!(list().await.status(), StatusCode::OK);
 }
 
 #[testing::test]
 async fn export_chunk_counts_against_budget_until_read() {
-    let config = Config { answer_budget: 300 << 10, ..Options::default().config };
+    let config = Config { response_budget: 300 << 10, ..Options::default().config };
     let app = App::spawn_with(Options { own_gauges: true, config, ..Options::default() }).await;
-    let site = Site::with(&["ada.jpg", "ben.jpg"]).await;
+    let site = Site::new(&["ada.jpg", "ben.jpg"]).await;
     let crawl = app.crawl(&[site.page()]).await;
     let path = format!("/crawls/{}/export?embeddings=true", crawl.text("id"));
-    let unread = directly(&app, Request::get(path.as_str()), Body::empty()).await;
+    let unread = dispatch(&app, Request::get(path.as_str()), Body::empty()).await;
     assert_eq!(unread.status(), StatusCode::OK);
-    assert!(bytes_held(&app, ANSWERS).await > 0.0);
+    assert!(bytes_held(&app, RESPONSES).await > 0.0);
     let mut body = unread.into_body().into_data_stream();
     let mut held = Vec::new();
     while let Some(piece) = body.next().await {
         held.push(piece.unwrap());
         assert!(
-            bytes_held(&app, ANSWERS).await >= held.iter().map(|piece| piece.len()).sum::<usize>() as f64
+            bytes_held(&app, RESPONSES).await >= held.iter().map(|piece| piece.len()).sum::<usize>() as f64
         );
     }
     drop(body);
-    assert!(bytes_held(&app, ANSWERS).await > 0.0, "the pieces have not been sent");
+    assert!(bytes_held(&app, RESPONSES).await > 0.0, "the pieces have not been sent");
     drop(held);
-    assert_eq!(bytes_held(&app, ANSWERS).await, 0.0);
+    assert_eq!(bytes_held(&app, RESPONSES).await, 0.0);
 }
 
 #[testing::needs(video)]
@@ -313,27 +315,27 @@ async fn unread_video_response_holds_no_decoded_frames() {
     let app =
         App::spawn_with(Options { own_gauges: true, videos: true, ..Options::bare(Config::default()) }).await;
     let request = || Request::post("/videos/detect?sampling=fps=5").header("content-type", "video/mp4");
-    let response = directly(&app, request(), film().into()).await;
+    let response = dispatch(&app, request(), clip().into()).await;
     assert_eq!(response.status(), StatusCode::OK);
     let start = Instant::now();
     while bytes_held(&app, "decoded_pictures").await > 0.0 || bytes_held(&app, "video_decoders").await > 0.0 {
         assert!(start.elapsed() < testing::MAX_WAIT, "the frames are not released");
         tokio::task::yield_now().await;
     }
-    assert!(bytes_held(&app, ANSWERS).await > 0.0, "memory for the unread lines");
+    assert!(bytes_held(&app, RESPONSES).await > 0.0, "memory for the unread lines");
     let pieces: Vec<_> = response.into_body().into_data_stream().collect().await;
     assert_eq!(pieces.len(), 127);
     assert!(pieces.iter().all(Result::is_ok));
-    assert_eq!(bytes_held(&app, ANSWERS).await, 0.0);
+    assert_eq!(bytes_held(&app, RESPONSES).await, 0.0);
     // While frames are read, the memory of their decoder counts.
     let decoding = Instant::now();
-    let request = directly(&app, request(), film().into());
-    let seen = async {
+    let request = dispatch(&app, request(), clip().into());
+    let decoder_counts = async {
         while bytes_held(&app, "video_decoders").await < f64::from(48 << 20) {
             assert!(decoding.elapsed() < testing::MAX_WAIT, "the decoder does not count");
             tokio::task::yield_now().await;
         }
     };
-    let (response, ()) = tokio::join!(request, seen);
+    let (response, ()) = tokio::join!(request, decoder_counts);
     assert_eq!(response.status(), StatusCode::OK);
 }

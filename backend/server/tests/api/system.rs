@@ -1,5 +1,5 @@
 //! Tests health, devices, metrics, jobs and the audit log.
-use crate::support::images::{drawing, drawn};
+use crate::support::images::{drawing, png};
 use crate::support::site::Site;
 use crate::support::{App, Json, Models, Options, field, ok, problem, tenant_scopes};
 use queue::NewJob;
@@ -32,15 +32,15 @@ async fn service_without_database_is_live_but_not_ready() {
 #[testing::test]
 async fn stopping_service_answers_accepted_request() {
     let app = App::spawn().await;
-    let site = Site::with(&[]).await;
+    let site = Site::new(&[]).await;
     let (client, url) = (app.client.clone(), format!("{}/faces/detect", app.url));
     let body = json!({"url": format!("{}/held.jpg", site.url)});
-    let held = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
-    site.asked.notified().await;
+    let request = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });
+    site.request_arrived.notified().await;
     let stopped = tokio::spawn(app.stop());
     site.release.notify_one();
-    let answer = problem(held.await.unwrap(), 422, "url_unreachable").await;
-    assert_eq!(answer["reason"], "http_404");
+    let response = problem(request.await.unwrap(), 422, "url_unreachable").await;
+    assert_eq!(response["reason"], "http_404");
     stopped.await.unwrap().unwrap();
 }
 
@@ -49,7 +49,7 @@ async fn gpu_endpoint_reports_device_of_each_operation() {
     let app = App::spawn().await;
     let report = app.get_ok("/gpu").await;
     let operations = report.list("operations");
-    let names: Vec<&str> = operations.iter().map(|one| one.text("operation")).collect();
+    let names: Vec<&str> = operations.iter().map(|operation| operation.text("operation")).collect();
     let engine = inference::Operation::ALL.map(inference::Operation::name);
     assert_eq!(names, [engine.as_slice(), &["video_decoding"]].concat());
     assert_eq!((&operations[5]["requested"], &operations[5]["effective"]), (&"cpu".into(), &"cpu".into()));
@@ -61,18 +61,18 @@ async fn gpu_endpoint_reports_device_of_each_operation() {
             (&"cpu".into(), &"cpu".into(), &"fp32".into())
         );
     }
-    matches_are_told_alike(&app, [drawing("ada.jpg"), drawing("ada_2.jpg")]).await;
+    check_match_report(&app, [drawing("ada.jpg"), drawing("ada_2.jpg")]).await;
 
     // The response to a face detection contains the same devices. No video is decoded for it.
-    let answer = ok(app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await).await;
+    let response = ok(app.post_raw("/faces/detect", "image/png", png(32, 32)).await).await;
     for operation in &operations[..5] {
-        assert_eq!(answer["devices"][operation.text("operation")], operation["effective"]);
+        assert_eq!(response["devices"][operation.text("operation")], operation["effective"]);
     }
 }
 
 /// Checks that a pair of images of one person matches. The threshold and the false match rate must
 /// equal those of `/gpu`.
-async fn matches_are_told_alike(app: &App, pair: [Vec<u8>; 2]) {
+async fn check_match_report(app: &App, pair: [Vec<u8>; 2]) {
     let matching = app.get_ok("/gpu").await["matching"].clone();
     let compared = ok(app.post_parts("/faces/compare", &pair.map(|file| ("image", file))).await).await;
     assert_eq!(compared["match"], true, "{compared}");
@@ -88,13 +88,13 @@ async fn measured_false_match_rate_is_reported_with_match() {
     testing::draw_face(&mut image, 5, 5, 3);
     let frame = vision::Frame::new(640, 480, image.into_raw()).unwrap();
     let file = vision::encode::png(&frame);
-    matches_are_told_alike(&app, [file.clone(), file]).await;
+    check_match_report(&app, [file.clone(), file]).await;
 }
 
 #[testing::test]
 async fn metrics_count_requests_and_queue_jobs() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
-    ok(app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await).await;
+    ok(app.post_raw("/faces/detect", "image/png", png(32, 32)).await).await;
     app.get("/faces/00000000-0000-7000-8000-000000000000").await;
     app.get("/some/path/that/a/stranger/made/up").await;
     let mut tx = app.state.services.store.begin().await.unwrap();
@@ -153,8 +153,8 @@ async fn discarded_jobs_are_listed_and_can_be_retried() {
     assert_eq!((&kind["available"], &kind["running"], &kind["discarded"]), (&json!(1), &json!(0), &json!(1)));
     assert_eq!(kind["discarded_per_second"], json!(1.0 / 60.0));
     assert!(kind["oldest_due_seconds"].as_f64().unwrap() >= 0.0, "{stats}");
-    let wrong = problem(app.get("/jobs/stats?window_seconds=0").await, 400, "bad_query").await;
-    assert_eq!(field(&wrong), "window_seconds");
+    let error = problem(app.get("/jobs/stats?window_seconds=0").await, 400, "bad_query").await;
+    assert_eq!(field(&error), "window_seconds");
 
     let path = format!("/jobs/{}/retry", job.text("id"));
     let retried = app.post_ok(&path, &json!({})).await;
@@ -173,8 +173,8 @@ async fn retry_of_job_of_ended_crawl_is_rejected() {
     app.post_ok(&format!("/crawls/{id}/cancel"), &json!({})).await;
     let listed = app.get_ok(&format!("/jobs?state=cancelled&crawl_id={id}")).await;
     let path = format!("/jobs/{}/retry", listed["jobs"][0].text("id"));
-    let refused = problem(app.post_json(&path, &json!({})).await, 409, "conflict").await;
-    assert!(refused.text("detail").contains("cancelled"), "{refused}");
+    let error = problem(app.post_json(&path, &json!({})).await, 409, "conflict").await;
+    assert!(error.text("detail").contains("cancelled"), "{error}");
     assert_eq!(app.get_ok("/jobs?state=available").await["jobs"], json!([]));
 }
 
@@ -191,8 +191,8 @@ async fn jobs_are_filtered_by_crawl() {
     assert_eq!((second.list("jobs").len(), &second["next_cursor"]), (1, &json!(null)));
     assert_ne!(first["jobs"][0]["id"], second["jobs"][0]["id"]);
     for query in ["state=lost", "crawl_id=1", "cursor=1", "limit=0", "id=1"] {
-        let wrong = problem(app.get(&format!("/jobs?{query}")).await, 400, "bad_query").await;
-        assert_eq!(field(&wrong), query.split('=').next().unwrap(), "{wrong}");
+        let error = problem(app.get(&format!("/jobs?{query}")).await, 400, "bad_query").await;
+        assert_eq!(field(&error), query.split('=').next().unwrap(), "{error}");
     }
 }
 
@@ -205,24 +205,25 @@ async fn largest_job_page_has_next_cursor() {
     let first = app.get_ok(path).await;
     assert_eq!(first.list("jobs").len(), 1000);
     let cursor = first["next_cursor"].as_str().expect("one more job");
-    let rest = app.get_ok(&format!("{path}&cursor={cursor}")).await;
-    assert_eq!((rest.list("jobs").len(), &rest["next_cursor"]), (1, &json!(null)));
+    let last_page = app.get_ok(&format!("{path}&cursor={cursor}")).await;
+    assert_eq!((last_page.list("jobs").len(), &last_page["next_cursor"]), (1, &json!(null)));
 }
 
 #[testing::test]
 async fn searches_and_deletions_are_audited_without_personal_data() {
-    let (app, key, ours) = App::with_key(Some("ours"), &tenant_scopes()).await;
-    let site = Site::with(&["ada_small.jpg", "two_people.jpg"]).await;
-    let (_, theirs) = app.key(Some("theirs"), &tenant_scopes()).await;
+    let (app, key, our_key) = App::with_key(Some("ours"), &tenant_scopes()).await;
+    let site = Site::new(&["ada_small.jpg", "two_people.jpg"]).await;
+    let (_, their_key) = app.key(Some("theirs"), &tenant_scopes()).await;
     let (_, operator) = app.key(None, &[Scope::Admin]).await;
-    app.crawl_as(&ours, None, &site.page()).await;
-    let faces = app.get_as(&ours, "/faces").await;
+    app.crawl_as(&our_key, None, &site.page()).await;
+    let faces = app.get_as(&our_key, "/faces").await;
     let face = faces["faces"][0].clone();
     let id = face.text("id");
-    let found = ok(app.ask(&ours, Method::POST, "/faces/search", Some(&json!({"face_id": id}))).await).await;
-    app.ask(&ours, Method::DELETE, &format!("/faces/{id}"), None).await.error_for_status().unwrap();
+    let search_result =
+        ok(app.call(&our_key, Method::POST, "/faces/search", Some(&json!({"face_id": id}))).await).await;
+    app.call(&our_key, Method::DELETE, &format!("/faces/{id}"), None).await.error_for_status().unwrap();
 
-    let log = app.get_as(&ours, "/audit").await;
+    let log = app.get_as(&our_key, "/audit").await;
     let records = log.list("records");
     let actions: Vec<&str> = records.iter().map(|record| record.text("action")).collect();
     assert_eq!(actions, ["face.delete", "face.search"]);
@@ -231,18 +232,18 @@ async fn searches_and_deletions_are_audited_without_personal_data() {
         assert!(!record.text("request_id").is_empty());
         assert_eq!(record["detail"]["face_id"], id);
     }
-    assert_eq!(records[1]["detail"]["matches"], found.list("matches").len());
+    assert_eq!(records[1]["detail"]["matches"], search_result.list("matches").len());
     let text = log.to_string();
     assert!(!text.contains("http") && !text.contains("embedding"), "{text}");
 
     // No request of the other tenant returns a record. The operator sees all records.
     for query in ["".to_owned(), format!("?key_id={}", key.id)] {
-        let log = app.get_as(&theirs, &format!("/audit{query}")).await;
+        let log = app.get_as(&their_key, &format!("/audit{query}")).await;
         assert_eq!(log["records"], json!([]));
     }
-    problem(app.ask(&theirs, Method::GET, "/audit?collection=ours", None).await, 404, "not_found").await;
-    let all = app.get_as(&operator, "/audit?collection=ours").await;
-    assert_eq!(all["records"], log["records"]);
+    problem(app.call(&their_key, Method::GET, "/audit?collection=ours", None).await, 404, "not_found").await;
+    let operator_log = app.get_as(&operator, "/audit?collection=ours").await;
+    assert_eq!(operator_log["records"], log["records"]);
 }
 
 #[testing::test]
@@ -268,8 +269,8 @@ async fn audit_log_is_filtered_and_paginated() {
     for (query, name) in
         [("action=look", "action"), ("since=today", "since"), ("key_id=1", "key_id"), ("cursor=x", "cursor")]
     {
-        let refused = problem(app.get(&format!("/audit?{query}")).await, 400, "bad_query").await;
-        assert_eq!(field(&refused), name);
-        assert!(!refused.list("allowed").is_empty());
+        let error = problem(app.get(&format!("/audit?{query}")).await, 400, "bad_query").await;
+        assert_eq!(field(&error), name);
+        assert!(!error.list("allowed").is_empty());
     }
 }

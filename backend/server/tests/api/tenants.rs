@@ -1,7 +1,7 @@
 //! Tests the isolation of collections. Each operation of the API is tried with a key to one
 //! collection and the ids of another collection.
 use crate::support::site::Site;
-use crate::support::{App, Json, add_video, document, guarded, images, ok, operations, tenant_scopes};
+use crate::support::{App, Json, add_video, document, images, key_options, ok, operations, tenant_scopes};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use reqwest::{Method, StatusCode};
@@ -24,7 +24,7 @@ struct Names {
 }
 
 impl Names {
-    fn of_absent() -> Self {
+    fn unknown() -> Self {
         let id = || Uuid::now_v7().to_string();
         Self {
             collection: "nobodys".into(),
@@ -39,7 +39,7 @@ impl Names {
         }
     }
 
-    fn all(&self) -> Vec<&str> {
+    fn to_list(&self) -> Vec<&str> {
         let [a, b, c] = &self.crawls;
         let Self { collection, collection_id, key, image, face, subject, erasure, video, .. } = self;
         let rest = [collection, collection_id, key, a, b, c, image, face, subject, erasure, video];
@@ -50,7 +50,7 @@ impl Names {
     /// compared.
     fn anonymous(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        for (index, name) in self.all().into_iter().enumerate() {
+        for (index, name) in self.to_list().into_iter().enumerate() {
             text = text.replace(name, &format!("<{index}>"));
         }
         text
@@ -65,9 +65,9 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
     let Names { collection, collection_id, key, crawls, image, face, subject, erasure, video } = names;
     let at = |id: &str| path.replace("{id}", id);
     let get = |query: String| (format!("{path}?{query}"), None);
-    let picture = json!({"image_base64": STANDARD.encode(images::drawn(64, 64))});
+    let picture = json!({"image_base64": STANDARD.encode(images::png(64, 64))});
     let picture_in = |body: Value| vec![(format!("{path}?collection={collection}"), Some(body))];
-    let of_crawls = |tail: &str| crawls.iter().map(|id| (format!("{}{tail}", at(id)), None)).collect();
+    let for_crawls = |tail: &str| crawls.iter().map(|id| (format!("{}{tail}", at(id)), None)).collect();
     let body = |body: Value| (path.to_owned(), Some(body));
     match operation {
         // These operations accept no name.
@@ -101,10 +101,10 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
             vec![get(format!("collection={collection}")), get(format!("series_id={}", crawls[0]))]
         }
         "create_crawl" => vec![body(json!({"seeds": ["http://127.0.0.1:1/"], "collection": collection}))],
-        "get_crawl" | "follow_crawl" | "pause_crawl" | "resume_crawl" | "cancel_crawl" => of_crawls(""),
-        "list_unprocessed_images" => of_crawls("?reason=http_404"),
-        "delete_crawl" => of_crawls("?with_images=true"),
-        "export_crawl" => of_crawls("?format=csv&embeddings=true"),
+        "get_crawl" | "follow_crawl" | "pause_crawl" | "resume_crawl" | "cancel_crawl" => for_crawls(""),
+        "list_unprocessed_images" => for_crawls("?reason=http_404"),
+        "delete_crawl" => for_crawls("?with_images=true"),
+        "export_crawl" => for_crawls("?format=csv&embeddings=true"),
         "list_images" => {
             vec![get(format!("collection={collection}")), get(format!("crawl_id={}", crawls[0]))]
         }
@@ -202,8 +202,8 @@ async fn requests_without_names(
 /// tenant's row in place of the last 16 bytes.
 async fn foreign_cursor(app: &App, key: &str, path: &str, id: &str) -> String {
     let page = app.get_as(key, &format!("{path}?limit=1")).await;
-    let own = page["next_cursor"].as_str().unwrap_or_else(|| panic!("{path} has one row"));
-    let mut cursor = URL_SAFE_NO_PAD.decode(own).unwrap();
+    let own_cursor = page["next_cursor"].as_str().unwrap_or_else(|| panic!("{path} has one row"));
+    let mut cursor = URL_SAFE_NO_PAD.decode(own_cursor).unwrap();
     let start = cursor.len() - 16;
     cursor[start..].copy_from_slice(Uuid::parse_str(id).unwrap().as_bytes());
     URL_SAFE_NO_PAD.encode(cursor)
@@ -211,15 +211,15 @@ async fn foreign_cursor(app: &App, key: &str, path: &str, id: &str) -> String {
 
 /// Returns everything that a tenant can see of its collection.
 async fn inventory(app: &App, key: &str) -> Vec<Value> {
-    let mut all = Vec::new();
+    let mut lists = Vec::new();
     for path in ["/collections", "/crawls", "/images", "/videos", "/faces", "/subjects", "/erasures"] {
-        all.push(app.get_as(key, path).await);
+        lists.push(app.get_as(key, path).await);
     }
-    all
+    lists
 }
 
-async fn answer(app: &App, key: &str, method: &Method, (path, body): &Try) -> (StatusCode, String) {
-    let response = app.ask(key, method.clone(), path, body.as_ref()).await;
+async fn send(app: &App, key: &str, method: &Method, (path, body): &Try) -> (StatusCode, String) {
+    let response = app.call(key, method.clone(), path, body.as_ref()).await;
     let request_id = response.headers()["x-request-id"].to_str().unwrap().to_owned();
     let status = response.status();
     (status, response.text().await.unwrap().replace(&request_id, "<request>"))
@@ -233,83 +233,83 @@ async fn fill(app: &App, key: &str, site: &Site) -> [String; 3] {
     let begin = async || {
         let body = json!({"seeds": [format!("{}/held", site.url)], "delay_ms": 0});
         let crawl = app.create_as(key, "/crawls", &body).await;
-        site.asked.notified().await;
+        site.request_arrived.notified().await;
         crawl.text("id").to_owned()
     };
     let paused = begin().await;
-    ok(app.ask(key, Method::POST, &format!("/crawls/{paused}/pause"), None).await).await;
+    ok(app.call(key, Method::POST, &format!("/crawls/{paused}/pause"), None).await).await;
     [ended.text("id").to_owned(), paused, begin().await]
 }
 
 async fn enrol(app: &App, key: &str, face: &Value) -> String {
     let subject = app.create_as(key, "/subjects", &json!({"name": "theirs"})).await.text("id").to_owned();
     let body = json!({"face_ids": [face], "force": true});
-    ok(app.ask(key, Method::POST, &format!("/subjects/{subject}/faces"), Some(&body)).await).await;
+    ok(app.call(key, Method::POST, &format!("/subjects/{subject}/faces"), Some(&body)).await).await;
     subject
 }
 
 #[testing::test]
 async fn no_operation_reveals_or_changes_data_of_other_collection() {
-    let app = App::spawn_with(guarded()).await;
-    let ours_site = Site::with(&["ada_small.jpg", "ben.jpg"]).await;
-    let site = Site::with(&["two_people.jpg"]).await;
-    let (our_key, ours) = app.key(Some("ours"), &tenant_scopes()).await;
+    let app = App::spawn_with(key_options()).await;
+    let ours_site = Site::new(&["ada_small.jpg", "ben.jpg"]).await;
+    let site = Site::new(&["two_people.jpg"]).await;
+    let (our_record, our_key) = app.key(Some("ours"), &tenant_scopes()).await;
     app.key(Some("ours"), &tenant_scopes()).await;
-    let (their_key, theirs) = app.key(Some("theirs"), &tenant_scopes()).await;
+    let (their_record, theirs) = app.key(Some("theirs"), &tenant_scopes()).await;
     for number in 0..2 {
-        app.crawl_as(&ours, None, &ours_site.page()).await;
-        add_video(&app, our_key.collection_id.unwrap(), number).await;
+        app.crawl_as(&our_key, None, &ours_site.page()).await;
+        add_video(&app, our_record.collection_id.unwrap(), number).await;
     }
     let crawls = fill(&app, &theirs, &site).await;
     let face = app.get_as(&theirs, "/faces").await["faces"][0].clone();
     let erased = app.create_as(&theirs, "/erasures", &json!({"url": "https://example.org/never.jpg"})).await;
     let real = Names {
         collection: "theirs".into(),
-        collection_id: their_key.collection_id.unwrap().to_string(),
-        key: their_key.id.to_string(),
+        collection_id: their_record.collection_id.unwrap().to_string(),
+        key: their_record.id.to_string(),
         image: face.text("image_id").to_owned(),
         face: face.text("id").to_owned(),
         subject: enrol(&app, &theirs, &face["id"]).await,
         erasure: erased["erasure"].text("id").to_owned(),
-        video: add_video(&app, their_key.collection_id.unwrap(), 2).await,
+        video: add_video(&app, their_record.collection_id.unwrap(), 2).await,
         crawls,
     };
     let export = format!("/crawls/{}/export?embeddings=true", real.crawls[0]);
-    let (_, lines) = answer(&app, &theirs, &Method::GET, &(export, None)).await;
+    let (_, lines) = send(&app, &theirs, &Method::GET, &(export, None)).await;
     let line: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     let embedding: Vec<f32> = serde_json::from_value(line["faces"][0]["embedding"].clone()).unwrap();
     // This request creates a record in the audit log of the other tenant.
-    ok(app.ask(&theirs, Method::POST, "/faces/search", Some(&json!({"face_id": real.face}))).await).await;
+    ok(app.call(&theirs, Method::POST, "/faces/search", Some(&json!({"face_id": real.face}))).await).await;
     let before = inventory(&app, &theirs).await;
 
-    for (method, request) in requests_without_names(&app, &ours, &real, &embedding).await {
-        let (status, text) = answer(&app, &ours, &method, &request).await;
+    for (method, request) in requests_without_names(&app, &our_key, &real, &embedding).await {
+        let (status, text) = send(&app, &our_key, &method, &request).await;
         assert_eq!(status, StatusCode::OK, "{request:?}: {text}");
-        for name in real.all() {
+        for name in real.to_list() {
             assert!(!text.contains(name), "{request:?} shows {name}: {text}");
         }
         assert!(!text.contains(&site.url), "{request:?}: {text}");
     }
 
-    let absent = Names::of_absent();
+    let absent = Names::unknown();
     let document = document();
-    let mut tried = 0;
+    let mut request_count = 0;
     for (method, path, operation) in operations(&document) {
         let id = operation.text("operationId");
         let pairs = tries(id, path, &real, &embedding).into_iter().zip(tries(id, path, &absent, &embedding));
         for (theirs, same_for_absent) in pairs {
-            let (status, text) = answer(&app, &ours, &method, &theirs).await;
-            let (other_status, other_text) = answer(&app, &ours, &method, &same_for_absent).await;
-            let place = format!("{method} {} {:?}", theirs.0, theirs.1);
+            let (status, text) = send(&app, &our_key, &method, &theirs).await;
+            let (other_status, other_text) = send(&app, &our_key, &method, &same_for_absent).await;
+            let request_text = format!("{method} {} {:?}", theirs.0, theirs.1);
             // A foreign resource and a missing one give the same response, so a caller cannot
             // find out that the foreign one exists.
-            assert_eq!(status, other_status, "{place}: {text}\n{other_text}");
-            assert_eq!(real.anonymous(&text), absent.anonymous(&other_text), "{place}");
-            assert!(!text.contains(&site.url), "{place}: {text}");
-            tried += 1;
+            assert_eq!(status, other_status, "{request_text}: {text}\n{other_text}");
+            assert_eq!(real.anonymous(&text), absent.anonymous(&other_text), "{request_text}");
+            assert!(!text.contains(&site.url), "{request_text}: {text}");
+            request_count += 1;
         }
     }
-    assert!(tried > 50, "{tried}");
+    assert!(request_count > 50, "{request_count}");
     // The ids were valid: their owner still sees everything, unchanged.
     assert_eq!(inventory(&app, &theirs).await, before);
     for path in [
@@ -317,7 +317,7 @@ async fn no_operation_reveals_or_changes_data_of_other_collection() {
         format!("/faces/{}/crop", real.face),
         format!("/images/{}", real.image),
     ] {
-        assert_eq!(app.ask(&theirs, Method::GET, &path, None).await.status(), StatusCode::OK, "{path}");
+        assert_eq!(app.call(&theirs, Method::GET, &path, None).await.status(), StatusCode::OK, "{path}");
     }
     let states: Vec<&Value> = before[1].list("crawls").iter().map(|crawl| &crawl["state"]).collect();
     assert_eq!(states, ["running", "paused", "completed"]);

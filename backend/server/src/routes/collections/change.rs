@@ -6,7 +6,7 @@ use crate::routes::shared::analysis::{ProfileParam, profile_name};
 use crate::routes::shared::deletion::{
     DeletionParams, DeletionPreview, RequestedDeletion, carry_out, preview,
 };
-use crate::routes::shared::values::{check_name, located};
+use crate::routes::shared::values::{check_name, with_location};
 use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
 use axum::http::StatusCode;
@@ -63,7 +63,7 @@ pub(super) async fn create_collection(
     caller: Caller,
     JsonBody(body): JsonBody<CreateCollection>,
 ) -> Result<Response> {
-    if caller.bound_to().is_some() {
+    if caller.bound_collection().is_some() {
         // The request is rejected even if the name is free, so that a tenant cannot find out which
         // names others use.
         return Err(insufficient(
@@ -88,7 +88,7 @@ pub(super) async fn create_collection(
     })
     .await?;
     let path = format!("/collections/{}", collection.name);
-    located(StatusCode::CREATED, &path, CollectionView::from(collection))
+    with_location(StatusCode::CREATED, &path, CollectionView::from(collection))
 }
 
 /// The changes to a collection. An absent field keeps its value; null selects the default of the
@@ -151,11 +151,11 @@ pub(super) async fn update_collection(
         check_name("name", name)?;
     }
     let old = find(&caller, which).await?;
-    if caller.bound_to().is_some() && body.name.as_ref().is_some_and(|name| *name != old.name) {
+    if caller.bound_collection().is_some() && body.name.as_ref().is_some_and(|name| *name != old.name) {
         // The request is rejected even if the name is free, so that a tenant cannot find out which
         // names others use.
-        let sentence = "a change of the name requires a key for all collections with the scope admin";
-        return Err(insufficient(Scope::Admin, sentence));
+        let message = "a change of the name requires a key for all collections with the scope admin";
+        return Err(insufficient(Scope::Admin, message));
     }
     let settings = CollectionSettings {
         quality_profile: body
@@ -166,12 +166,12 @@ pub(super) async fn update_collection(
     };
     let store = caller.store();
     // Only a shorter retention deletes data that the previous one kept.
-    let shorter = settings.retention_days.filter(|days| old.retention_days.is_none_or(|old| *days < old));
-    let extent = match shorter {
+    let new_days = settings.retention_days.filter(|days| old.retention_days.is_none_or(|old| *days < old));
+    let extent = match new_days {
         Some(days) => store.extents().of_retention(old.id, days).await?,
         None => Extent::default(),
     };
-    let target = format!("update_collection.{}.{shorter:?}", old.id);
+    let target = format!("update_collection.{}.{new_days:?}", old.id);
     if let Some(preview) = preview(&state, &target, extent, &params).await? {
         return Ok(Json(UpdateAnswer::Preview(preview)).into_response());
     }
@@ -283,20 +283,20 @@ pub(super) async fn rotate_webhook_secret(
     let collection = find(&caller, which).await?;
     let hours = body.overlap_hours.map_or(OVERLAP_HOURS, |hours| hours.get().unsigned_abs());
     let overlap = Duration::from_secs(hours * 3600);
-    let made = retried("rotate_webhook_secret", || async {
+    let new_secret = retried("rotate_webhook_secret", || async {
         let mut tx = caller.store().begin().await?;
-        let made = state.services.crawls.rotate_webhook_secret(&mut tx, collection.id, overlap).await?;
-        let until = made.overlaps_until.format(&Rfc3339).map_err(ApiError::internal)?;
+        let new_secret = state.services.crawls.rotate_webhook_secret(&mut tx, collection.id, overlap).await?;
+        let until = new_secret.overlaps_until.format(&Rfc3339).map_err(ApiError::internal)?;
         let detail = json!({"overlaps_until": until});
         caller.audit(&mut tx, Action::RotateWebhookSecret, collection.id, detail).await?;
         tx.commit().await?;
-        Ok::<_, ApiError>(made)
+        Ok::<_, ApiError>(new_secret)
     })
     .await?;
     let view = WebhookSecretView {
-        secret: made.secret,
-        created_at: made.created_at,
-        overlaps_until: made.overlaps_until,
+        secret: new_secret.secret,
+        created_at: new_secret.created_at,
+        overlaps_until: new_secret.overlaps_until,
     };
     Ok((StatusCode::CREATED, Json(view)))
 }

@@ -74,7 +74,7 @@ pub(super) struct ClusteringView {
 }
 
 impl ClusteringView {
-    fn of(run: Clustering, collection: &Collection) -> Self {
+    fn new(run: Clustering, collection: &Collection) -> Self {
         Self {
             id: run.id,
             collection: collection.name.clone(),
@@ -127,7 +127,7 @@ pub(super) async fn cluster_collection(
     };
     let clusters = Clusters::new(caller.store().clone(), state.services.queue.clone());
     let (run, _) = clusters.begin(&scope, threshold).await?;
-    Ok((StatusCode::ACCEPTED, Json(ClusteringView::of(run, &collection))))
+    Ok((StatusCode::ACCEPTED, Json(ClusteringView::new(run, &collection))))
 }
 
 pub(super) const LATEST: Spec = Spec::needs(Scope::Read);
@@ -145,5 +145,5 @@ pub(super) async fn get_clustering(caller: Caller, which: NameOrId) -> Result<Js
     let collection = find(&caller, which).await?;
     let run = caller.store().clusters().latest(collection.id).await?;
     let run = run.ok_or_else(|| ApiError::not_found("clustering of the collection", &collection.name))?;
-    Ok(Json(ClusteringView::of(run, &collection)))
+    Ok(Json(ClusteringView::new(run, &collection)))
 }

@@ -28,7 +28,7 @@ pub(super) const CONTROL: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Co
 pub(super) async fn pause_crawl(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
     caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.pause(id).await?;
-    CrawlView::of(&caller, crawl).await.map(Json)
+    CrawlView::load(&caller, crawl).await.map(Json)
 }
 
 /// Resume a paused crawl.
@@ -40,7 +40,7 @@ pub(super) async fn pause_crawl(state: AppState, caller: Caller, Id(id): Id) -> 
 pub(super) async fn resume_crawl(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
     caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.resume(id).await?;
-    CrawlView::of(&caller, crawl).await.map(Json)
+    CrawlView::load(&caller, crawl).await.map(Json)
 }
 
 /// Cancel a crawl.
@@ -57,10 +57,10 @@ pub(super) async fn resume_crawl(state: AppState, caller: Caller, Id(id): Id) ->
 pub(super) async fn cancel_crawl(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
     caller.store().crawls().get(id).await?;
     let crawl = state.services.crawls.cancel(id).await?;
-    CrawlView::of(&caller, crawl).await.map(Json)
+    CrawlView::load(&caller, crawl).await.map(Json)
 }
 
-pub(super) const EVENTS: Spec = Spec::needs(Scope::Read).limited_elsewhere();
+pub(super) const EVENTS: Spec = Spec::needs(Scope::Read).skip_connection_limit();
 
 /// Follow a crawl as server-sent events.
 ///
@@ -125,8 +125,8 @@ pub(super) async fn delete_crawl(
         return Err(ApiError::new(Code::Conflict, format!("the crawl is {}; cancel it first", crawl.state)));
     }
     if crawl.next_run_at.is_some() {
-        let sentence = "the crawl has ended, but a further run is scheduled; cancel it first";
-        return Err(ApiError::new(Code::Conflict, sentence));
+        let message = "the crawl has ended, but a further run is scheduled; cancel it first";
+        return Err(ApiError::new(Code::Conflict, message));
     }
     let with_images = params.with_images.unwrap_or(false);
     let extent = if with_images { store.extents().of_crawl(id).await? } else { Extent::default() };

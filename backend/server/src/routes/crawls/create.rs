@@ -3,7 +3,7 @@ use super::view::CrawlView;
 use crate::auth::Caller;
 use crate::extract::{Bounded, Json as JsonBody, interval};
 use crate::routes::shared::analysis::RotateParam;
-use crate::routes::shared::values::{check_name, located};
+use crate::routes::shared::values::{check_name, with_location};
 use crate::{ApiError, AppState, Code, Result, Spec};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -152,7 +152,7 @@ impl CreateCrawl {
 /// Checks that the guard allows a URL, as far as is known without DNS.
 fn webhook(text: &str, guard: &Guard) -> Result<Url> {
     let url = crawler::urls::parse(text.trim())
-        .map_err(|error| ApiError::of_field(Code::InvalidField, "webhook", error))?;
+        .map_err(|error| ApiError::for_field(Code::InvalidField, "webhook", error))?;
     guard.check_url(&url).map_err(|error| ApiError::from(FetchError::from(error)).field("webhook"))?;
     Ok(url)
 }
@@ -189,17 +189,17 @@ pub(super) async fn create_crawl(
     }
     let crawl = state.services.crawls.create(&collection, &body.seeds, options).await?;
     let path = format!("/crawls/{}", crawl.id);
-    located(StatusCode::CREATED, &path, CrawlView::of(&caller, crawl).await?)
+    with_location(StatusCode::CREATED, &path, CrawlView::load(&caller, crawl).await?)
 }
 
 /// Returns the name of a collection that the caller may access. A collection that the caller may
 /// not access gives the same error as one that does not exist.
-async fn collection(caller: &Caller, named: Option<&str>) -> Result<String> {
-    let found = caller.collection(named).await;
-    found.map(|collection| collection.name).map_err(|error| match (error.code(), named) {
+async fn collection(caller: &Caller, name: Option<&str>) -> Result<String> {
+    let result = caller.collection(name).await;
+    result.map(|collection| collection.name).map_err(|error| match (error.code(), name) {
         (Code::NotFound, Some(name)) => {
-            let sentence = format!("collection: there is no collection {name:?}; create it first");
-            ApiError::new(Code::InvalidField, sentence).field("collection")
+            let message = format!("collection: there is no collection {name:?}; create it first");
+            ApiError::new(Code::InvalidField, message).field("collection")
         }
         _ => error,
     })

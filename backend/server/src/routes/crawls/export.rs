@@ -2,9 +2,9 @@
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::shared::export::{
-    CREATED_AT, Export, FACE_COLUMNS, FaceLine, Format, LineKind, Piece, TRACKS, about_face, csv_header,
-    csv_row, embedding_field, empty_columns, example_face, example_track, example_video, field, json_line,
-    track_line, video_line,
+    CREATED_AT, Export, FACE_COLUMNS, FaceLine, Format, LineKind, Piece, TRACKS, csv_header, csv_row,
+    embedding_field, empty_columns, example_face, example_track, example_video, face_fields, field,
+    json_line, track_line, video_line,
 };
 use crate::routes::shared::values::{hash_hex, to_ms};
 use crate::{AppState, Result, Scope, Spec};
@@ -90,8 +90,8 @@ struct Reader {
 }
 
 impl Reader {
-    async fn read(self, caller: Caller, at: Cursor) -> Result<Piece<Cursor>> {
-        match at {
+    async fn read(self, caller: Caller, cursor: Cursor) -> Result<Piece<Cursor>> {
+        match cursor {
             Cursor::Images(after) => self.images(&caller, after).await,
             Cursor::Videos { after, ids } => self.video(&caller, after, ids).await,
             Cursor::Tracks { video, after, ids } => self.tracks(&caller, video, after, ids).await,
@@ -217,7 +217,7 @@ fn source(source: &Source) -> SourceLine<'_> {
 
 /// Columns that describe the image or video of a face.
 const FILE_COLUMNS: &str = "image_id,sha256,width,height,format,bytes,image_url,page_url,sources";
-/// Columns that say when the face is in a video.
+/// Columns with the times at which the face is visible in a video.
 const VIDEO_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,at_ms";
 
 fn csv_head(embeddings: bool) -> String {
@@ -270,8 +270,8 @@ fn csv_of_track(video: &ExportedVideo, exported: &ExportedTrack, embeddings: boo
 }
 
 fn csv_of_video(video: &ExportedVideo, embeddings: bool) -> String {
-    let rest = VIDEO_COLUMNS.split(',').count() - 1;
-    let times = std::iter::once(video.video.id.to_string()).chain(std::iter::repeat_n(String::new(), rest));
+    let count = VIDEO_COLUMNS.split(',').count() - 1;
+    let times = std::iter::once(video.video.id.to_string()).chain(std::iter::repeat_n(String::new(), count));
     csv_line(&csv_file(video, String::new(), "video"), None, times, embeddings)
 }
 
@@ -297,22 +297,22 @@ fn csv_line(
     embeddings: bool,
 ) -> String {
     let embedding = embeddings.then(|| embedding_field(face));
-    csv_row(file.iter().cloned().chain(about_face(face)).chain(times).chain(embedding))
+    csv_row(file.iter().cloned().chain(face_fields(face)).chain(times).chain(embedding))
 }
 
 fn jsonl_example() -> String {
     let video = example_video();
     let track = track_line(video.video.id, &example_track()).expect("the boxes of the example are valid");
-    image_line(&exported()) + &video_line(&video) + &track
+    image_line(&example_image()) + &video_line(&video) + &track
 }
 
 fn csv_example() -> String {
     csv_head(false)
-        + &csv_of_image(&exported(), false)
+        + &csv_of_image(&example_image(), false)
         + &csv_of_track(&example_video(), &example_track(), false)
 }
 
-fn exported() -> ExportedImage {
+fn example_image() -> ExportedImage {
     let image_id = uuid!("0198f1c2-7d10-7000-8000-4a6f1f6e2b02");
     let image = Image {
         id: image_id,

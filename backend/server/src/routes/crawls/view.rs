@@ -201,7 +201,7 @@ impl CrawlView {
         }
     }
 
-    pub(super) async fn of(caller: &Caller, crawl: Crawl) -> Result<Self> {
+    pub(super) async fn load(caller: &Caller, crawl: Crawl) -> Result<Self> {
         let progress = caller.store().crawls().progress(crawl.id).await?;
         Ok(Self::new(caller, Snapshot { crawl, progress }))
     }
@@ -224,7 +224,7 @@ fn mask_webhook(options: &mut serde_json::Value) {
 )]
 pub(super) async fn get_crawl(caller: Caller, Id(id): Id) -> Result<Json<CrawlView>> {
     let crawl = caller.store().crawls().get(id).await?;
-    CrawlView::of(&caller, crawl).await.map(Json)
+    CrawlView::load(&caller, crawl).await.map(Json)
 }
 
 /// Number of crawls whose counts are loaded at a time.
@@ -276,12 +276,12 @@ pub(super) async fn list_crawls(caller: Caller, Query(params): Query<ListParams>
         state: params.state,
         series: params.series_id,
     };
-    let list = List::of("crawls", filter);
-    let before = list.after(params.cursor.as_deref())?;
+    let list = List::new("crawls", filter);
+    let before = list.decode_cursor(params.cursor.as_deref())?;
     let mut rows = store.crawls().list(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |crawl| crawl.id);
     let crawls = stream::iter(rows)
-        .map(|crawl| CrawlView::of(&caller, crawl))
+        .map(|crawl| CrawlView::load(&caller, crawl))
         .buffered(CONCURRENT_COUNTS)
         .try_collect()
         .await?;
@@ -363,8 +363,8 @@ pub(super) async fn list_unprocessed_images(
     let store = caller.store();
     let crawl = store.crawls().get(id).await?;
     let reason = params.reason.as_deref().map(Reason::from);
-    let list = List::of("unprocessed_images", (id, &reason));
-    let after = list.after(params.cursor.as_deref())?;
+    let list = List::new("unprocessed_images", (id, &reason));
+    let after = list.decode_cursor(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut rows = store.ledger().unprocessed_images(crawl.id, reason.as_ref(), after, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |row| row.id);

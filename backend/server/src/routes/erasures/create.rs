@@ -4,9 +4,9 @@ use super::view::{ErasureAnswer, ErasureView};
 use crate::auth::Caller;
 use crate::confirmation::Confirmations;
 use crate::extract::Query;
-use crate::extract::image::{BodyFormat, ImageForm, one_part, raw, read_json};
+use crate::extract::image::{BodyFormat, ImageForm, raw_body, read_json, single_part};
 use crate::routes::erasures::target::check_range;
-use crate::routes::shared::deletion::drop_blobs;
+use crate::routes::shared::deletion::delete_blobs;
 use crate::routes::shared::values::Binary;
 use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
@@ -59,9 +59,9 @@ pub(super) async fn create_erasure(
     Query(params): Query<ErasureParams>,
     request: Request,
 ) -> Result<(StatusCode, Json<ErasureAnswer>)> {
-    let (input, params) = match BodyFormat::of(request.headers())? {
-        BodyFormat::Multipart => (TargetInput::ImageBytes(one_part(request, &state).await?), params),
-        BodyFormat::Raw => (TargetInput::ImageBytes(raw(request, &state).await?), params),
+    let (input, params) = match BodyFormat::from_headers(request.headers())? {
+        BodyFormat::Multipart => (TargetInput::ImageBytes(single_part(request, &state).await?), params),
+        BodyFormat::Raw => (TargetInput::ImageBytes(raw_body(request, &state).await?), params),
         BodyFormat::Json => read_json::<ErasureBody>(request, &state).await?.split(params)?,
     };
     check_range(params.threshold)?;
@@ -74,9 +74,9 @@ pub(super) async fn create_erasure(
             Ok((StatusCode::OK, Json(ErasureAnswer::dry_run(plan, confirm))))
         }
         ErasureResult::Erased { plan, record, blobs } => {
-            drop_blobs(&state, blobs).await;
+            delete_blobs(&state, blobs).await;
             let view = ErasureView::new(record, &target.collection.name);
-            Ok((StatusCode::CREATED, Json(ErasureAnswer::done(&plan, view))))
+            Ok((StatusCode::CREATED, Json(ErasureAnswer::erased(&plan, view))))
         }
     }
 }
@@ -120,7 +120,7 @@ impl Erasure<'_> {
             if suppress_person { sketches(state, &mut tx, target, &plan).await? } else { Vec::new() };
         let (faces, images, subjects) = (plan.faces.len(), plan.images.len(), plan.subjects.len());
         let videos = plan.videos.len();
-        let named = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
+        let target_key = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
         let count = (faces + images + subjects + videos) as u64;
         if params.dry_run.unwrap_or(false) {
             let detail = json!({
@@ -129,9 +129,9 @@ impl Erasure<'_> {
             });
             caller.audit(&mut tx, Action::PreviewErasure, collection.id, detail).await?;
             tx.commit().await?;
-            return Ok(ErasureResult::Preview { confirm: confirmations.token(&named, count), plan });
+            return Ok(ErasureResult::Preview { confirm: confirmations.token(&target_key, count), plan });
         }
-        confirmations.check(&named, count, params.confirm.as_deref())?;
+        confirmations.check(&target_key, count, params.confirm.as_deref())?;
         let suppress = params.suppress.unwrap_or(true);
         let mut record = ErasureRecord {
             id: Uuid::now_v7(),
@@ -176,8 +176,8 @@ impl Erasure<'_> {
 /// stored the other spellings.
 fn suppressed_addresses(spellings: &[String]) -> impl Iterator<Item = Suppression> {
     let is_normal = |url: &str| crawler::urls::parse_address(url).is_ok_and(|normal| normal.as_str() == url);
-    let named = spellings.iter().enumerate().filter(move |(index, url)| *index == 0 || is_normal(url));
-    named.map(|(_, url)| Suppression::Url(url.clone()))
+    let normal_urls = spellings.iter().enumerate().filter(move |(index, url)| *index == 0 || is_normal(url));
+    normal_urls.map(|(_, url)| Suppression::Url(url.clone()))
 }
 
 /// Returns the sketches that suppress a person. For a likeness, this is only the sketch of the
@@ -194,7 +194,7 @@ async fn sketches(state: &AppState, tx: &mut Tx, target: &Target, plan: &Plan) -
         })
     };
     let refuse = |reason: &str| {
-        ApiError::of_field(Code::InvalidField, "suppress_person", reason).allowed([
+        ApiError::for_field(Code::InvalidField, "suppress_person", reason).allowed([
             "an image of the person",
             "face_id",
             "subject_id",

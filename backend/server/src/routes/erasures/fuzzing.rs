@@ -2,7 +2,7 @@
 //! as `POST /erasures` does, without a database or a model.
 pub(crate) use super::target::ErasureBody;
 
-use super::target::{TargetInput, address};
+use super::target::{TargetInput, parse_address};
 use crate::extract::fuzzing::{body, decode_image, parameters};
 use crate::routes::erasures::target::{check_range, erasure_threshold};
 use crate::{ApiError, Result};
@@ -61,7 +61,7 @@ pub fn erasure(query: &str, text: &[u8], thresholds: Thresholds, image_bytes: us
         TargetInput::Image(id) => ErasureTarget::Image(id),
         TargetInput::Video(id) => ErasureTarget::Video(id),
         TargetInput::Subject(id) => ErasureTarget::Subject(id),
-        TargetInput::Url(text) => ErasureTarget::Url(address(&text)?.into()),
+        TargetInput::Url(text) => ErasureTarget::Url(parse_address(&text)?.into()),
     };
     Ok(Erasure { target, force, dry_run: params.dry_run.unwrap_or(false) })
 }

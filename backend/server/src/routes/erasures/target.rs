@@ -3,7 +3,7 @@
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, exactly_one, resolve};
 use crate::extract::{Bounded, Score, uuid};
-use crate::routes::shared::analysis::{Likeness, WantedFace};
+use crate::routes::shared::analysis::{FaceChoice, Likeness};
 use crate::{ApiError, AppState, Code, Result};
 use bytes::Bytes;
 use pipeline::{MatchThreshold, ThresholdSource};
@@ -142,7 +142,7 @@ impl ErasureBody {
             confirm: self.confirm.or(query.confirm),
         };
         let targets = [
-            self.image_base64.map(ImageSource::in_base64).map(TargetInput::Source),
+            self.image_base64.map(ImageSource::from_base64).map(TargetInput::Source),
             self.face_id.map(TargetInput::Face),
             self.image_id.map(TargetInput::Image),
             self.video_id.map(TargetInput::Video),
@@ -194,7 +194,7 @@ impl TargetInput {
                 (Target::Video(id), "video", id, video.collection, video.collection_id)
             }
         };
-        if params.collection.as_ref().is_some_and(|named| *named != name) {
+        if params.collection.as_ref().is_some_and(|collection| *collection != name) {
             return Err(ApiError::not_found(what, id).field(format!("{what}_id")));
         }
         let collection = store.collections().by_id(collection_id).await?;
@@ -206,9 +206,9 @@ impl TargetInput {
 ///
 /// # Errors
 /// Fails with 422 if `text` is not an absolute http, https or file URL.
-pub(super) fn address(text: &str) -> Result<Url> {
+pub(super) fn parse_address(text: &str) -> Result<Url> {
     crawler::urls::parse_address(text).map_err(|reason| {
-        ApiError::of_field(Code::InvalidField, "url", reason)
+        ApiError::for_field(Code::InvalidField, "url", reason)
             .value(&*crawler::urls::without_credentials(text))
             .allowed(["an absolute http, https or file URL"])
     })
@@ -218,26 +218,26 @@ pub(super) fn address(text: &str) -> Result<Url> {
 /// pages are stored in the spelling that the operator's rules produce. Earlier versions stored the
 /// addresses of enrolled images as the callers sent them.
 async fn spellings(state: &AppState, caller: &Caller, text: &str, collection: Uuid) -> Result<Vec<String>> {
-    let address = address(text)?;
+    let address = parse_address(text)?;
     let mut spellings = vec![address.to_string()];
     if matches!(address.scheme(), "http" | "https") {
-        let followed = state.services.crawls.config().spelling.apply(address.clone());
-        spellings.push(followed.into());
-        if let Ok(mut sent) = Url::parse(text.trim()) {
+        let link_url = state.services.crawls.config().spelling.apply(address.clone());
+        spellings.push(link_url.into());
+        if let Ok(mut original_url) = Url::parse(text.trim()) {
             // Earlier versions removed fewer parameters, such as ids of sessions.
-            sent.set_fragment(None);
-            spellings.push(sent.into());
+            original_url.set_fragment(None);
+            spellings.push(original_url.into());
         }
         if address.query().is_none() {
             // Earlier versions stored an address that ends in `?utm_source=a&` in this form.
             spellings.push(format!("{address}?"));
         }
         let enrolled = caller.store().people().enrolled_addresses(collection).await?;
-        let same = |other: &String| crawler::urls::parse_address(other).is_ok_and(|other| other == address);
-        spellings.extend(enrolled.into_iter().filter(same));
+        let is_same = |url: &String| crawler::urls::parse_address(url).is_ok_and(|url| url == address);
+        spellings.extend(enrolled.into_iter().filter(is_same));
     }
-    let mut seen = std::collections::HashSet::new();
-    spellings.retain(|spelling| seen.insert(spelling.clone()));
+    let mut unique = std::collections::HashSet::new();
+    spellings.retain(|spelling| unique.insert(spelling.clone()));
     Ok(spellings)
 }
 
@@ -253,16 +253,16 @@ async fn likeness(
     let threshold = state.match_threshold(request, collection.match_threshold);
     let model = state.services.analyzer.engine().embedder().match_threshold;
     let threshold = erasure_threshold(threshold, model, params.force.unwrap_or(false))?;
-    let wanted =
-        WantedFace { index: params.face_index, min_score: params.min_score, must_be_unambiguous: true };
-    let seen = Likeness::of(state, bytes, wanted, "image").await?;
+    let choice =
+        FaceChoice { index: params.face_index, min_score: params.min_score, must_be_unambiguous: true };
+    let face_in_image = Likeness::new(state, bytes, choice, "image").await?;
     let target = Target::Likeness {
-        embedding: seen.embedding.as_slice().to_vec(),
+        embedding: face_in_image.embedding.as_slice().to_vec(),
         model_id: state.services.face_store.model_id(),
         threshold,
     };
     let face = params.face_index.map_or(0, Bounded::index);
-    let digest = format!("{}.{face}.{:?}", seen.image.sha256, params.min_score.map(Score::get));
+    let digest = format!("{}.{face}.{:?}", face_in_image.image.sha256, params.min_score.map(Score::get));
     Ok(ResolvedTarget { target, collection, digest })
 }
 
@@ -283,10 +283,10 @@ pub(super) fn erasure_threshold(threshold: MatchThreshold, model: f32, force: bo
         ThresholdSource::Collection => "from the collection",
         ThresholdSource::Service | ThresholdSource::Model => "from the service",
     };
-    let sentence = format!(
+    let message = format!(
         "threshold: {value} ({origin}) is below {model}, the threshold of the embedding model; faces of strangers reach this similarity and would also be erased"
     );
-    Err(bad_threshold(sentence)
+    Err(bad_threshold(message)
         .value(value.to_string())
         .reason("strangers_match")
         .allowed([format!("a number from {model} to 1"), "force=true".to_owned()]))
@@ -307,6 +307,6 @@ pub(super) fn check_range(threshold: Option<f64>) -> Result<()> {
     }
 }
 
-fn bad_threshold(sentence: String) -> ApiError {
-    ApiError::new(Code::InvalidField, sentence).field("threshold")
+fn bad_threshold(message: String) -> ApiError {
+    ApiError::new(Code::InvalidField, message).field("threshold")
 }

@@ -142,7 +142,7 @@ impl ErasureAnswer {
         }
     }
 
-    pub(super) fn done(plan: &Plan, erasure: ErasureView) -> Self {
+    pub(super) fn erased(plan: &Plan, erasure: ErasureView) -> Self {
         Self { erasure: Some(erasure), ..Self::counts(plan) }
     }
 
@@ -201,8 +201,8 @@ pub(super) async fn list_erasures(
     Query(params): Query<ListParams>,
 ) -> Result<Json<ErasureList>> {
     let collection = caller.collection(params.collection.as_deref()).await?;
-    let list = List::of("erasures", collection.id);
-    let before = list.after(params.cursor.as_deref())?;
+    let list = List::new("erasures", collection.id);
+    let before = list.decode_cursor(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut rows = caller.store().erasures().list(collection.id, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |record| record.id);

@@ -1,12 +1,12 @@
 //! Detects and compares the faces of images in requests. Nothing is stored.
 use crate::auth::Caller;
 use crate::extract::image::{
-    BatchBody, BatchForm, BatchInput, BodyFormat, ImageBody, ImageForm, ImageSource, batch, pair_of_parts,
-    pair_of_sources, read_json,
+    BatchBody, BatchForm, BatchInput, BodyFormat, ImageBody, ImageForm, ImageSource, read_batch, read_json,
+    two_parts, two_sources,
 };
 use crate::extract::{Bounded, Cosine, DetSize, Query, Score};
 use crate::routes::shared::analysis::{
-    DetectedFace, ImageInfo, Likeness, ModelNames, ProfileParam, RotateParam, Timings, WantedFace, analyze,
+    DetectedFace, FaceChoice, ImageInfo, Likeness, ModelNames, ProfileParam, RotateParam, Timings, analyze,
 };
 use crate::routes::shared::values::Binary;
 use crate::{ApiError, AppState, Code, Problem, Result, Scope, Spec};
@@ -121,11 +121,11 @@ pub(crate) struct DetectAnswer {
 }
 
 impl DetectAnswer {
-    pub(crate) fn of(analysis: &Analysis, engine: &Engine) -> Self {
+    pub(crate) fn new(analysis: &Analysis, engine: &Engine) -> Self {
         Self {
-            image: ImageInfo::of(analysis),
-            faces: analysis.faces.iter().map(|face| DetectedFace::of(face, true)).collect(),
-            models: ModelNames::of(engine),
+            image: ImageInfo::new(analysis),
+            faces: analysis.faces.iter().map(|face| DetectedFace::new(face, true)).collect(),
+            models: ModelNames::new(engine),
             devices: engine
                 .operations()
                 .into_iter()
@@ -137,7 +137,7 @@ impl DetectAnswer {
 }
 
 pub(super) const DETECT: Spec =
-    Spec::needs(Scope::Analyze).problems(&[Code::IMAGE, Code::FETCHED]).limited_elsewhere();
+    Spec::needs(Scope::Analyze).problems(&[Code::IMAGE, Code::FETCHED]).skip_connection_limit();
 
 /// Find the faces in one image.
 ///
@@ -158,7 +158,7 @@ pub(super) async fn detect_faces(
     ImageBody(bytes): ImageBody,
 ) -> Result<Json<DetectAnswer>> {
     let analysis = analyze(&state, bytes, &params.options(&caller).await?).await?;
-    Ok(Json(DetectAnswer::of(&analysis, state.services.analyzer.engine())))
+    Ok(Json(DetectAnswer::new(&analysis, state.services.analyzer.engine())))
 }
 
 /// The result for one image of a batch: its faces, or a problem.
@@ -182,7 +182,7 @@ pub(super) struct BatchAnswer {
 }
 
 // A problem with a single image is reported in its entry of the response.
-pub(super) const DETECT_BATCH: Spec = Spec::needs(Scope::Analyze).limited_elsewhere();
+pub(super) const DETECT_BATCH: Spec = Spec::needs(Scope::Analyze).skip_connection_limit();
 
 /// Find the faces in many images.
 ///
@@ -205,11 +205,11 @@ pub(super) async fn detect_faces_batch(
     request: Request,
 ) -> Result<Json<BatchAnswer>> {
     let options = Arc::new(params.options(&caller).await?);
-    let inputs = batch(request, &state).await?;
+    let inputs = read_batch(request, &state).await?;
     let permit = state.analyses.admit(inputs.len())?;
     let concurrency = state.config.batch_concurrency.max(1);
     let results = stream::iter(inputs.into_iter().enumerate())
-        .map(|(index, input)| one(state.clone(), index, input, options.clone()))
+        .map(|(index, input)| find(state.clone(), index, input, options.clone()))
         .buffered(concurrency)
         .collect()
         .await;
@@ -217,17 +217,17 @@ pub(super) async fn detect_faces_batch(
     Ok(Json(BatchAnswer { results }))
 }
 
-async fn one(state: AppState, index: usize, input: BatchInput, options: Arc<AnalyzeOptions>) -> BatchResult {
+async fn find(state: AppState, index: usize, input: BatchInput, options: Arc<AnalyzeOptions>) -> BatchResult {
     let analyzer = state.analyzer();
-    let answer = async {
+    let result = async {
         let bytes = input.bytes(&state).await?;
         let analysis = analyzer.analyze(bytes, &options, Priority::Interactive).await?;
-        Ok::<_, ApiError>(DetectAnswer::of(&analysis, analyzer.engine()))
+        Ok::<_, ApiError>(DetectAnswer::new(&analysis, analyzer.engine()))
     };
-    match answer.await {
-        Ok(answer) => BatchResult::Found(Box::new(answer)),
+    match result.await {
+        Ok(result) => BatchResult::Found(Box::new(result)),
         Err(error) => {
-            BatchResult::Failed { problem: error.within(&format!("images[{index}]")).into_problem() }
+            BatchResult::Failed { problem: error.prefix_path(&format!("images[{index}]")).into_problem() }
         }
     }
 }
@@ -315,7 +315,7 @@ pub(super) struct CompareAnswer {
 }
 
 pub(super) const COMPARE: Spec =
-    Spec::needs(Scope::Analyze).problems(&[Code::IMAGE, Code::FETCHED, Code::FACE]).limited_elsewhere();
+    Spec::needs(Scope::Analyze).problems(&[Code::IMAGE, Code::FETCHED, Code::FACE]).skip_connection_limit();
 
 /// Compare the faces of two images (1:1).
 ///
@@ -341,11 +341,11 @@ pub(super) async fn compare_faces(
         .settings_collection(params.collection.as_deref())
         .await?
         .and_then(|collection| collection.match_threshold);
-    let [a, b] = match BodyFormat::of(request.headers())? {
-        BodyFormat::Multipart => pair_of_parts(request, &state).await?,
+    let [a, b] = match BodyFormat::from_headers(request.headers())? {
+        BodyFormat::Multipart => two_parts(request, &state).await?,
         BodyFormat::Json => {
             let body: CompareBody = read_json(request, &state).await?;
-            pair_of_sources(&state, body.a, body.b).await?
+            two_sources(&state, body.a, body.b).await?
         }
         BodyFormat::Raw => {
             return Err(ApiError::new(
@@ -356,10 +356,10 @@ pub(super) async fn compare_faces(
             .allowed(["multipart/form-data", "application/json"]));
         }
     };
-    let wanted = |index| WantedFace { index, min_score: params.min_score, must_be_unambiguous: false };
+    let choice = |index| FaceChoice { index, min_score: params.min_score, must_be_unambiguous: false };
     let (a, b) = tokio::try_join!(
-        Likeness::of(&state, a, wanted(params.face_a), "a"),
-        Likeness::of(&state, b, wanted(params.face_b), "b"),
+        Likeness::new(&state, a, choice(params.face_a), "a"),
+        Likeness::new(&state, b, choice(params.face_b), "b"),
     )?;
     let similarity = a
         .embedding

@@ -3,7 +3,7 @@
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, exactly_one, resolve};
 use crate::extract::{Bounded, Cosine, Fraction, Score, site, time, uuid};
-use crate::routes::shared::analysis::{DetectedFace, ImageInfo, Likeness, WantedFace};
+use crate::routes::shared::analysis::{DetectedFace, FaceChoice, ImageInfo, Likeness};
 use crate::{ApiError, AppState, Code, Result};
 use bytes::Bytes;
 use inference::Embedding;
@@ -176,8 +176,8 @@ impl SearchBody {
             group_by: self.group_by.or(query.group_by),
         };
         let inputs = [
-            self.url.map(ImageSource::by_url).map(ProbeInput::Source),
-            self.image_base64.map(ImageSource::in_base64).map(ProbeInput::Source),
+            self.url.map(ImageSource::from_url).map(ProbeInput::Source),
+            self.image_base64.map(ImageSource::from_base64).map(ProbeInput::Source),
             self.face_id.map(ProbeInput::Face),
             self.embedding.map(ProbeInput::Embedding),
         ];
@@ -238,25 +238,25 @@ impl Probe {
         params: &SearchParams,
     ) -> Result<Self> {
         match input {
-            ProbeInput::Image(bytes) => Self::of_image(state, caller, bytes, params).await,
+            ProbeInput::Image(bytes) => Self::from_image(state, caller, bytes, params).await,
             ProbeInput::Source(source) => {
-                Self::of_image(state, caller, resolve(state, source).await?, params).await
+                Self::from_image(state, caller, resolve(state, source).await?, params).await
             }
-            ProbeInput::Face(id) => retried("probe", || Self::of_face(state, caller, id, params)).await,
-            ProbeInput::Embedding(values) => Self::of_embedding(state, caller, values, params).await,
+            ProbeInput::Face(id) => retried("probe", || Self::from_face(state, caller, id, params)).await,
+            ProbeInput::Embedding(values) => Self::from_embedding(state, caller, values, params).await,
         }
     }
 
-    async fn of_image(
+    async fn from_image(
         state: &AppState,
         caller: &Caller,
         bytes: Bytes,
         params: &SearchParams,
     ) -> Result<Self> {
         let collection = caller.collection(params.collection.as_deref()).await?;
-        let wanted =
-            WantedFace { index: params.face_index, min_score: params.min_score, must_be_unambiguous: false };
-        let Likeness { embedding, image, face } = Likeness::of(state, bytes, wanted, "image").await?;
+        let choice =
+            FaceChoice { index: params.face_index, min_score: params.min_score, must_be_unambiguous: false };
+        let Likeness { embedding, image, face } = Likeness::new(state, bytes, choice, "image").await?;
         Ok(Self {
             embedding: embedding.as_slice().to_vec(),
             collection,
@@ -267,7 +267,7 @@ impl Probe {
 
     /// A face of another collection gives the same error as a face that does not exist, because a
     /// search is limited to one collection.
-    async fn of_face(state: &AppState, caller: &Caller, id: Uuid, params: &SearchParams) -> Result<Self> {
+    async fn from_face(state: &AppState, caller: &Caller, id: Uuid, params: &SearchParams) -> Result<Self> {
         let store = caller.store();
         let face = store.faces().get(id).await?;
         if params.collection.as_ref().is_some_and(|name| *name != face.collection) {
@@ -293,7 +293,7 @@ impl Probe {
         })
     }
 
-    async fn of_embedding(
+    async fn from_embedding(
         state: &AppState,
         caller: &Caller,
         values: Vec<f32>,
@@ -302,7 +302,7 @@ impl Probe {
         let dimensions = state.services.analyzer.engine().embedder().dimensions;
         let allowed = format!("{dimensions} numbers, not all zero");
         let refuse = |detail: String| {
-            ApiError::of_field(Code::InvalidField, "embedding", detail).allowed([allowed.clone()])
+            ApiError::for_field(Code::InvalidField, "embedding", detail).allowed([allowed.clone()])
         };
         if values.len() != dimensions {
             return Err(refuse(format!(

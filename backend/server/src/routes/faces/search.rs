@@ -2,7 +2,7 @@
 use super::probe::{GroupBy, PROBES, Probe, ProbeInfo, ProbeInput, SearchBody, SearchForm, SearchParams};
 use super::stored::{checked_filter, rfc3339};
 use crate::auth::Caller;
-use crate::extract::image::{BodyFormat, one_part, raw, read_json};
+use crate::extract::image::{BodyFormat, raw_body, read_json, single_part};
 use crate::extract::{Bounded, Cosine, Fraction, Query};
 use crate::routes::shared::stored::{Appearance, FirstSources, Source, StoredFace, sources_by_image};
 use crate::routes::shared::values::{Binary, BoundingBox, Quality};
@@ -71,12 +71,12 @@ struct Match {
 impl Match {
     fn new(
         hit: Hit,
-        shown: Option<FaceSubject>,
+        subject: Option<FaceSubject>,
         appearances: Vec<Appearance>,
         sources: FirstSources,
     ) -> Self {
         let face = StoredFace::new(hit.face, sources);
-        let (subject_id, subject_name) = shown.map(|shown| (shown.subject_id, shown.name)).unzip();
+        let (subject_id, subject_name) = subject.map(|subject| (subject.subject_id, subject.name)).unzip();
         Self {
             subject_id,
             subject_name: subject_name.flatten(),
@@ -161,9 +161,9 @@ pub(super) async fn search_faces(
     Query(params): Query<SearchParams>,
     request: Request,
 ) -> Result<Json<SearchAnswer>> {
-    let (input, params) = match BodyFormat::of(request.headers())? {
-        BodyFormat::Multipart => (ProbeInput::Image(one_part(request, &state).await?), params),
-        BodyFormat::Raw => (ProbeInput::Image(raw(request, &state).await?), params),
+    let (input, params) = match BodyFormat::from_headers(request.headers())? {
+        BodyFormat::Multipart => (ProbeInput::Image(single_part(request, &state).await?), params),
+        BodyFormat::Raw => (ProbeInput::Image(raw_body(request, &state).await?), params),
         BodyFormat::Json => read_json::<SearchBody>(request, &state).await?.split(params)?,
     };
     let conditions = checked_filter(
@@ -182,27 +182,27 @@ pub(super) async fn search_faces(
     let default_threshold = state.match_threshold(None, collection.match_threshold).value;
     let threshold =
         state.match_threshold(params.threshold.map(Cosine::get), collection.match_threshold).value;
-    let caught_up = !params.fresh.unwrap_or(false) || is_fresh(store).await?;
+    let is_caught_up = !params.fresh.unwrap_or(false) || is_fresh(store).await?;
     let query = SearchQuery {
         collection_id: collection.id,
         embedding: probe.embedding,
         model_id: state.services.face_store.model_id(),
         threshold,
         limit: params.limit.map_or(20, Bounded::get),
-        exact: params.exact.unwrap_or(false) || !caught_up,
+        exact: params.exact.unwrap_or(false) || !is_caught_up,
         filter: conditions,
         exclude_face: probe.face,
         with_subject: false,
     };
-    let by = params.group_by.unwrap_or_default();
+    let group_by = params.group_by.unwrap_or_default();
     let lag = retried("index_lag", || store.faces().index_lag()).await?;
-    let (found, exact) = retried("search", || hits(store, &query, by)).await?;
+    let (results, exact) = retried("search", || hits(store, &query, group_by)).await?;
     // Without the site, because the audit log contains no addresses.
     let detail = json!({
         "probe": probe.info.kind(), "face_id": probe.face, "crawl_id": params.crawl_id,
         "since": params.since.map(rfc3339), "until": params.until.map(rfc3339),
         "min_quality": query.filter.min_quality, "threshold": threshold, "limit": query.limit,
-        "matches": found.len(),
+        "matches": results.len(),
     });
     retried("audit", || async {
         let mut tx = store.begin().await?;
@@ -210,20 +210,20 @@ pub(super) async fn search_faces(
         Ok::<_, ApiError>(tx.commit().await?)
     })
     .await?;
-    let images: Vec<Uuid> = found.iter().map(|(hit, _)| hit.face.image_id).collect();
+    let images: Vec<Uuid> = results.iter().map(|(hit, _)| hit.face.image_id).collect();
     let sources = retried("sources", || sources_by_image(&state, images.clone())).await?;
-    let faces: Vec<Uuid> = found.iter().map(|(hit, _)| hit.face.id).collect();
+    let faces: Vec<Uuid> = results.iter().map(|(hit, _)| hit.face.id).collect();
     let visible = retried("appearances", || store.tracks().appearances(&faces)).await?;
     let mut visible: HashMap<Uuid, Appearance> =
         visible.into_iter().map(|stored| (stored.face_id, stored.into())).collect();
-    let lists = found.len();
-    let matches = found
+    let lists = results.len();
+    let matches = results
         .into_iter()
-        .map(|(hit, shown)| {
-            let found =
+        .map(|(hit, subject)| {
+            let sources =
                 sources.get(&hit.face.image_id).map(|sources| sources.first(lists)).unwrap_or_default();
             let appearances = visible.remove(&hit.face.id).into_iter().collect();
-            Match::new(hit, shown, appearances, found)
+            Match::new(hit, subject, appearances, sources)
         })
         .collect();
     Ok(Json(SearchAnswer {
@@ -247,7 +247,7 @@ async fn is_fresh(store: &Store) -> Result<bool> {
             tracing::warn!(reason, "the search index is behind; comparing all faces in scope");
             Ok(false)
         }
-        done => Ok(done.map(|()| true)?),
+        result => Ok(result.map(|()| true)?),
     }
 }
 
@@ -256,18 +256,18 @@ async fn is_fresh(store: &Store) -> Result<bool> {
 async fn hits(
     store: &Store,
     query: &SearchQuery,
-    by: GroupBy,
+    group_by: GroupBy,
 ) -> Result<(Vec<(Hit, Option<FaceSubject>)>, bool)> {
-    if by == GroupBy::Subject {
+    if group_by == GroupBy::Subject {
         let (best, exact) = store.faces().search_people(query).await?;
-        return Ok((best.into_iter().map(|(hit, shown)| (hit, Some(shown))).collect(), exact));
+        return Ok((best.into_iter().map(|(hit, subject)| (hit, Some(subject))).collect(), exact));
     }
     let (hits, exact) = store.faces().search(query).await?;
     let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();
-    let mut shown = store.people().of_faces(&ids).await?;
+    let mut subjects = store.people().of_faces(&ids).await?;
     let hits = hits.into_iter().map(|hit| {
-        let shown = shown.remove(&hit.face.id);
-        (hit, shown)
+        let subject = subjects.remove(&hit.face.id);
+        (hit, subject)
     });
     Ok((hits.collect(), exact))
 }

@@ -2,7 +2,7 @@
 use crate::auth::Caller;
 use crate::extract::{Bounded, Fraction, Id, List, Query, site, time, uuid};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
-use crate::routes::shared::stored::{StoredFace, blob_answer, with_sources};
+use crate::routes::shared::stored::{StoredFace, blob_response, with_sources};
 use crate::routes::shared::values::Binary;
 use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
@@ -109,8 +109,8 @@ pub(super) async fn list_faces(
         passed: params.passed,
         filter,
     };
-    let list = List::of("faces", &query);
-    let before = list.after(params.cursor.as_deref())?;
+    let list = List::new("faces", &query);
+    let before = list.decode_cursor(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut faces = store.faces().list(&query, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut faces, limit, |face| face.id);
@@ -181,7 +181,7 @@ pub(super) async fn get_face_crop(
         CropKind::Chip => (face.chip_key, "chip of face"),
     };
     let key = key.ok_or_else(|| ApiError::not_found(what, id))?;
-    blob_answer(&state, &key, &headers).await?.ok_or_else(|| ApiError::not_found(what, id))
+    blob_response(&state, &key, &headers).await?.ok_or_else(|| ApiError::not_found(what, id))
 }
 
 pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);

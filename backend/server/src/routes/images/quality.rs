@@ -15,7 +15,7 @@ use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 
 pub(super) const ANALYZE: Spec =
-    Spec::needs(Scope::Analyze).problems(&[Code::IMAGE, Code::FETCHED]).limited_elsewhere();
+    Spec::needs(Scope::Analyze).problems(&[Code::IMAGE, Code::FETCHED]).skip_connection_limit();
 
 /// Options of a quality report.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -89,7 +89,7 @@ pub(super) async fn report_quality(
     let analyzer = state.analyzer();
     let grey = analyzer.pixels().statistics(analysis.frame.clone(), Priority::Interactive).await?.output;
     Ok(Json(QualityAnswer {
-        image: ImageInfo::of(&analysis),
+        image: ImageInfo::new(&analysis),
         statistics: Statistics {
             laplacian_variance: grey.laplacian_variance,
             tenengrad: grey.tenengrad,
@@ -97,7 +97,7 @@ pub(super) async fn report_quality(
             std: grey.std,
             clipped: grey.clipped,
         },
-        faces: analysis.faces.iter().map(|face| DetectedFace::of(face, false)).collect(),
+        faces: analysis.faces.iter().map(|face| DetectedFace::new(face, false)).collect(),
         timings_ms: analysis.timings.into(),
     }))
 }
@@ -134,7 +134,7 @@ pub(super) async fn enhance_image(
     // A slow reader keeps the file in memory, so memory is reserved before the file is encoded. The
     // file is rarely larger than its pixels.
     let pixels = u64::from(enhanced.frame.width()) * u64::from(enhanced.frame.height());
-    let mut reservation = state.response_memory.try_take(pixels * vision::BYTES_PER_PIXEL)?;
+    let mut reservation = state.response_memory.try_acquire(pixels * vision::BYTES_PER_PIXEL)?;
     let scale = HeaderValue::from_str(&enhanced.scale.to_string()).map_err(ApiError::internal)?;
     let encode = move || {
         if jpeg {
@@ -170,8 +170,8 @@ fn prefers_jpeg(headers: &HeaderMap) -> bool {
         .collect();
     // The most specific media range that matches determines the weight.
     let weight = |media: &str| {
-        let of = |range: &str| ranges.iter().find(|(name, _)| name == range).map(|(_, weight)| *weight);
-        of(media).or_else(|| of("image/*")).or_else(|| of("*/*")).unwrap_or(0.0)
+        let find = |range: &str| ranges.iter().find(|(name, _)| name == range).map(|(_, weight)| *weight);
+        find(media).or_else(|| find("image/*")).or_else(|| find("*/*")).unwrap_or(0.0)
     };
     weight("image/jpeg") > weight("image/png")
 }

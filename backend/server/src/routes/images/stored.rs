@@ -2,7 +2,7 @@
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query, uuid};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
-use crate::routes::shared::stored::{FirstSources, Source, StoredFace, blob_answer, sources_by_image};
+use crate::routes::shared::stored::{FirstSources, Source, StoredFace, blob_response, sources_by_image};
 use crate::routes::shared::values::{Binary, hash_hex};
 use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
@@ -165,8 +165,8 @@ pub(super) async fn list_images(
     let collection = caller.collection(params.collection.as_deref()).await?;
     let filter =
         ImageFilter { collection: collection.name, crawl_id: params.crawl_id, has_faces: params.has_faces };
-    let list = List::of("images", &filter);
-    let before = list.after(params.cursor.as_deref())?;
+    let list = List::new("images", &filter);
+    let before = list.decode_cursor(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut images = store.images().list(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut images, limit, |image| image.id);
@@ -175,8 +175,8 @@ pub(super) async fn list_images(
     let images = images
         .into_iter()
         .map(|image| {
-            let found = sources.get(&image.id).map(|sources| sources.first(lists)).unwrap_or_default();
-            StoredImage::new(image, found)
+            let sources = sources.get(&image.id).map(|sources| sources.first(lists)).unwrap_or_default();
+            StoredImage::new(image, sources)
         })
         .collect();
     Ok(Json(ImageList { images, next_cursor }))
@@ -216,15 +216,12 @@ pub(super) async fn list_image_sources(
 ) -> Result<Json<SourcePage>> {
     let store = caller.store();
     let image = store.images().get(id).await?;
-    let list = List::of("image_sources", id);
-    let after = list.after(params.cursor.as_deref())?;
+    let list = List::new("image_sources", id);
+    let after = list.decode_cursor(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
-    let mut found = store.images().sources_of(image.id, after, limit + 1).await?;
-    let next_cursor = list.paginate(&mut found, limit, |(number, _)| *number);
-    Ok(Json(SourcePage {
-        sources: found.into_iter().map(|(_, source)| source.into()).collect(),
-        next_cursor,
-    }))
+    let mut rows = store.images().sources_of(image.id, after, limit + 1).await?;
+    let next_cursor = list.paginate(&mut rows, limit, |(number, _)| *number);
+    Ok(Json(SourcePage { sources: rows.into_iter().map(|(_, source)| source.into()).collect(), next_cursor }))
 }
 
 /// Return a small version of a stored image. The original file is not stored.
@@ -243,9 +240,9 @@ pub(super) async fn get_image_thumbnail(
     Id(id): Id,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let gone = || ApiError::not_found("thumbnail of image", id);
-    let key = caller.store().images().get(id).await?.thumbnail_key.ok_or_else(gone)?;
-    blob_answer(&state, &key, &headers).await?.ok_or_else(gone)
+    let not_found = || ApiError::not_found("thumbnail of image", id);
+    let key = caller.store().images().get(id).await?.thumbnail_key.ok_or_else(not_found)?;
+    blob_response(&state, &key, &headers).await?.ok_or_else(not_found)
 }
 
 pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);

@@ -4,7 +4,7 @@ use super::view::{SubjectView, check_ids, check_metadata, check_text};
 use crate::auth::Caller;
 use crate::extract::{Id, Json as JsonBody, Query, double_option};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
-use crate::routes::shared::values::{ShortText, located};
+use crate::routes::shared::values::{ShortText, with_location};
 use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
 use axum::http::StatusCode;
@@ -68,7 +68,7 @@ pub(super) async fn create_subject(
     })
     .await?;
     let view = SubjectView::from(store.people().get(id).await?);
-    located(StatusCode::CREATED, &format!("/subjects/{id}"), view)
+    with_location(StatusCode::CREATED, &format!("/subjects/{id}"), view)
 }
 
 /// The changes to a subject. A field that is absent keeps its value.
@@ -154,21 +154,21 @@ pub(super) async fn merge_subject(
     Id(id): Id,
     JsonBody(body): JsonBody<MergeSubjects>,
 ) -> Result<Json<SubjectView>> {
-    let others = check_ids("subjects", "other subjects", body.subjects, Some(id))?;
+    let other_ids = check_ids("subjects", "other subjects", body.subjects, Some(id))?;
     let store = caller.store();
     let subject = store.people().get(id).await?;
-    let mut all = others.clone();
-    all.push(id);
+    let mut all_ids = other_ids.clone();
+    all_ids.push(id);
     let invalid = |error| match error {
-        StoreError::Invalid(sentence) => ApiError::of_field(Code::InvalidField, "subjects", sentence)
+        StoreError::Invalid(message) => ApiError::for_field(Code::InvalidField, "subjects", message)
             .allowed([format!("subjects whose merged metadata has at most {MAX_METADATA_BYTES} bytes")]),
         error => error.into(),
     };
     retried("merge_subjects", || async {
         let mut tx = store.begin().await?;
-        store.people().lock(tx.conn(), subject.collection_id, &all).await?;
-        store.people().merge(tx.conn(), id, &others).await.map_err(invalid)?;
-        let detail = json!({"subject_id": id, "merged": others});
+        store.people().lock(tx.conn(), subject.collection_id, &all_ids).await?;
+        store.people().merge(tx.conn(), id, &other_ids).await.map_err(invalid)?;
+        let detail = json!({"subject_id": id, "merged": other_ids});
         caller.audit(&mut tx, Action::MergeSubjects, subject.collection_id, detail).await?;
         Ok::<_, ApiError>(tx.commit().await?)
     })
@@ -198,15 +198,15 @@ pub(super) async fn delete_subject(
 ) -> Result<Response> {
     let store = caller.store();
     let subject = store.people().get(id).await?;
-    let enrolled = params.enrolled_images.unwrap_or_default();
-    let images = match enrolled {
+    let enrolled_images = params.enrolled_images.unwrap_or_default();
+    let images = match enrolled_images {
         Enrolled::Delete => store.extents().of_enrolled(Some(id), None).await?,
         Enrolled::Keep => Extent::default(),
     };
     let detail = json!({"subject_id": id, "faces": subject.face_count});
     let deletion = RequestedDeletion {
         operation: "delete_subject",
-        target: format!("{id}.{enrolled:?}"),
+        target: format!("{id}.{enrolled_images:?}"),
         extent: Extent { subjects: 1, ..images },
         params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
         audit: (Action::DeleteSubject, subject.collection_id, detail),
@@ -215,7 +215,7 @@ pub(super) async fn delete_subject(
         store.people().lock(tx.conn(), subject.collection_id, &[id]).await?;
         let images = store.people().lock_images(tx.conn(), id).await?;
         store.people().delete(tx.conn(), id).await?;
-        let blobs = match enrolled {
+        let blobs = match enrolled_images {
             Enrolled::Delete => store.people().delete_enrolled_images(tx.conn(), &images).await?,
             Enrolled::Keep => Vec::new(),
         };

@@ -1,7 +1,7 @@
 //! Enrols, lists and removes the faces of a subject.
 use crate::auth::{Caller, insufficient};
 use crate::extract::image::{
-    BodyFormat, ImageForm, ImageSource, exactly_one, one_part, raw, read_json, resolve_with_urls,
+    BodyFormat, ImageForm, ImageSource, exactly_one, raw_body, read_json, resolve_with_urls, single_part,
 };
 use crate::extract::{Bounded, Id, List, Query, Score, SubjectFace};
 use crate::routes::people::view::{SubjectView, check_ids};
@@ -93,8 +93,8 @@ pub(super) async fn list_subject_faces(
 ) -> Result<Json<SubjectFaceList>> {
     let store = caller.store();
     let subject = store.people().get(id).await?;
-    let list = List::of("subject_faces", id);
-    let before = list.after(params.cursor.as_deref())?;
+    let list = List::new("subject_faces", id);
+    let before = list.decode_cursor(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut faces = store.people().faces(subject.collection_id, id, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut faces, limit, |face| face.id);
@@ -123,8 +123,8 @@ pub(super) async fn remove_subject_face(
     SubjectFace { id, face_id }: SubjectFace,
     Query(params): Query<EnrolledImagesParams>,
 ) -> Result<Response> {
-    let drop = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
-    if drop && caller.key().is_some_and(|key| !key.allows(Scope::Erase)) {
+    let delete = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
+    if delete && caller.key().is_some_and(|key| !key.allows(Scope::Erase)) {
         let detail = "this deletes images that were sent for enrolment, which requires the scope erase; \
                       send enrolled_images=keep to remove the face and keep the image";
         return Err(insufficient(Scope::Erase, detail));
@@ -132,18 +132,18 @@ pub(super) async fn remove_subject_face(
     let store = caller.store();
     let subject = store.people().get(id).await?;
     let extent =
-        if drop { store.extents().of_enrolled(Some(id), Some(face_id)).await? } else { Extent::default() };
+        if delete { store.extents().of_enrolled(Some(id), Some(face_id)).await? } else { Extent::default() };
     let detail = json!({"subject_id": id, "face_id": face_id});
     let deletion = RequestedDeletion {
         operation: "remove_subject_face",
-        target: format!("{id}.{face_id}.{drop}"),
+        target: format!("{id}.{face_id}.{delete}"),
         extent,
         params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
         audit: (Action::RemoveSubjectFace, subject.collection_id, detail),
     };
     carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
         store.people().lock(tx.conn(), subject.collection_id, &[id]).await?;
-        Ok((store.people().unlink_face(tx.conn(), id, face_id, drop).await?, tx))
+        Ok((store.people().unlink_face(tx.conn(), id, face_id, delete).await?, tx))
     })
     .await
 }
@@ -203,9 +203,9 @@ pub(super) async fn enrol_faces(
     // This check runs before the body is read, so that no image is analysed for a subject that does
     // not exist.
     let subject = caller.store().people().get(id).await?;
-    let (input, params) = match BodyFormat::of(request.headers())? {
-        BodyFormat::Multipart => (Input::Image(one_part(request, &state).await?), params),
-        BodyFormat::Raw => (Input::Image(raw(request, &state).await?), params),
+    let (input, params) = match BodyFormat::from_headers(request.headers())? {
+        BodyFormat::Multipart => (Input::Image(single_part(request, &state).await?), params),
+        BodyFormat::Raw => (Input::Image(raw_body(request, &state).await?), params),
         BodyFormat::Json => read_json::<EnrolBody>(request, &state).await?.split(params)?,
     };
     let faces = match input {
@@ -246,7 +246,7 @@ async fn enrol_image(
         face_index: params.face_index.map_or(0, Bounded::index),
         aligned: params.aligned.unwrap_or(false),
         options,
-        required_profile: demands(params),
+        required_profile: profile(params),
         force: params.force.unwrap_or(false),
         moved: params.r#move.unwrap_or(false),
     };
@@ -254,7 +254,7 @@ async fn enrol_image(
     let enrolled = enrolment.enrol(&state.services.face_store, &state.analyzer()).await;
     drop(permit);
     let enrolled = enrolled.map_err(|error| match error {
-        EnrolError::Quality(unmet) => low_quality("image", demands(params), unmet),
+        EnrolError::Quality(unmet) => low_quality("image", profile(params), unmet),
         error => error.into(),
     })?;
     Ok(EnrolledFace { face_id: enrolled.face, image_id: enrolled.image, unmet: enrolled.reasons })
@@ -273,9 +273,9 @@ async fn enrol_stored(
         if face.collection_id != subject.collection_id {
             return Err(ApiError::not_found("face", face_id).field("face_ids"));
         }
-        let unmet = unmet_requirements(stored_quality(face.quality).as_ref(), demands(params), false);
+        let unmet = unmet_requirements(stored_quality(face.quality).as_ref(), profile(params), false);
         if !unmet.is_empty() && !params.force.unwrap_or(false) {
-            return Err(low_quality("face_ids", demands(params), unmet).value(face_id.to_string()));
+            return Err(low_quality("face_ids", profile(params), unmet).value(face_id.to_string()));
         }
         enrolled.push(EnrolledFace { face_id, image_id: face.image_id, unmet });
     }
@@ -290,12 +290,12 @@ async fn enrol_stored(
     Ok(enrolled)
 }
 
-fn demands(params: &EnrolParams) -> Profile {
+fn profile(params: &EnrolParams) -> Profile {
     params.quality_profile.unwrap_or(Profile::Strict)
 }
 
-fn low_quality(field: &str, demands: Profile, unmet: Vec<String>) -> ApiError {
-    let name = profile_name(demands);
+fn low_quality(field: &str, profile: Profile, unmet: Vec<String>) -> ApiError {
+    let name = profile_name(profile);
     ApiError::new(
         Code::LowQuality,
         format!("the face does not meet the profile {name}: {}", unmet.join(", ")),
@@ -400,8 +400,8 @@ impl EnrolBody {
             r#move: self.r#move.or(query.r#move),
         };
         let inputs = [
-            self.url.map(ImageSource::by_url).map(Input::Source),
-            self.image_base64.map(ImageSource::in_base64).map(Input::Source),
+            self.url.map(ImageSource::from_url).map(Input::Source),
+            self.image_base64.map(ImageSource::from_base64).map(Input::Source),
             self.face_ids.map(Input::Faces),
         ];
         Ok((exactly_one(INPUTS, inputs)?, params))

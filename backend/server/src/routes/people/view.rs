@@ -81,18 +81,18 @@ pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<Str
         return Ok(Some(normal.to_owned()));
     }
     let allowed = format!("1 to {MAX_CHARS} characters without control characters");
-    Err(ApiError::of_field(Code::InvalidField, field, format!("the value must have {allowed}"))
+    Err(ApiError::for_field(Code::InvalidField, field, format!("the value must have {allowed}"))
         .value(text)
         .allowed([allowed, "null".into()]))
 }
 
-/// Returns the ids without duplicates. `of` names what they identify.
+/// Returns the ids without duplicates. `what` names what they identify.
 ///
 /// # Errors
 /// Fails with 422 for no id, for too many, and for the id `except`.
 pub(super) fn check_ids(
     field: &str,
-    of: &str,
+    what: &str,
     mut ids: Vec<Uuid>,
     except: Option<Uuid>,
 ) -> Result<Vec<Uuid>> {
@@ -101,16 +101,16 @@ pub(super) fn check_ids(
     if (1..=MAX_IDS).contains(&ids.len()) && !except.is_some_and(|id| ids.contains(&id)) {
         return Ok(ids);
     }
-    let allowed = format!("1 to {MAX_IDS} ids of {of}");
-    let sentence = format!("the value must contain {allowed}");
-    Err(ApiError::of_field(Code::InvalidField, field, sentence).allowed([allowed]))
+    let allowed = format!("1 to {MAX_IDS} ids of {what}");
+    let message = format!("the value must contain {allowed}");
+    Err(ApiError::for_field(Code::InvalidField, field, message).allowed([allowed]))
 }
 
 /// A JSON object that the caller sets.
 pub(super) fn check_metadata(metadata: Value) -> Result<Value> {
     let refuse = |detail: String| {
         let allowed = format!("a JSON object of at most {MAX_METADATA_BYTES} bytes");
-        ApiError::of_field(Code::InvalidField, "metadata", detail).allowed([allowed])
+        ApiError::for_field(Code::InvalidField, "metadata", detail).allowed([allowed])
     };
     if !metadata.is_object() {
         return Err(refuse("the value must be a JSON object".into()));
@@ -192,8 +192,8 @@ pub(super) async fn list_subjects(
             Origin::Cluster => "cluster".into(),
         }),
     };
-    let list = List::of("subjects", &filter);
-    let before = list.after(params.cursor.as_deref())?;
+    let list = List::new("subjects", &filter);
+    let before = list.decode_cursor(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut rows = caller.store().people().list(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |row| row.id);

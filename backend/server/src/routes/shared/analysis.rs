@@ -69,7 +69,7 @@ pub(crate) struct ImageInfo {
 }
 
 impl ImageInfo {
-    pub(crate) fn of(analysis: &Analysis) -> Self {
+    pub(crate) fn new(analysis: &Analysis) -> Self {
         Self {
             width: analysis.frame.width(),
             height: analysis.frame.height(),
@@ -107,7 +107,7 @@ pub(crate) struct DetectedFace {
 }
 
 impl DetectedFace {
-    pub(crate) fn of(face: &AnalyzedFace, with_embedding: bool) -> Self {
+    pub(crate) fn new(face: &AnalyzedFace, with_embedding: bool) -> Self {
         Self {
             bbox: face.detection.bbox.into(),
             det_score: face.detection.det_score,
@@ -134,7 +134,7 @@ pub(crate) struct ModelNames {
 }
 
 impl ModelNames {
-    pub(crate) fn of(engine: &Engine) -> Self {
+    pub(crate) fn new(engine: &Engine) -> Self {
         Self {
             detector: engine.detector().name.clone(),
             embedder: engine.embedder().name.clone(),
@@ -187,7 +187,7 @@ pub(crate) struct Likeness {
 }
 
 /// Selects a face of an image.
-pub(crate) struct WantedFace {
+pub(crate) struct FaceChoice {
     /// Index by descending score; the default is the face with the highest score.
     pub(crate) index: Option<Bounded<0, 999>>,
     pub(crate) min_score: Option<Score>,
@@ -196,34 +196,34 @@ pub(crate) struct WantedFace {
 }
 
 impl Likeness {
-    /// Analyses the image and returns the wanted face. Problems refer to the image as `field`.
-    pub(crate) async fn of(state: &AppState, bytes: Bytes, wanted: WantedFace, field: &str) -> Result<Self> {
-        let index = wanted.index.map_or(0, Bounded::index);
+    /// Analyses the image and returns the selected face. Problems refer to the image as `field`.
+    pub(crate) async fn new(state: &AppState, bytes: Bytes, choice: FaceChoice, field: &str) -> Result<Self> {
+        let index = choice.index.map_or(0, Bounded::index);
         let options = AnalyzeOptions {
-            min_score: wanted.min_score.map(Score::get),
-            max_faces: Some((index + 1).max(if wanted.must_be_unambiguous { 2 } else { 1 })),
+            min_score: choice.min_score.map(Score::get),
+            max_faces: Some((index + 1).max(if choice.must_be_unambiguous { 2 } else { 1 })),
             ..AnalyzeOptions::default()
         };
-        let analysis = analyze(state, bytes, &options).await.map_err(|error| error.within(field))?;
-        if wanted.must_be_unambiguous && wanted.index.is_none() && analysis.faces.len() > 1 {
-            let sentence = format!("`{field}` has several faces; `face_index` must name one of them");
-            return Err(ApiError::new(Code::NoSuchFace, sentence).field("face_index"));
+        let analysis = analyze(state, bytes, &options).await.map_err(|error| error.prefix_path(field))?;
+        if choice.must_be_unambiguous && choice.index.is_none() && analysis.faces.len() > 1 {
+            let message = format!("`{field}` has several faces; `face_index` must name one of them");
+            return Err(ApiError::new(Code::NoSuchFace, message).field("face_index"));
         }
-        let found = analysis.faces.len();
-        let face = analysis.faces.get(index).ok_or_else(|| no_such_face(found, index, field))?;
+        let face_count = analysis.faces.len();
+        let face = analysis.faces.get(index).ok_or_else(|| no_such_face(face_count, index, field))?;
         let embedding =
             face.embedding.clone().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
-        Ok(Self { embedding, image: ImageInfo::of(&analysis), face: DetectedFace::of(face, false) })
+        Ok(Self { embedding, image: ImageInfo::new(&analysis), face: DetectedFace::new(face, false) })
     }
 }
 
-fn no_such_face(found: usize, index: usize, field: &str) -> ApiError {
-    if found == 0 {
+fn no_such_face(face_count: usize, index: usize, field: &str) -> ApiError {
+    if face_count == 0 {
         return ApiError::new(Code::NoFace, format!("no face was found in `{field}`")).field(field);
     }
-    let sentence = format!("`{field}` has {found} faces; there is no face with index {index}");
-    ApiError::new(Code::NoSuchFace, sentence)
+    let message = format!("`{field}` has {face_count} faces; there is no face with index {index}");
+    ApiError::new(Code::NoSuchFace, message)
         .field(field)
         .value(index.to_string())
-        .allowed([format!("0 to {}", found - 1)])
+        .allowed([format!("0 to {}", face_count - 1)])
 }

@@ -1,5 +1,5 @@
-//! What deletions share: the dry run, its confirmation token, the entry in the audit log, and the
-//! deletion of blobs afterwards.
+//! Common steps of deletions: the dry run, its confirmation token, the entry in the audit log, and
+//! the deletion of blobs afterwards.
 use crate::auth::Caller;
 use crate::{ApiError, AppState, Result};
 use axum::Json;
@@ -86,7 +86,7 @@ pub(crate) struct RequestedDeletion {
     pub(crate) audit: (Action, Uuid, Value),
 }
 
-/// Responds to a dry run, or carries out a deletion and responds with the status `done`. `delete`
+/// Responds to a dry run, or carries out a deletion and responds with `status`. `delete`
 /// deletes the rows and returns the keys of their blobs and its transaction, which then records the
 /// audit entry. The blobs are deleted after the commit.
 ///
@@ -96,7 +96,7 @@ pub(crate) async fn carry_out<F>(
     state: &AppState,
     caller: &Caller,
     deletion: RequestedDeletion,
-    done: StatusCode,
+    status: StatusCode,
     delete: impl Fn(Tx) -> F,
 ) -> Result<Response>
 where
@@ -114,8 +114,8 @@ where
         Ok::<_, ApiError>(blobs)
     })
     .await?;
-    drop_blobs(state, blobs).await;
-    Ok(done.into_response())
+    delete_blobs(state, blobs).await;
+    Ok(status.into_response())
 }
 
 /// Maximum time for which the response waits for the deletion of blobs. Longer deletions continue
@@ -124,7 +124,7 @@ const MAX_DELETION_WAIT: Duration = Duration::from_secs(10);
 
 /// Deletes blobs whose rows were deleted, after the commit. A failed deletion is logged, and the
 /// sweep repeats it.
-pub(crate) async fn drop_blobs(state: &AppState, keys: Vec<String>) {
+pub(crate) async fn delete_blobs(state: &AppState, keys: Vec<String>) {
     if keys.is_empty() {
         return;
     }

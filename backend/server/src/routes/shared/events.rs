@@ -1,7 +1,7 @@
-//! Sends what changes as server-sent events.
+//! Sends the changes of crawls and videos as server-sent events.
 use crate::admission::EventStream;
 use crate::auth::Caller;
-use crate::follow::{Followed, Followers, Read};
+use crate::follow::{Followable, Followers, Update};
 use crate::{AppState, Code, Result};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use serde::Serialize;
@@ -16,13 +16,13 @@ enum Next<T> {
     First(Arc<T>),
     /// Waits for a change after this value.
     After(Arc<T>),
-    Over,
+    End,
 }
 
 struct Watcher<T> {
     state: AppState,
     caller: Caller,
-    reads: watch::Receiver<Option<Read<Arc<T>>>>,
+    receiver: watch::Receiver<Option<Update<Arc<T>>>>,
     /// Time at which the first value was read. A read that began earlier may return older data.
     since: Instant,
     _counted: EventStream,
@@ -35,7 +35,7 @@ struct Watcher<T> {
 /// # Errors
 /// Fails with 404 if the caller may not see the item, and with 429 if the caller has too many
 /// streams.
-pub(crate) async fn events<T: Followed, V: Serialize + 'static>(
+pub(crate) async fn events<T: Followable, V: Serialize + 'static>(
     state: AppState,
     caller: Caller,
     followers: &Followers<T>,
@@ -43,45 +43,45 @@ pub(crate) async fn events<T: Followed, V: Serialize + 'static>(
     view: fn(&Caller, &T) -> V,
 ) -> Result<Sse<impl futures::Stream<Item = Result<Event, Infallible>> + use<T, V>>> {
     let counted = state.event_streams.admit()?;
-    let first = T::read(caller.store(), id).await?;
+    let first = T::load(caller.store(), id).await?;
     let since = Instant::now();
-    let reads = followers.follow(&state.services.store, id);
-    let watcher = Watcher { state, caller, reads, since, _counted: counted };
+    let receiver = followers.follow(&state.services.store, id);
+    let watcher = Watcher { state, caller, receiver, since, _counted: counted };
     let first = (watcher, Next::First(Arc::new(first)), view);
     let stream = futures::stream::unfold(first, async |(mut watcher, next, view)| {
         let item = match next {
-            Next::Over => return None,
+            Next::End => return None,
             Next::First(item) => item,
             Next::After(last) => watcher.next_change(&last).await?,
         };
-        let over = item.is_over();
-        let event = Event::default().event(if over { "done" } else { "progress" });
+        let has_ended = item.has_ended();
+        let event = Event::default().event(if has_ended { "done" } else { "progress" });
         // A view is plain data, so serialising it does not fail. A failure would end the stream.
         let event = event.json_data(view(&watcher.caller, &item)).ok()?;
-        let next = if over { Next::Over } else { Next::After(item) };
+        let next = if has_ended { Next::End } else { Next::After(item) };
         Some((Ok(event), (watcher, next, view)))
     });
     Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
 }
 
-impl<T: Followed> Watcher<T> {
-    /// Waits for a change. `None`: the service stops, the item is deleted, or the key is invalid.
+impl<T: Followable> Watcher<T> {
+    /// Returns the next change, or `None` after the end of the service, of the item or of the key.
     async fn next_change(&mut self, last: &T) -> Option<Arc<T>> {
         loop {
             tokio::select! {
                 () = self.state.shutdown.cancelled() => return None,
-                changed = self.reads.changed() => changed.ok()?,
+                changed = self.receiver.changed() => changed.ok()?,
             }
-            let valid = self.caller.recheck_key(&self.state.keyring, &self.state.services.store).await;
-            if matches!(valid, Err(error) if error.code() == Code::Unauthorized) {
+            let key_check = self.caller.recheck_key(&self.state.keyring, &self.state.services.store).await;
+            if matches!(key_check, Err(error) if error.code() == Code::Unauthorized) {
                 return None;
             }
-            let read = self.reads.borrow_and_update().clone();
-            match read {
-                Some(Read::Found(began, now)) if began >= self.since && now.differs(last) => {
-                    return Some(now);
+            let result = self.receiver.borrow_and_update().clone();
+            match result {
+                Some(Update::Found(started, item)) if started >= self.since && item.differs_from(last) => {
+                    return Some(item);
                 }
-                Some(Read::Gone) => return None,
+                Some(Update::Gone) => return None,
                 _ => {}
             }
         }

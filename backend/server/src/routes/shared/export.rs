@@ -79,27 +79,27 @@ impl Export {
         };
         // The layers for requests count the connection of the first piece.
         let first = read(caller.clone(), start).await?;
-        let begin = head + &first.text;
-        let memory = state.response_memory.try_take(begin.len() as u64)?;
-        let begin = Arc::new(memory).hold_piece(begin.into());
+        let first_piece = head + &first.text;
+        let memory = state.response_memory.try_acquire(first_piece.len() as u64)?;
+        let first_piece = Arc::new(memory).hold_piece(first_piece.into());
         // The body is read outside of the request.
         let caller_id = CallerId::current();
-        let rest = stream::try_unfold(first.next, move |next| {
+        let later_pieces = stream::try_unfold(first.next, move |next| {
             let (state, caller, read) = (state.clone(), caller.clone(), read.clone());
             caller_id.scope(async move {
                 let Some(cursor) = next else { return Ok::<_, ApiError>(None) };
                 let mut connection = state.connection_shares.open();
-                connection.begin(1).await;
+                connection.acquire(1).await;
                 caller.recheck_key(&state.keyring, &state.services.store).await?;
                 let Piece { text, next } = read(caller, cursor).await?;
                 drop(connection);
-                let memory = state.response_memory.take(text.len() as u64);
+                let memory = state.response_memory.acquire(text.len() as u64);
                 let memory = tokio::time::timeout(MAX_PIECE_WAIT, memory).await;
                 let memory = memory.map_err(|_| state.response_memory.exhausted())??;
                 Ok(Some((Arc::new(memory).hold_piece(text.into()), next)))
             })
         });
-        let body = stream::once(async move { Ok(begin) }).chain(rest);
+        let body = stream::once(async move { Ok(first_piece) }).chain(later_pieces);
         let headers = [
             (header::CONTENT_TYPE, content_type.to_owned()),
             (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{name}.{extension}\"")),
@@ -159,13 +159,13 @@ pub(crate) fn csv_header(columns: &str, embeddings: bool) -> String {
 }
 
 /// Returns the fields of [`FACE_COLUMNS`], which are empty without a face.
-pub(crate) fn about_face(face: Option<&ExportedFace>) -> Vec<String> {
+pub(crate) fn face_fields(face: Option<&ExportedFace>) -> Vec<String> {
     let Some((face, _)) = face else { return empty_columns(FACE_COLUMNS).collect() };
-    let judged = |key: &str| {
+    let quality_field = |key: &str| {
         let value = face.quality.as_ref().and_then(|quality| quality.get(key));
         value.map(ToString::to_string).unwrap_or_default()
     };
-    let (quality, passed) = (judged("overall"), judged("passed"));
+    let (quality, passed) = (quality_field("overall"), quality_field("passed"));
     let numbers: Vec<String> = face.bbox.iter().chain([&face.det_score]).map(ToString::to_string).collect();
     let model = face.embedding_model.clone();
     std::iter::once(face.id.to_string()).chain(numbers).chain([quality, passed, model]).collect()

@@ -62,7 +62,7 @@ pub(crate) struct ImageSources {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FirstSources {
     list: Arc<[Source]>,
-    shown: usize,
+    count: usize,
     /// Number of places. Counting stops at 1,000.
     pub(crate) total: i64,
 }
@@ -82,20 +82,20 @@ impl ImageSources {
                 source.page_url.as_ref().map_or(0, String::len) + source.alt.as_ref().map_or(0, String::len);
             bytes <= share
         };
-        let shown = self.list.iter().take_while(fits).count().max(1).min(self.list.len());
-        FirstSources { list: self.list.clone(), shown, total: self.total }
+        let count = self.list.iter().take_while(fits).count().max(1).min(self.list.len());
+        FirstSources { list: self.list.clone(), count, total: self.total }
     }
 }
 
 impl FirstSources {
     pub(crate) fn is_truncated(&self) -> bool {
-        i64::try_from(self.shown).is_ok_and(|shown| shown < self.total)
+        i64::try_from(self.count).is_ok_and(|count| count < self.total)
     }
 }
 
 impl Serialize for FirstSources {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(&self.list[..self.shown])
+        serializer.collect_seq(&self.list[..self.count])
     }
 }
 
@@ -164,13 +164,13 @@ pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<V
     let images: Vec<Uuid> = faces.iter().map(|face| face.image_id).collect();
     let sources = sources_by_image(state, images).await?;
     let lists = faces.len();
-    let found =
+    let first_sources =
         |face: &Face| sources.get(&face.image_id).map(|sources| sources.first(lists)).unwrap_or_default();
     Ok(faces
         .into_iter()
         .map(|face| {
-            let found = found(&face);
-            StoredFace::new(face, found)
+            let first_sources = first_sources(&face);
+            StoredFace::new(face, first_sources)
         })
         .collect())
 }
@@ -229,7 +229,7 @@ impl From<StoredAppearance> for Appearance {
 /// Returns a blob as a response, or `None` if it no longer exists. Keys are derived from the
 /// content, so the key is the entity tag. Browsers revalidate each time (`no-cache`), so that an
 /// erased image is not shown from a cache.
-pub(crate) async fn blob_answer(
+pub(crate) async fn blob_response(
     state: &AppState,
     key: &str,
     request: &HeaderMap,
@@ -248,7 +248,7 @@ pub(crate) async fn blob_answer(
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .any(|one| one.trim().trim_start_matches("W/").as_bytes() == tag.as_bytes());
+        .any(|candidate| candidate.trim().trim_start_matches("W/").as_bytes() == tag.as_bytes());
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
         (header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache")),

@@ -129,7 +129,7 @@ pub(crate) fn stored_quality(value: Option<serde_json::Value>) -> Option<Quality
 ///
 /// # Errors
 /// Fails if `path` is not a value of a header.
-pub(crate) fn located(status: StatusCode, path: &str, view: impl Serialize) -> Result<Response> {
+pub(crate) fn with_location(status: StatusCode, path: &str, view: impl Serialize) -> Result<Response> {
     let location = HeaderValue::from_str(path).map_err(ApiError::internal)?;
     Ok((status, [(header::LOCATION, location)], Json(view)).into_response())
 }
@@ -170,13 +170,13 @@ pub(crate) fn milliseconds(duration: std::time::Duration) -> f64 {
 /// Rejects invalid names of collections. In a path, a name that has the form of an id could refer
 /// to a different collection.
 pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
-    let good = (1..=64).contains(&name.len())
+    let is_valid = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))
         && Uuid::parse_str(name).is_err();
-    if good {
+    if is_valid {
         return Ok(());
     }
-    Err(ApiError::of_field(Code::InvalidField, field, "the value is not a valid collection name")
+    Err(ApiError::for_field(Code::InvalidField, field, "the value is not a valid collection name")
         .value(name)
         .allowed(["1 to 64 characters of a-z, 0-9, - and _, but not a UUID"]))
 }

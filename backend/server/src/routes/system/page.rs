@@ -32,7 +32,7 @@ async fn index(headers: HeaderMap) -> Response {
 
 async fn asset(Path(path): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
     match file(&path, &headers) {
-        Some(answer) => answer,
+        Some(response) => response,
         None => no_route(uri).await.into_response(),
     }
 }

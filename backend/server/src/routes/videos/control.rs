@@ -67,7 +67,7 @@ pub(super) async fn cancel_video(state: AppState, caller: Caller, Id(id): Id) ->
     Ok(Json(state.services.videos.cancel(caller.store(), id).await?.into()))
 }
 
-pub(super) const EVENTS: Spec = Spec::needs(Scope::Read).limited_elsewhere();
+pub(super) const EVENTS: Spec = Spec::needs(Scope::Read).skip_connection_limit();
 
 /// Follow a video as server-sent events.
 ///

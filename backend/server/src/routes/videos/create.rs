@@ -4,7 +4,7 @@ use super::view::VideoView;
 use crate::auth::Caller;
 use crate::extract::{Query, content_length, is_json, read_small_json};
 use crate::routes::shared::analysis::RotateParam;
-use crate::routes::shared::values::{Binary, located};
+use crate::routes::shared::values::{Binary, with_location};
 use crate::routes::videos::upload::{MaxGap, check_type, file_address, video_request};
 use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::extract::Request;
@@ -101,14 +101,14 @@ pub(super) async fn create_video(
         state.video_tools()?;
         let videos = &state.services.videos;
         let added = videos.add_address(collection.id, &address, options).await?;
-        return answer(&caller, added, videos.limits()).await;
+        return added_response(&caller, added, videos.limits()).await;
     }
-    let typed = check_type(headers, &["application/json"]);
-    let prepared = async {
+    let type_check = check_type(headers, &["application/json"]);
+    let preparation = async {
         // Before the first statement of the database: the permit limits the connections of uploads.
         let permit = state.uploads.admit()?;
         let collection = caller.collection(params.collection.as_deref()).await?;
-        typed?;
+        type_check?;
         let options =
             video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine, params.rotate)?;
         let spool = state.video_tools()?.spool.clone();
@@ -118,8 +118,8 @@ pub(super) async fn create_video(
         }
         Ok((options, collection, spool, permit))
     };
-    let (options, collection, folder, _permit) = match prepared.await {
-        Ok(prepared) => prepared,
+    let (options, collection, folder, _permit) = match preparation.await {
+        Ok(preparation) => preparation,
         Err(error) => return refuse(request, error).await,
     };
     let mut spooled = spool(request, &folder, state.config.max_video_bytes).await?;
@@ -130,24 +130,24 @@ pub(super) async fn create_video(
     if !matches!(added, Ok(Added::New(_))) {
         videos.discard_upload(upload.key).await;
     }
-    answer(&caller, added?, videos.limits()).await
+    added_response(&caller, added?, videos.limits()).await
 }
 
 pub(super) fn too_many(limits: VideoLimits) -> ApiError {
     let VideoLimits { videos, bytes } = limits;
-    let sentence = format!(
+    let message = format!(
         "the collection may have {videos} videos that wait, with files of {} MiB; wait for some, or delete failed ones",
         bytes >> 20
     );
-    ApiError::overloaded(sentence, RETRY_AFTER)
+    ApiError::overloaded(message, RETRY_AFTER)
 }
 
-async fn answer(caller: &Caller, added: Added, limits: VideoLimits) -> Result<Response> {
+async fn added_response(caller: &Caller, added: Added, limits: VideoLimits) -> Result<Response> {
     let (status, id) = match added {
         Added::New(id) => (StatusCode::ACCEPTED, id),
         Added::Existing(id) => (StatusCode::OK, id),
         Added::TooMany => return Err(too_many(limits)),
     };
     let view = VideoView::from(caller.store().videos().get(id).await?);
-    located(status, &format!("/videos/{id}"), view)
+    with_location(status, &format!("/videos/{id}"), view)
 }

@@ -96,18 +96,18 @@ pub(super) async fn detect_video(
     Query(params): Query<DetectVideoParams>,
     request: Request,
 ) -> Result<Response> {
-    let typed = check_type(request.headers(), &[]);
-    let prepared = async {
+    let type_check = check_type(request.headers(), &[]);
+    let preparation = async {
         // Before the first statement of the database: the permit limits the connections of uploads.
         let permit = state.uploads.admit()?;
         let collection = caller.settings_collection(params.collection.as_deref()).await?;
-        typed?;
+        type_check?;
         let requested =
             video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine, params.rotate)?;
         let tools = state.video_tools()?.clone();
-        let of_collection = collection.as_ref().and_then(|collection| collection.match_threshold);
+        let collection_threshold = collection.as_ref().and_then(|collection| collection.match_threshold);
         let options = VideoOptions {
-            match_threshold: Some(state.match_threshold(None, of_collection).value),
+            match_threshold: Some(state.match_threshold(None, collection_threshold).value),
             min_score: params.min_score.map(Score::get),
             quality_profile: collection.as_ref().and_then(profile_of),
             ..VideoOptions::from(requested)
@@ -117,8 +117,8 @@ pub(super) async fn detect_video(
         drop(state.analyses.admit(1)?);
         Ok((options, tools, permit))
     };
-    let (options, tools, permit) = match prepared.await {
-        Ok(prepared) => prepared,
+    let (options, tools, permit) = match preparation.await {
+        Ok(preparation) => preparation,
         Err(error) => return refuse(request, error).await,
     };
     let spooled = spool(request, &tools.spool, MAX_BYTES.min(state.config.max_video_bytes)).await?;
@@ -131,7 +131,7 @@ pub(super) async fn detect_video(
 
 fn detect_example() -> String {
     let frame = json!({"at_ms": 200, "faces": [{"box": [136.5, 108.5, 185.75, 244.25], "det_score": 0.93}]});
-    format!("{frame}\n{}\n", VideoAnswer::example())
+    format!("{frame}\n{}\n", VideoResult::example())
 }
 
 /// Longest duration of a clip.
@@ -156,7 +156,7 @@ struct FaceOfFrame {
 }
 
 /// Returns the lines of the result. They begin when the first frame was analysed, so that earlier
-/// errors have a response of their own. `held` is dropped when the analysis ends.
+/// errors have a response of their own. `guards` is dropped when the analysis ends.
 ///
 /// The analysis does not wait for a slow reader, because it holds frames and a permit meanwhile.
 /// Lines that have not been read wait in memory, at most [`MAX_WAITING`] bytes.
@@ -169,9 +169,9 @@ async fn analyze_clip<H: Send + 'static>(
     decoder: Decoder,
     file: File,
     (options, with_embeddings): (VideoOptions, bool),
-    held: H,
+    guards: H,
 ) -> Result<impl Stream<Item = Result<Bytes>> + use<H>> {
-    let memory = state.response_memory.try_take(MAX_WAITING as u64)?;
+    let memory = state.response_memory.try_acquire(MAX_WAITING as u64)?;
     let (sender, lines) = unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
     let caller = CallerId::current().into();
@@ -182,15 +182,15 @@ async fn analyze_clip<H: Send + 'static>(
         too_slow: CancellationToken::new(),
         min_score: options.min_score.unwrap_or(analyzer.engine().detector().min_score),
     };
-    let (too_slow, of_last) = (progress.too_slow.clone(), waiting.clone());
+    let (too_slow, waiting_bytes) = (progress.too_slow.clone(), waiting.clone());
     let analysis = async move {
-        let _held = held;
+        let _guards = guards;
         let decoder = decoder.with_max_duration(MAX_DURATION);
         // A clip has many frames. At the priority of calls for one image it would delay them.
         let priority = Priority::Background;
         let video = VideoAnalyzer { analyzer: &analyzer, decoder: &decoder, options: &options, priority };
         let analysis = video.analyze(file, &mut progress).await?;
-        Ok(line(&VideoAnswer::of(&analysis, analyzer.engine(), with_embeddings)))
+        Ok(line(&VideoResult::new(&analysis, analyzer.engine(), with_embeddings)))
     };
     let too_long = || {
         let minutes = MAX_TIME.as_secs() / 60;
@@ -204,7 +204,7 @@ async fn analyze_clip<H: Send + 'static>(
             analyzed = tokio::time::timeout(MAX_TIME, analysis) => analyzed.unwrap_or_else(|_| Err(too_long())),
         };
         let length = last.as_ref().map_or(0, Bytes::len);
-        let before = of_last.fetch_add(length, Ordering::Relaxed);
+        let before = waiting_bytes.fetch_add(length, Ordering::Relaxed);
         let last = if before > 0 && before + length > MAX_WAITING { Err(read_too_slowly()) } else { last };
         // Fails only if the response was dropped.
         let _ = sender.send(last);
@@ -214,8 +214,8 @@ async fn analyze_clip<H: Send + 'static>(
     let task = AbortOnDropHandle::new(tokio::spawn(task.in_current_span()));
     let mut clip = Clip { lines, waiting, _task: task, _memory: memory };
     let first = clip.next().await.transpose()?;
-    let rest = futures::stream::unfold(clip, async |mut clip| Some((clip.next().await?, clip)));
-    Ok(futures::stream::iter(first.map(Ok)).chain(rest))
+    let later_lines = futures::stream::unfold(clip, async |mut clip| Some((clip.next().await?, clip)));
+    Ok(futures::stream::iter(first.map(Ok)).chain(later_lines))
 }
 
 fn read_too_slowly() -> ApiError {
@@ -254,7 +254,7 @@ impl VideoProgress for Lines {
     fn opened(&mut self, _: &Index) {}
 
     fn frame(&mut self, frame: FrameFaces<'_>) {
-        let faces = frame.faces.iter().map(|found| &found.face.detection);
+        let faces = frame.faces.iter().map(|tracked| &tracked.face.detection);
         let faces = faces.filter(|face| face.det_score >= self.min_score).map(|face| FaceOfFrame {
             bbox: (face.bbox.x, face.bbox.y, face.bbox.width, face.bbox.height),
             det_score: face.det_score,
@@ -308,7 +308,7 @@ pub(super) struct VideoDamage {
 
 /// A face in successive frames of one shot.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct TrackAnswer {
+pub(super) struct TrackResult {
     /// Number of the track, from 1, in order of the start.
     track: u32,
     /// Number of the person, from 1. `null` if no face of the track meets the quality profile.
@@ -322,7 +322,7 @@ pub(super) struct TrackAnswer {
     /// Number of analysed frames with the face.
     samples: u32,
     /// The best shots, best quality first.
-    faces: Vec<TrackFaceAnswer>,
+    faces: Vec<TrackFaceResult>,
     /// Boxes over time: time in milliseconds, x, y, width and height in pixels. Long tracks omit
     /// boxes that linear interpolation predicts well.
     boxes: Vec<TrackBox>,
@@ -330,7 +330,7 @@ pub(super) struct TrackAnswer {
 
 /// A best shot of a track.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct TrackFaceAnswer {
+pub(super) struct TrackFaceResult {
     /// Time of the frame in milliseconds.
     at_ms: i64,
     #[serde(flatten)]
@@ -345,20 +345,20 @@ pub(super) struct VideoTimings {
     total: f64,
 }
 
-/// The people of a video, and when they show.
+/// The people of a video, and the times at which they are visible.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct VideoAnswer {
+pub(crate) struct VideoResult {
     video: VideoInfo,
     people: u32,
-    tracks: Vec<TrackAnswer>,
+    tracks: Vec<TrackResult>,
     models: ModelNames,
     timings_ms: VideoTimings,
 }
 
-impl VideoAnswer {
-    pub(crate) fn of(analysis: &VideoAnalysis, engine: &Engine, with_embeddings: bool) -> Self {
+impl VideoResult {
+    pub(crate) fn new(analysis: &VideoAnalysis, engine: &Engine, with_embeddings: bool) -> Self {
         let index = &analysis.index;
-        let track = |track| TrackAnswer::of(track, analysis.last_us, with_embeddings);
+        let track = |track| TrackResult::new(track, analysis.last_us, with_embeddings);
         let tracks = analysis.tracks.iter().map(track);
         Self {
             video: VideoInfo {
@@ -377,7 +377,7 @@ impl VideoAnswer {
             },
             people: analysis.people,
             tracks: tracks.collect(),
-            models: ModelNames::of(engine),
+            models: ModelNames::new(engine),
             timings_ms: VideoTimings {
                 index: milliseconds(analysis.indexing),
                 total: milliseconds(analysis.total),
@@ -404,11 +404,11 @@ impl VideoAnswer {
     }
 }
 
-impl TrackAnswer {
-    fn of(track: &VideoTrack, last_us: Option<i64>, with_embeddings: bool) -> Self {
-        let face = |face: &pipeline::TrackFace| TrackFaceAnswer {
+impl TrackResult {
+    fn new(track: &VideoTrack, last_us: Option<i64>, with_embeddings: bool) -> Self {
+        let face = |face: &pipeline::TrackFace| TrackFaceResult {
             at_ms: to_ms(face.at_us),
-            face: DetectedFace::of(&face.face, with_embeddings),
+            face: DetectedFace::new(&face.face, with_embeddings),
         };
         Self {
             track: track.number,

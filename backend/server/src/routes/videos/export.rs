@@ -2,8 +2,8 @@
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::shared::export::{
-    Export, FACE_COLUMNS, Format, Piece, TRACKS, about_face, csv_header, csv_row, embedding_field,
-    example_track, example_video, field, track_line, video_line,
+    Export, FACE_COLUMNS, Format, Piece, TRACKS, csv_header, csv_row, embedding_field, example_track,
+    example_video, face_fields, field, track_line, video_line,
 };
 use crate::routes::shared::values::to_ms;
 use crate::{AppState, Result, Scope, Spec};
@@ -114,7 +114,7 @@ fn csv_line(video: Uuid, exported: &ExportedTrack, embeddings: bool) -> String {
     ];
     let best = best.map(|(_, face)| face);
     let embedding = embeddings.then(|| embedding_field(best));
-    csv_row(about_track.into_iter().chain(about_face(best)).chain(embedding))
+    csv_row(about_track.into_iter().chain(face_fields(best)).chain(embedding))
 }
 
 fn jsonl_example() -> String {

@@ -7,7 +7,7 @@ mod tracks;
 mod upload;
 mod view;
 
-pub(crate) use detect::VideoAnswer;
+pub(crate) use detect::VideoResult;
 
 use crate::operation::Routes;
 use utoipa_axum::routes;

@@ -106,20 +106,20 @@ pub(super) async fn list_tracks(
         to_us: params.to_ms.map(us),
         person: params.person.and_then(|person| i32::try_from(person.get()).ok()),
     };
-    let list = List::of("tracks", (id, &filter));
-    let after = list.after(params.cursor.as_deref())?;
+    let list = List::new("tracks", (id, &filter));
+    let after = list.decode_cursor(params.cursor.as_deref())?;
     let limit = params.limit.map_or(100, Bounded::get);
     let video = caller.store().videos().get(id).await?;
     let last_us = video.checkpoint_us.filter(|_| video.state == VideoState::Completed);
     let page = caller.store().tracks().list(id, &filter, after, limit).await?;
-    let next_cursor = page.next.map(|key| list.cursor(&key));
+    let next_cursor = page.next.map(|key| list.encode_cursor(&key));
     let tracks =
-        page.tracks.into_iter().map(|track| TrackView::of(track, last_us)).collect::<Result<_, _>>()?;
+        page.tracks.into_iter().map(|track| TrackView::new(track, last_us)).collect::<Result<_, _>>()?;
     Ok(Json(TrackList { tracks, next_cursor }))
 }
 
 impl TrackView {
-    fn of(track: Track, last_us: Option<i64>) -> Result<Self> {
+    fn new(track: Track, last_us: Option<i64>) -> Result<Self> {
         let faces = track.faces.iter().map(|shot| TrackFaceView {
             face_id: shot.face_id,
             at_ms: to_ms(shot.at_us),

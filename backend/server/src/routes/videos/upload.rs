@@ -1,7 +1,7 @@
 //! Reads the options of an analysis, and copies an uploaded video to a file without holding it in
 //! memory.
 use crate::extract::image::bad_url;
-use crate::extract::{Bounded, drop_unread, limited_upload, media_type, unsupported};
+use crate::extract::{Bounded, discard_body, limit_upload, media_type, unsupported};
 use crate::{ApiError, AppState, Code, Result};
 use axum::extract::Request;
 use axum::http::HeaderMap;
@@ -39,23 +39,23 @@ pub(super) struct Spooled {
 /// read, 503 if it arrives too slowly, and 507 if the disk is full.
 pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> Result<Spooled> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    if let Err(full) = spool.check_space(0) {
-        return refuse(request, full.into()).await;
+    if let Err(error) = spool.check_space(0) {
+        return refuse(request, error.into()).await;
     }
-    let mut stream = limited_upload(request, limit, "the video")?.into_data_stream();
+    let mut stream = limit_upload(request, limit, "the video")?.into_data_stream();
     let folder = spool.path().to_owned();
     let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(folder)).await;
     let mut file = File::from_std(created.map_err(ApiError::internal)?.map_err(ApiError::internal)?);
     let (mut hasher, mut bytes, mut head) = (Sha256::new(), 0_u64, Vec::with_capacity(HEAD));
     let started = Instant::now();
     loop {
-        let allowed = SLOW_START + Duration::from_secs(bytes / MIN_RATE);
-        let next = tokio::time::timeout(allowed.saturating_sub(started.elapsed()), stream.next());
+        let time_limit = SLOW_START + Duration::from_secs(bytes / MIN_RATE);
+        let next = tokio::time::timeout(time_limit.saturating_sub(started.elapsed()), stream.next());
         let Some(chunk) = next.await.map_err(|_| too_slow())? else { break };
         let chunk = chunk.map_err(|error| crate::extract::upload_error(&error, limit, "the video"))?;
-        let is_new = head.len() < HEAD;
+        let was_incomplete = head.len() < HEAD;
         head.extend(chunk.iter().take(HEAD.saturating_sub(head.len())));
-        if is_new && head.len() == HEAD {
+        if was_incomplete && head.len() == HEAD {
             check_head(&head)?;
         }
         hasher.update(&chunk);
@@ -69,9 +69,9 @@ pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> 
     Ok(Spooled { file, sha256: hasher.finalize().into(), bytes })
 }
 
-/// Fails with `error` after it has read what the caller still sends.
+/// Reads and discards the rest of the request, then returns `error`.
 pub(super) async fn refuse<T>(request: Request, error: ApiError) -> Result<T> {
-    drop_unread(request).await;
+    discard_body(request).await;
     Err(error)
 }
 
@@ -79,15 +79,15 @@ fn check_head(head: &[u8]) -> Result<()> {
     if vision::Format::sniff(head).is_none() && video::is_video(head) {
         return Ok(());
     }
-    let sentence = "the content is not a video in an accepted container";
-    Err(ApiError::new(Code::NotAVideo, sentence)
+    let message = "the content is not a video in an accepted container";
+    Err(ApiError::new(Code::NotAVideo, message)
         .allowed(["MP4, MOV, Matroska, WebM, MPEG-TS, MPEG, AVI, FLV"]))
 }
 
 fn too_slow() -> ApiError {
-    let sentence =
+    let message =
         format!("the video arrives too slowly; at least {} KiB per second are needed", MIN_RATE >> 10);
-    ApiError::new(Code::Timeout, sentence)
+    ApiError::new(Code::Timeout, message)
 }
 
 /// Longest time without an analysed frame, in milliseconds.
@@ -107,7 +107,7 @@ pub(super) fn video_request(
     let sampling = match sampling {
         None => defaults.sampling,
         Some(text) => text.parse::<Sampling>().map_err(|error| {
-            ApiError::of_field(Code::BadQuery, "sampling", error).value(text).allowed([
+            ApiError::for_field(Code::BadQuery, "sampling", error).value(text).allowed([
                 "auto",
                 "keyframes",
                 "fps=N with N from 0.1 to 30",
@@ -119,21 +119,21 @@ pub(super) fn video_request(
     let refine = refine.unwrap_or(defaults.refine);
     let request = VideoRequest { sampling, max_gap_ms, refine, rotate: rotate.unwrap_or_default() };
     request.checked().map_err(|error| {
-        ApiError::of_field(Code::BadQuery, "refine", error)
+        ApiError::for_field(Code::BadQuery, "refine", error)
             .value("true")
             .allowed(["false", "true with sampling=auto"])
     })
 }
 
-/// Rejects a body that is declared to be something else than a video. `others` are the other types
-/// that the operation takes.
-pub(super) fn check_type(headers: &HeaderMap, others: &[&'static str]) -> Result<()> {
+/// Rejects a body that is declared to be anything other than a video. `other_types` are the types
+/// that the operation also accepts.
+pub(super) fn check_type(headers: &HeaderMap, other_types: &[&'static str]) -> Result<()> {
     let media = media_type(headers);
     if media.starts_with("video/") || media == "application/octet-stream" {
         return Ok(());
     }
-    let taken = [&["video/*", "application/octet-stream"], others].concat();
-    Err(unsupported(headers, &taken))
+    let accepted = [&["video/*", "application/octet-stream"], other_types].concat();
+    Err(unsupported(headers, &accepted))
 }
 
 /// Returns the normal form of the address of a file that a worker fetches.
@@ -145,7 +145,7 @@ pub(super) fn file_address(state: &AppState, text: &str) -> Result<Url> {
     if !matches!(address.scheme(), "http" | "https") {
         return Err(bad_url(text, format!("the scheme `{}` is not allowed", address.scheme())));
     }
-    let refused = state.services.fetcher.guard().check_url(&address);
-    refused.map_err(|error| ApiError::from(FetchError::from(error)).field("url").value(text))?;
+    let check_result = state.services.fetcher.guard().check_url(&address);
+    check_result.map_err(|error| ApiError::from(FetchError::from(error)).field("url").value(text))?;
     Ok(address)
 }

@@ -174,8 +174,8 @@ pub(super) async fn list_videos(caller: Caller, Query(params): Query<ListParams>
     let collection = caller.collection(params.collection.as_deref()).await?;
     let limit = params.limit.map_or(20, Bounded::get);
     let filter = VideoFilter { collection: collection.name, state: params.state, crawl_id: params.crawl_id };
-    let list = List::of("videos", &filter);
-    let before = list.after(params.cursor.as_deref())?;
+    let list = List::new("videos", &filter);
+    let before = list.decode_cursor(params.cursor.as_deref())?;
     let mut rows = caller.store().videos().list(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |video| video.id);
     Ok(Json(VideoList { videos: rows.into_iter().map(VideoView::from).collect(), next_cursor }))

@@ -1,7 +1,7 @@
 //! Tests the operations that create, list, pause, resume, cancel and delete crawls, recurring
 //! crawls, and the list of images that a crawl did not process.
 use crate::support::site::Site;
-use crate::support::{App, Json, Options, erase, field, json_of, ok, problem, time};
+use crate::support::{App, Json, Options, erase, field, ok, problem, time, to_json};
 use axum::Router;
 use axum::response::Html;
 use axum::routing::get;
@@ -12,17 +12,17 @@ use time::OffsetDateTime;
 #[testing::test]
 async fn completed_crawl_accounts_for_every_page_and_image() {
     let app = App::spawn().await;
-    let site = Site::with(&["ada_small.jpg", "small_pair.jpg"]).await;
+    let site = Site::new(&["ada_small.jpg", "small_pair.jpg"]).await;
     let body =
         json!({"seeds": [site.page(), format!("{}/nowhere.jpg", site.url)], "delay_ms": 0, "max_depth": 1});
     let response = app.post_json("/crawls", &body).await;
     let location = response.headers()["location"].to_str().unwrap().to_owned();
-    let created = json_of(response, StatusCode::CREATED).await;
+    let created = to_json(response, StatusCode::CREATED).await;
     assert_eq!(location, format!("/crawls/{}", created.text("id")));
     assert_eq!((&created["collection"], &created["kind"]), (&json!("default"), &json!("web")));
     assert_eq!(created["options"]["max_depth"], 1);
 
-    let crawl = app.crawl_end(created.text("id")).await;
+    let crawl = app.await_crawl(created.text("id")).await;
     assert_eq!(crawl["state"], "completed");
     assert_eq!(crawl["counts"]["pages"], json!({"queued": 0, "fetched": 1, "skipped": 0, "failed": 0}));
     assert_eq!(
@@ -42,19 +42,19 @@ async fn crawls_are_listed_newest_first_with_filters() {
         let created = app.create("/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
         ids.insert(0, created["id"].clone());
     }
-    let all = app.get_ok("/crawls").await;
-    let listed: Vec<Value> = all.list("crawls").iter().map(|crawl| crawl["id"].clone()).collect();
+    let first_list = app.get_ok("/crawls").await;
+    let listed: Vec<Value> = first_list.list("crawls").iter().map(|crawl| crawl["id"].clone()).collect();
     assert_eq!(listed, ids);
     let first = app.get_ok("/crawls?limit=2&collection=default&state=running").await;
     assert_eq!(first.list("crawls").len(), 2);
     let filters = "collection=default&state=running";
     let cursor = first.text("next_cursor");
-    let rest = app.get_ok(&format!("/crawls?limit=1&{filters}&cursor={cursor}")).await;
-    assert_eq!((&rest["crawls"][0]["id"], &rest["next_cursor"]), (&ids[2], &Value::Null));
+    let last_page = app.get_ok(&format!("/crawls?limit=1&{filters}&cursor={cursor}")).await;
+    assert_eq!((&last_page["crawls"][0]["id"], &last_page["next_cursor"]), (&ids[2], &Value::Null));
     assert_eq!(app.get_ok("/crawls?state=failed").await["crawls"], json!([]));
 
-    let wrong = problem(app.get("/crawls?state=sleeping").await, 400, "bad_query").await;
-    assert_eq!((field(&wrong), wrong.list("allowed").len()), ("state", 5));
+    let error = problem(app.get("/crawls?state=sleeping").await, 400, "bad_query").await;
+    assert_eq!((field(&error), error.list("allowed").len()), ("state", 5));
     problem(app.get("/crawls?limit=101").await, 400, "bad_query").await;
     problem(app.get("/crawls?collection=nowhere").await, 404, "not_found").await;
     problem(app.get("/crawls/00000000-0000-7000-8000-000000000000").await, 404, "not_found").await;
@@ -64,7 +64,7 @@ async fn crawls_are_listed_newest_first_with_filters() {
 async fn invalid_crawl_error_names_field() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let good = "http://127.0.0.1:9/";
-    for (body, named) in [
+    for (body, field_name) in [
         (json!({}), "seeds"),
         (json!({"seeds": []}), "seeds"),
         (json!({"seeds": ["nonsense"]}), "seeds"),
@@ -83,17 +83,17 @@ async fn invalid_crawl_error_names_field() {
         (json!({"seeds": [good], "collection": "No Such"}), "collection"),
         (json!({"seeds": [good], "collection": "unmade"}), "collection"),
     ] {
-        let wrong = problem(app.post_json("/crawls", &body).await, 422, "invalid_field").await;
-        assert_eq!(field(&wrong), named, "{wrong}");
+        let error = problem(app.post_json("/crawls", &body).await, 422, "invalid_field").await;
+        assert_eq!(field(&error), field_name, "{error}");
     }
     for seed in
         ["http://ada:secret@127.0.0.1:9/", "https://secret@127.0.0.1/a.jpg", "ftp://ada:secret@a.test/"]
     {
-        let wrong = app.post_json("/crawls", &json!({"seeds": [good, seed]})).await;
-        let wrong = problem(wrong, 422, "invalid_field").await;
-        assert_eq!(field(&wrong), "seeds", "{wrong}");
-        assert!(wrong.text("detail").contains("number 2"), "{wrong}");
-        assert!(!wrong.to_string().contains("secret"), "{wrong}");
+        let response = app.post_json("/crawls", &json!({"seeds": [good, seed]})).await;
+        let error = problem(response, 422, "invalid_field").await;
+        assert_eq!(field(&error), "seeds", "{error}");
+        assert!(error.text("detail").contains("number 2"), "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
     }
     problem(app.post_raw("/crawls", "application/json", b"{".to_vec()).await, 400, "bad_json").await;
     problem(app.post_raw("/crawls", "text/plain", b"{}".to_vec()).await, 415, "unsupported_media_type").await;
@@ -119,9 +119,9 @@ async fn seed_bytes_are_counted_in_normal_form() {
     );
     app.create("/crawls", &json!({"seeds": seeds, "max_pages": SEEDS})).await;
     seeds[0].push('x');
-    let refused = app.post_json("/crawls", &json!({"seeds": seeds, "max_pages": SEEDS})).await;
-    let refused = problem(refused, 422, "invalid_field").await;
-    assert_eq!(field(&refused), "seeds", "{refused}");
+    let response = app.post_json("/crawls", &json!({"seeds": seeds, "max_pages": SEEDS})).await;
+    let error = problem(response, 422, "invalid_field").await;
+    assert_eq!(field(&error), "seeds", "{error}");
     // A duplicate seed is stored and counted once.
     seeds[0] = seeds[1].clone();
     let body = json!({"seeds": seeds, "max_pages": SEEDS});
@@ -135,18 +135,18 @@ async fn lists_and_events_truncate_seeds_and_state_count() {
     // short and long seeds.
     for (bytes, shown) in [(30, 100), (1 << 10, 16), (8_000, 2)] {
         let seeds: Vec<String> = (0..120).map(|number| seed(number, bytes)).collect();
-        let created = json_of(app.post_json("/crawls", &json!({"seeds": seeds})).await, StatusCode::CREATED);
+        let created = to_json(app.post_json("/crawls", &json!({"seeds": seeds})).await, StatusCode::CREATED);
         let id = created.await.text("id").to_owned();
-        let whole = app.get_ok(&format!("/crawls/{id}")).await;
-        let all = whole.list("seeds");
-        assert_eq!((all.len(), &whole["seed_count"]), (120, &json!(120)));
+        let crawl = app.get_ok(&format!("/crawls/{id}")).await;
+        let all_seeds = crawl.list("seeds");
+        assert_eq!((all_seeds.len(), &crawl["seed_count"]), (120, &json!(120)));
         let list = app.get_ok("/crawls?limit=1").await;
         app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await;
         let events = app.get(&format!("/crawls/{id}/events")).await.text().await.unwrap();
         let event = events.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
         for brief in [&list["crawls"][0], &serde_json::from_str(event).unwrap()] {
             assert_eq!((brief["id"].as_str(), &brief["seed_count"]), (Some(id.as_str()), &json!(120)));
-            assert_eq!(brief.list("seeds"), &all[..shown]);
+            assert_eq!(brief.list("seeds"), &all_seeds[..shown]);
         }
     }
 }
@@ -155,20 +155,20 @@ async fn lists_and_events_truncate_seeds_and_state_count() {
 async fn crawl_can_be_paused_resumed_cancelled_and_deleted() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let path = app.idle_crawl().await;
-    let verb = async |name: &str| app.post_json(&format!("{path}/{name}"), &json!({})).await;
+    let change = async |name: &str| app.post_json(&format!("{path}/{name}"), &json!({})).await;
 
-    problem(verb("resume").await, 409, "conflict").await;
-    assert_eq!(ok(verb("pause").await).await["state"], "paused");
-    problem(verb("pause").await, 409, "conflict").await;
+    problem(change("resume").await, 409, "conflict").await;
+    assert_eq!(ok(change("pause").await).await["state"], "paused");
+    problem(change("pause").await, 409, "conflict").await;
     problem(app.delete(&path).await, 409, "conflict").await;
-    assert_eq!(ok(verb("resume").await).await["state"], "running");
+    assert_eq!(ok(change("resume").await).await["state"], "running");
     problem(app.delete(&path).await, 409, "conflict").await;
-    let cancelled = ok(verb("cancel").await).await;
+    let cancelled = ok(change("cancel").await).await;
     assert_eq!(cancelled["state"], "cancelled");
     assert_eq!(cancelled["counts"]["pages"], json!({"queued": 0, "fetched": 0, "skipped": 1, "failed": 0}));
     assert_eq!(cancelled["reasons"], json!({"cancelled": 1}));
     for name in ["pause", "resume", "cancel"] {
-        problem(verb(name).await, 409, "conflict").await;
+        problem(change(name).await, 409, "conflict").await;
         let nowhere = format!("/crawls/00000000-0000-7000-8000-000000000000/{name}");
         problem(app.post_json(&nowhere, &json!({})).await, 404, "not_found").await;
     }
@@ -183,16 +183,16 @@ async fn crawl_deletion_keeps_images_unless_requested() {
     let path = format!("/crawls/{}", first.text("id"));
     problem(app.delete(&format!("{path}?with_images=perhaps")).await, 400, "bad_query").await;
     assert_eq!(app.delete(&path).await.status(), StatusCode::NO_CONTENT);
-    let kept = app.get_ok("/images").await;
-    assert_eq!(kept.list("images").len(), 1);
-    assert_eq!(kept["images"][0]["sources"][0]["crawl_id"], json!(null));
+    let remaining_images = app.get_ok("/images").await;
+    assert_eq!(remaining_images.list("images").len(), 1);
+    assert_eq!(remaining_images["images"][0]["sources"][0]["crawl_id"], json!(null));
 
-    let other = Site::with(&["ben_2.jpg"]).await;
-    let second = app.crawl(&[other.page()]).await;
+    let second_site = Site::new(&["ben_2.jpg"]).await;
+    let second = app.crawl(&[second_site.page()]).await;
     assert_eq!(app.get_ok("/images").await.list("images").len(), 2);
     let path = format!("/crawls/{}?with_images=true", second.text("id"));
     assert_eq!(app.delete(&path).await.status(), StatusCode::NO_CONTENT);
-    assert_eq!(app.get_ok("/images").await["images"], kept["images"]);
+    assert_eq!(app.get_ok("/images").await["images"], remaining_images["images"]);
 }
 
 async fn create(app: &App, seed: String) -> String {
@@ -205,32 +205,32 @@ async fn create(app: &App, seed: String) -> String {
 }
 
 /// Makes the scheduled next run due now.
-async fn an_hour_later(app: &App) {
+async fn make_next_run_due(app: &App) {
     app.database.execute("update jobs set scheduled_at = now() where kind = 'start_crawl'").await;
 }
 
-async fn runs(app: &App, series: &str, wanted: usize) -> Vec<Value> {
-    let all = |answer: &Value| {
-        let runs = answer.list("crawls");
-        runs.len() == wanted && runs.iter().all(|run| run["finished_at"] != Value::Null)
+async fn runs(app: &App, series: &str, count: usize) -> Vec<Value> {
+    let are_finished = |response: &Value| {
+        let runs = response.list("crawls");
+        runs.len() == count && runs.iter().all(|run| run["finished_at"] != Value::Null)
     };
-    let answer = app.until(&format!("/crawls?series_id={series}"), all).await;
-    answer.list("crawls").clone()
+    let response = app.poll(&format!("/crawls?series_id={series}"), are_finished).await;
+    response.list("crawls").clone()
 }
 
 #[testing::test]
 async fn each_run_is_separate_crawl_and_schedules_next() {
     let app = App::spawn().await;
-    let site = Site::with(&["ada_small.jpg"]).await;
+    let site = Site::new(&["ada_small.jpg"]).await;
     let id = create(&app, site.page()).await;
     let first = &runs(&app, &id, 1).await[0];
     assert_eq!(time(&first["next_run_at"]) - time(&first["created_at"]), time::Duration::HOUR);
-    let early = problem(app.delete(&format!("/crawls/{id}")).await, 409, "conflict").await;
-    assert!(early.text("detail").contains("a further run is scheduled"), "{early}");
+    let error = problem(app.delete(&format!("/crawls/{id}")).await, 409, "conflict").await;
+    assert!(error.text("detail").contains("a further run is scheduled"), "{error}");
 
-    an_hour_later(&app).await;
-    let both = runs(&app, &id, 2).await;
-    let (second, first) = (&both[0], &both[1]);
+    make_next_run_due(&app).await;
+    let all_runs = runs(&app, &id, 2).await;
+    let (second, first) = (&all_runs[0], &all_runs[1]);
     assert_eq!((&first["id"], &first["next_run_at"]), (&json!(id), &Value::Null));
     assert_eq!((&second["series_id"], &second["state"]), (&json!(id), &json!("completed")));
     assert_eq!((&second["seeds"], &second["options"]), (&first["seeds"], &first["options"]));
@@ -240,36 +240,36 @@ async fn each_run_is_separate_crawl_and_schedules_next() {
     );
     assert!(second["next_run_at"].is_string());
     assert_eq!(app.delete(&format!("/crawls/{id}")).await.status(), StatusCode::NO_CONTENT);
-    an_hour_later(&app).await;
+    make_next_run_due(&app).await;
     assert_eq!(runs(&app, &id, 2).await.len(), 2, "the series goes on without its first run");
 }
 
 #[testing::test]
 async fn cancelled_schedule_starts_no_further_run() {
     let app = App::spawn().await;
-    let site = Site::with(&["ada_small.jpg"]).await;
+    let site = Site::new(&["ada_small.jpg"]).await;
     let id = create(&app, site.page()).await;
     runs(&app, &id, 1).await;
     let cancelled = app.post_ok(&format!("/crawls/{id}/cancel"), &json!({})).await;
     assert_eq!((&cancelled["state"], &cancelled["next_run_at"]), (&json!("completed"), &Value::Null));
     problem(app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await, 409, "conflict").await;
-    an_hour_later(&app).await;
-    app.until("/jobs?kind=start_crawl&state=any", |answer| {
-        answer.list("jobs").iter().all(|job| job["state"] == "completed")
+    make_next_run_due(&app).await;
+    app.poll("/jobs?kind=start_crawl&state=any", |response| {
+        response.list("jobs").iter().all(|job| job["state"] == "completed")
     })
     .await;
     assert_eq!(runs(&app, &id, 1).await.len(), 1, "no run starts after the cancellation");
 
     // The caller cancels with the id of the first run, regardless of which run is active.
     let id = create(&app, format!("{}/held.jpg", site.url)).await;
-    site.asked.notified().await;
+    site.request_arrived.notified().await;
     site.release.notify_one();
     runs(&app, &id, 1).await;
-    an_hour_later(&app).await;
-    site.asked.notified().await;
+    make_next_run_due(&app).await;
+    site.request_arrived.notified().await;
     app.post_ok(&format!("/crawls/{id}/cancel"), &json!({})).await;
-    let both = runs(&app, &id, 2).await;
-    assert_eq!((&both[0]["state"], &both[0]["next_run_at"]), (&json!("cancelled"), &Value::Null));
+    let all_runs = runs(&app, &id, 2).await;
+    assert_eq!((&all_runs[0]["state"], &all_runs[0]["next_run_at"]), (&json!("cancelled"), &Value::Null));
 }
 
 #[testing::test]
@@ -292,7 +292,7 @@ fn addresses(page: &Value) -> Vec<&str> {
 #[testing::test]
 async fn unprocessed_images_are_listed_with_reasons() {
     let app = App::spawn().await;
-    let site = Site::with(&["ada_small.jpg"]).await;
+    let site = Site::new(&["ada_small.jpg"]).await;
     let missing = ["first.jpg", "second.jpg", "third.jpg"].map(|name| site.image(name));
     let mut seeds = vec![site.image("ada_small.jpg")];
     seeds.extend(missing.clone());
@@ -300,26 +300,26 @@ async fn unprocessed_images_are_listed_with_reasons() {
     assert_eq!(crawl["reasons"], json!({"http_404": 3}), "{crawl}");
     let path = format!("/crawls/{}/unprocessed-images", crawl.text("id"));
 
-    let all = app.get_ok(&path).await;
+    let images = app.get_ok(&path).await;
     assert_eq!(
-        (addresses(&all), &all["next_cursor"]),
+        (addresses(&images), &images["next_cursor"]),
         (missing.iter().map(String::as_str).collect(), &Value::Null)
     );
-    let first = &all["images"][0];
+    let first = &images["images"][0];
     assert_eq!((&first["state"], &first["reason"]), (&json!("failed"), &json!("http_404")));
     assert_eq!(first["explanation"], "The server responded with HTTP 404");
     assert_eq!(first["page_url"], Value::Null);
     assert!(first["finished_at"].is_string());
 
     let page = app.get_ok(&format!("{path}?limit=2")).await;
-    let rest = app.get_ok(&format!("{path}?limit=2&cursor={}", page.text("next_cursor"))).await;
-    assert_eq!([addresses(&page), addresses(&rest)].concat(), addresses(&all));
-    assert_eq!(app.get_ok(&format!("{path}?reason=http_404")).await, all);
+    let last_page = app.get_ok(&format!("{path}?limit=2&cursor={}", page.text("next_cursor"))).await;
+    assert_eq!([addresses(&page), addresses(&last_page)].concat(), addresses(&images));
+    assert_eq!(app.get_ok(&format!("{path}?reason=http_404")).await, images);
     assert_eq!(app.get_ok(&format!("{path}?reason=timeout")).await["images"], json!([]));
-    let wrong = problem(app.get(&format!("{path}?state=failed")).await, 400, "bad_query").await;
-    assert_eq!(field(&wrong), "state");
-    let nobody = "/crawls/00000000-0000-7000-8000-000000000000/unprocessed-images";
-    problem(app.get(nobody).await, 404, "not_found").await;
+    let error = problem(app.get(&format!("{path}?state=failed")).await, 400, "bad_query").await;
+    assert_eq!(field(&error), "state");
+    let unknown = "/crawls/00000000-0000-7000-8000-000000000000/unprocessed-images";
+    problem(app.get(unknown).await, 404, "not_found").await;
 
     // An erased address is not shown.
     erase(&app, &json!({"url": missing[1]})).await;
@@ -330,10 +330,10 @@ async fn unprocessed_images_are_listed_with_reasons() {
 async fn unprocessed_image_is_listed_with_page() {
     let app = App::spawn().await;
     let page = Html("<!doctype html><title>Pictures</title><img src=/pictures/missing.jpg>");
-    let site = Site::of(Router::new().route("/", get(move || async move { page }))).await;
+    let site = Site::start(Router::new().route("/", get(move || async move { page }))).await;
     let crawl = app.crawl(&[site.page()]).await;
     let path = format!("/crawls/{}/unprocessed-images", crawl.text("id"));
-    let all = app.get_ok(&path).await;
-    assert_eq!(addresses(&all), [site.image("missing.jpg")]);
-    assert_eq!(all["images"][0]["page_url"], site.page());
+    let images = app.get_ok(&path).await;
+    assert_eq!(addresses(&images), [site.image("missing.jpg")]);
+    assert_eq!(images["images"][0]["page_url"], site.page());
 }

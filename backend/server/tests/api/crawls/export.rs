@@ -11,12 +11,12 @@ use uuid::Uuid;
 #[testing::test]
 async fn progress_events_continue_until_crawl_ends() {
     let app = App::spawn().await;
-    let site = Site::with(&["ada_small.jpg"]).await;
+    let site = Site::new(&["ada_small.jpg"]).await;
     let body = json!({"seeds": [site.page(), format!("{}/held", site.url)], "delay_ms": 0});
     let created = app.create("/crawls", &body).await;
     let id = created.text("id");
-    let mut events = Events::of(&app, &format!("/crawls/{id}")).await;
-    let mut seen: Vec<Value> = Vec::new();
+    let mut events = Events::new(&app, &format!("/crawls/{id}")).await;
+    let mut events_so_far: Vec<Value> = Vec::new();
     let last = loop {
         let (name, data) = events.next().await.expect("the stream ends with `done`");
         assert_eq!(data["id"], id);
@@ -24,22 +24,22 @@ async fn progress_events_continue_until_crawl_ends() {
             break data;
         }
         assert_eq!((name.as_str(), &data["state"]), ("progress", &json!("running")));
-        assert_ne!(seen.last(), Some(&data), "an event is sent only after a change");
+        assert_ne!(events_so_far.last(), Some(&data), "an event is sent only after a change");
         // The held image keeps the crawl running until this test has seen the progress.
         if data["counts"]["images"]["processed"] == 1 {
             site.release.notify_one();
         }
-        seen.push(data);
+        events_so_far.push(data);
     };
-    assert!(!seen.is_empty());
+    assert!(!events_so_far.is_empty());
     assert_eq!(last, app.get_ok(&format!("/crawls/{id}")).await, "the same JSON as the crawl itself");
     assert_eq!((&last["state"], &last["counts"]["images"]["failed"]), (&json!("completed"), &json!(1)));
     assert_eq!(events.next().await, None);
 
     // The stream of a crawl that has ended has one event.
-    let mut again = Events::of(&app, &format!("/crawls/{id}")).await;
-    assert_eq!(again.next().await, Some(("done".to_owned(), last)));
-    assert_eq!(again.next().await, None);
+    let mut second_stream = Events::new(&app, &format!("/crawls/{id}")).await;
+    assert_eq!(second_stream.next().await, Some(("done".to_owned(), last)));
+    assert_eq!(second_stream.next().await, None);
 }
 
 #[testing::test]
@@ -54,9 +54,9 @@ async fn progress_events_are_ordered_without_repetition() {
     let rows =
         app.commit(async |tx| store.ledger().admit_images(tx.conn(), crawl, IMAGES, &urls).await).await;
 
-    let mut watched =
-        [Events::of(&app, &format!("/crawls/{id}")).await, Events::of(&app, &format!("/crawls/{id}")).await];
-    let settling = tokio::spawn(async move {
+    let stream = async || Events::new(&app, &format!("/crawls/{id}")).await;
+    let mut streams = [stream().await, stream().await];
+    let writer = tokio::spawn(async move {
         for row in rows {
             let mut tx = store.begin().await.unwrap();
             let (state, reason) = (ImageState::Failed, Some(Reason::Http(404)));
@@ -65,20 +65,20 @@ async fn progress_events_are_ordered_without_repetition() {
             tx.commit().await.unwrap();
         }
     });
-    for events in &mut watched {
+    for events in &mut streams {
         let mut failed = -1;
         while failed < IMAGES {
             let (name, data) = events.next().await.unwrap();
             let images = &data["counts"]["images"];
-            let (now, queued) = (images["failed"].as_i64().unwrap(), images["queued"].as_i64().unwrap());
-            assert_eq!((name.as_str(), now + queued), ("progress", IMAGES));
-            assert!(now > failed, "events are sent after changes and in order: {failed}, then {now}");
-            failed = now;
+            let (count, queued) = (images["failed"].as_i64().unwrap(), images["queued"].as_i64().unwrap());
+            assert_eq!((name.as_str(), count + queued), ("progress", IMAGES));
+            assert!(count > failed, "events are sent after changes and in order: {failed}, then {count}");
+            failed = count;
         }
     }
-    settling.await.unwrap();
+    writer.await.unwrap();
     app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await;
-    for mut events in watched {
+    for mut events in streams {
         let (name, data) = events.next().await.unwrap();
         assert_eq!((name.as_str(), &data["state"]), ("done", &json!("cancelled")));
         assert_eq!(events.next().await, None);
@@ -88,7 +88,7 @@ async fn progress_events_are_ordered_without_repetition() {
 #[testing::test]
 async fn event_stream_ends_when_service_stops() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
-    let mut events = Events::of(&app, &app.idle_crawl().await).await;
+    let mut events = Events::new(&app, &app.idle_crawl().await).await;
     assert_eq!(events.next().await.unwrap().0, "progress");
     app.shutdown.cancel();
     assert_eq!(events.next().await, None);
@@ -105,7 +105,7 @@ async fn events_of_unknown_crawl_return_404() {
 #[testing::test]
 async fn export_contains_faces_and_only_sources_of_crawl() {
     let app = App::spawn().await;
-    let site = Site::with(&["ada_small.jpg", "small_pair.jpg"]).await;
+    let site = Site::new(&["ada_small.jpg", "small_pair.jpg"]).await;
     // Another crawl found one of the images before. Its source must not appear in this export.
     app.crawl(&[site.image("ada_small.jpg")]).await;
     let crawl = app.crawl(&[site.page()]).await;
@@ -114,11 +114,11 @@ async fn export_contains_faces_and_only_sources_of_crawl() {
     let exported = lines(&export(&app, &path, "application/x-ndjson").await);
     assert_eq!(exported.len(), 2);
     let faces = app.get_ok("/faces?limit=1000").await;
-    let known = |face: &Value| {
+    let stored_face = |face: &Value| {
         let mut faces = faces.list("faces").iter();
-        faces.find(|known| known["id"] == face["face_id"]).cloned().expect("every exported face is stored")
+        faces.find(|row| row["id"] == face["face_id"]).cloned().expect("every exported face is stored")
     };
-    let mut seen = 0;
+    let mut face_count = 0;
     for image in &exported {
         let stored = app.get_ok(&format!("/images/{}", image.text("image_id"))).await;
         for key in ["sha256", "phash", "width", "height", "format", "bytes", "rotation", "created_at"] {
@@ -128,15 +128,15 @@ async fn export_contains_faces_and_only_sources_of_crawl() {
         assert_eq!((sources.len(), &sources[0]["page_url"]), (1, &json!(site.page())));
         assert!(image.list("faces").len() as u64 == stored["face_count"].as_u64().unwrap());
         for face in image.list("faces") {
-            let stored = known(face);
+            let stored = stored_face(face);
             for key in ["bbox", "det_score", "landmarks", "quality", "embedding_model"] {
                 assert_eq!(face[key], stored[key], "{key}");
             }
             assert_eq!(face.get("embedding"), None, "embeddings are exported only on request");
-            seen += 1;
+            face_count += 1;
         }
     }
-    assert_eq!(seen as u64, crawl["counts"]["faces"].as_u64().unwrap());
+    assert_eq!(face_count as u64, crawl["counts"]["faces"].as_u64().unwrap());
 
     let exported = lines(&export(&app, &format!("{path}?embeddings=true"), "application/x-ndjson").await);
     for face in exported.iter().flat_map(|image| image.list("faces")) {
@@ -147,7 +147,7 @@ async fn export_contains_faces_and_only_sources_of_crawl() {
 
     let table = export(&app, &format!("{path}?format=csv&embeddings=true"), "text/csv").await;
     let rows: Vec<Vec<&str>> = table.split_terminator("\r\n").map(|row| row.split(',').collect()).collect();
-    assert_eq!(rows.len(), 1 + seen);
+    assert_eq!(rows.len(), 1 + face_count);
     assert!(rows.iter().all(|row| row.len() == rows[0].len()));
     let column = |name: &str| rows[0].iter().position(|column| *column == name).unwrap();
     for row in &rows[1..] {
@@ -208,8 +208,8 @@ async fn long_export_contains_every_image_once() {
 async fn invalid_crawl_export_request_is_rejected() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let path = format!("{}/export", app.idle_crawl().await);
-    let wrong = problem(app.get(&format!("{path}?format=xml")).await, 400, "bad_query").await;
-    assert_eq!((field(&wrong), &wrong["allowed"]), ("format", &json!(["jsonl", "csv"])));
+    let error = problem(app.get(&format!("{path}?format=xml")).await, 400, "bad_query").await;
+    assert_eq!((field(&error), &error["allowed"]), ("format", &json!(["jsonl", "csv"])));
     problem(app.get("/crawls/00000000-0000-7000-8000-000000000000/export").await, 404, "not_found").await;
     assert_eq!(export(&app, &path, "application/x-ndjson").await, "");
     assert!(export(&app, &format!("{path}?format=csv"), "text/csv").await.starts_with("image_id,"));

@@ -1,7 +1,7 @@
 //! Tests the field `webhook` of `POST /crawls`, the webhook secrets of collections, and who can see
 //! webhook URLs. A receiver on the loopback interface receives signed messages.
 use crate::support::site::Site;
-use crate::support::{App, Json, Models, Options, field, guarded, ok, problem};
+use crate::support::{App, Json, Models, Options, field, key_options, ok, problem};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -51,7 +51,7 @@ pub(super) struct Receiver {
     messages: mpsc::UnboundedReceiver<Message>,
 }
 
-async fn take(
+async fn receive(
     State(sender): State<mpsc::UnboundedSender<Message>>,
     uri: Uri,
     headers: HeaderMap,
@@ -75,7 +75,7 @@ impl Receiver {
         let (sender, messages) = mpsc::unbounded_channel();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new().fallback(take).with_state(sender);
+        let router = Router::new().fallback(receive).with_state(sender);
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { url, messages }
     }
@@ -98,7 +98,7 @@ async fn create(app: &App, seed: String, webhook: String) -> String {
 #[testing::test]
 async fn webhook_delivery_is_signed_and_repeated_until_accepted() {
     let app = app().await;
-    let (site, mut receiver) = (Site::with(&["ada_small.jpg"]).await, Receiver::start().await);
+    let (site, mut receiver) = (Site::new(&["ada_small.jpg"]).await, Receiver::start().await);
     let id = create(&app, site.page(), format!("{}/busy", receiver.url)).await;
     let (first, second) = (receiver.next().await, receiver.next().await);
     for message in [&first, &second] {
@@ -117,8 +117,8 @@ async fn webhook_delivery_is_signed_and_repeated_until_accepted() {
     );
     let mut crawl = app.get_ok(&format!("/crawls/{id}")).await;
     assert_eq!((&crawl["id"], &crawl["counts"]["images"]["processed"]), (&json!(id), &json!(1)));
-    for left_out in ["seeds", "seed_count", "options"] {
-        crawl.as_object_mut().unwrap().remove(left_out);
+    for field_name in ["seeds", "seed_count", "options"] {
+        crawl.as_object_mut().unwrap().remove(field_name);
     }
     assert_eq!(payload["crawl"], crawl, "the crawl as the API shows it");
 }
@@ -126,9 +126,9 @@ async fn webhook_delivery_is_signed_and_repeated_until_accepted() {
 #[testing::test]
 async fn cancelled_and_failed_crawls_also_send_webhook() {
     let app = app().await;
-    let (site, mut receiver) = (Site::with(&[]).await, Receiver::start().await);
+    let (site, mut receiver) = (Site::new(&[]).await, Receiver::start().await);
     let id = create(&app, format!("{}/held.jpg", site.url), receiver.url.clone()).await;
-    site.asked.notified().await;
+    site.request_arrived.notified().await;
     app.post_ok(&format!("/crawls/{id}/cancel"), &json!({})).await;
     let payload = receiver.next().await.json();
     assert_eq!((&payload["event"], &payload["crawl"]["id"]), (&json!("crawl.cancelled"), &json!(id)));
@@ -141,7 +141,7 @@ async fn cancelled_and_failed_crawls_also_send_webhook() {
 #[testing::test]
 async fn webhook_follows_no_redirect_and_stops_after_410() {
     let app = app().await;
-    let (site, mut receiver) = (Site::with(&[]).await, Receiver::start().await);
+    let (site, mut receiver) = (Site::new(&[]).await, Receiver::start().await);
     let missing = format!("{}/nowhere.jpg", site.url);
     create(&app, missing.clone(), format!("{}/moved", receiver.url)).await;
     for _ in 0..3 {
@@ -149,11 +149,11 @@ async fn webhook_follows_no_redirect_and_stops_after_410() {
     }
     create(&app, missing, format!("{}/gone", receiver.url)).await;
     while receiver.next().await.path != "/gone" {}
-    let given_up = |jobs: &Value| {
+    let is_discarded = |jobs: &Value| {
         let jobs = jobs.list("jobs");
         jobs.iter().any(|job| job["last_error"].as_str().is_some_and(|error| error.contains("410")))
     };
-    let jobs = app.until("/jobs?kind=deliver_webhook&state=discarded", given_up).await;
+    let jobs = app.poll("/jobs?kind=deliver_webhook&state=discarded", is_discarded).await;
     assert!(!jobs.to_string().contains(&receiver.url), "the URL may hold a secret: {jobs}");
 }
 
@@ -163,29 +163,29 @@ async fn webhook_requires_secret_and_allowed_url() {
     let create = async |app: &App, webhook: &str| {
         app.post_json("/crawls", &json!({"seeds": ["http://127.0.0.1:9/"], "webhook": webhook})).await
     };
-    let wrong = problem(create(&app, "http://127.0.0.1:9/hook").await, 422, "invalid_field").await;
-    assert_eq!(field(&wrong), "webhook");
-    assert!(wrong.text("detail").contains("WEBHOOK_SECRET"), "{wrong}");
+    let error = problem(create(&app, "http://127.0.0.1:9/hook").await, 422, "invalid_field").await;
+    assert_eq!(field(&error), "webhook");
+    assert!(error.text("detail").contains("WEBHOOK_SECRET"), "{error}");
     for webhook in
         ["http://169.254.169.254/latest", "http://10.0.0.1/hook", "http://user:password@127.0.0.1/hook"]
     {
-        let wrong = problem(create(&app, webhook).await, 422, "forbidden_url").await;
-        assert_eq!(field(&wrong), "webhook");
-        assert!(!wrong.to_string().contains("password@"), "{wrong}");
+        let error = problem(create(&app, webhook).await, 422, "forbidden_url").await;
+        assert_eq!(field(&error), "webhook");
+        assert!(!error.to_string().contains("password@"), "{error}");
     }
     for webhook in ["hook", "ftp://127.0.0.1/hook"] {
-        let wrong = problem(create(&app, webhook).await, 422, "invalid_field").await;
-        assert_eq!(field(&wrong), "webhook");
+        let error = problem(create(&app, webhook).await, 422, "invalid_field").await;
+        assert_eq!(field(&error), "webhook");
     }
 }
 
 /// Starts a service that requires keys, two collections with a key each, and a site without images.
 async fn tenants() -> (App, [String; 2], Site) {
-    let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..guarded() }).await;
+    let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..key_options() }).await;
     let scopes = [Scope::Crawl, Scope::Read, Scope::Write, Scope::Admin, Scope::Erase];
-    let (_, ours) = app.key(Some("ours"), &scopes).await;
-    let (_, theirs) = app.key(Some("theirs"), &scopes).await;
-    (app, [ours, theirs], Site::with(&[]).await)
+    let (_, our_key) = app.key(Some("ours"), &scopes).await;
+    let (_, their_key) = app.key(Some("theirs"), &scopes).await;
+    (app, [our_key, their_key], Site::new(&[]).await)
 }
 
 async fn crawl_with_key(app: &App, key: &str, site: &Site, webhook: &str) -> String {
@@ -201,19 +201,19 @@ async fn rotate(app: &App, key: &str, collection: &str, body: Value) -> Value {
 
 #[testing::test]
 async fn own_collection_secret_replaces_service_secret_in_signatures() {
-    let (app, [ours, theirs], site) = tenants().await;
+    let (app, [our_key, their_key], site) = tenants().await;
     let mut receiver = Receiver::start().await;
-    let made = rotate(&app, &ours, "ours", json!({"overlap_hours": 0})).await;
-    let secret = made.text("secret");
-    assert!(secret.len() >= 32, "{made}");
-    crawl_with_key(&app, &ours, &site, &receiver.url).await;
+    let created = rotate(&app, &our_key, "ours", json!({"overlap_hours": 0})).await;
+    let secret = created.text("secret");
+    assert!(secret.len() >= 32, "{created}");
+    crawl_with_key(&app, &our_key, &site, &receiver.url).await;
     let message = receiver.next().await;
     assert!(message.is_signed_with(secret) && !message.is_signed_with(SECRET));
-    crawl_with_key(&app, &theirs, &site, &receiver.url).await;
+    crawl_with_key(&app, &their_key, &site, &receiver.url).await;
     let message = receiver.next().await;
     assert!(message.is_signed_with(SECRET) && !message.is_signed_with(secret));
 
-    let log = app.get_as(&ours, "/audit?action=collection.webhook_secret").await;
+    let log = app.get_as(&our_key, "/audit?action=collection.webhook_secret").await;
     assert_eq!(log.list("records").len(), 1);
     assert!(!log.to_string().contains(secret));
     assert!(!crate::erasures::dump(&app).contains(secret), "the secret must not be in the database");
@@ -221,24 +221,24 @@ async fn own_collection_secret_replaces_service_secret_in_signatures() {
 
 #[testing::test]
 async fn two_secrets_sign_during_rotation_overlap_only() {
-    let (app, [ours, _], site) = tenants().await;
+    let (app, [our_key, _], site) = tenants().await;
     let mut receiver = Receiver::start().await;
-    let secret = |made: &Value| made.text("secret").to_owned();
-    let first = rotate(&app, &ours, "ours", json!({})).await;
+    let secret = |created: &Value| created.text("secret").to_owned();
+    let first = rotate(&app, &our_key, "ours", json!({})).await;
     assert!(first["overlaps_until"].is_string(), "{first}");
-    crawl_with_key(&app, &ours, &site, &receiver.url).await;
+    crawl_with_key(&app, &our_key, &site, &receiver.url).await;
     let message = receiver.next().await;
     assert!(message.is_signed_with(&secret(&first)) && message.is_signed_with(SECRET));
 
-    let second = rotate(&app, &ours, "ours", json!({"overlap_hours": 1})).await;
+    let second = rotate(&app, &our_key, "ours", json!({"overlap_hours": 1})).await;
     assert_ne!(secret(&first), secret(&second));
-    crawl_with_key(&app, &ours, &site, &receiver.url).await;
+    crawl_with_key(&app, &our_key, &site, &receiver.url).await;
     let message = receiver.next().await;
     assert!(message.is_signed_with(&secret(&first)) && message.is_signed_with(&secret(&second)));
     assert!(!message.is_signed_with(SECRET), "at most two secrets sign a message");
 
-    let third = rotate(&app, &ours, "ours", json!({"overlap_hours": 0})).await;
-    crawl_with_key(&app, &ours, &site, &receiver.url).await;
+    let third = rotate(&app, &our_key, "ours", json!({"overlap_hours": 0})).await;
+    crawl_with_key(&app, &our_key, &site, &receiver.url).await;
     let message = receiver.next().await;
     assert!(message.is_signed_with(&secret(&third)) && !message.is_signed_with(&secret(&second)));
     assert!(!message.header("x-facecrawl-signature").contains(','));
@@ -246,42 +246,43 @@ async fn two_secrets_sign_during_rotation_overlap_only() {
 
 #[testing::test]
 async fn only_collection_admin_rotates_webhook_secret() {
-    let (app, [ours, _], _site) = tenants().await;
+    let (app, [our_key, _], _site) = tenants().await;
     let (_, reader) = app.key(Some("ours"), &[Scope::Read, Scope::Write, Scope::Crawl]).await;
     let path = |name: &str| format!("/collections/{name}/webhook-secret");
     let body = json!({});
-    let ask = async |key: &str, name: &str| app.ask(key, Method::POST, &path(name), Some(&body)).await;
-    problem(ask(&reader, "ours").await, 403, "scope_missing").await;
-    problem(ask(&ours, "theirs").await, 404, "not_found").await;
-    let wrong = app.ask(&ours, Method::POST, &path("ours"), Some(&json!({"overlap_hours": 169}))).await;
-    assert_eq!(field(&problem(wrong, 422, "invalid_field").await), "overlap_hours");
+    let rotate_as = async |key: &str, name: &str| app.call(key, Method::POST, &path(name), Some(&body)).await;
+    problem(rotate_as(&reader, "ours").await, 403, "scope_missing").await;
+    problem(rotate_as(&our_key, "theirs").await, 404, "not_found").await;
+    let response =
+        app.call(&our_key, Method::POST, &path("ours"), Some(&json!({"overlap_hours": 169}))).await;
+    assert_eq!(field(&problem(response, 422, "invalid_field").await), "overlap_hours");
 
-    let silent = App::spawn().await;
-    let refused = problem(silent.post_json(&path("default"), &json!({})).await, 409, "conflict").await;
-    assert!(refused.text("detail").contains("WEBHOOK_SECRET"), "{refused}");
+    let without_secret = App::spawn().await;
+    let error = problem(without_secret.post_json(&path("default"), &json!({})).await, 409, "conflict").await;
+    assert!(error.text("detail").contains("WEBHOOK_SECRET"), "{error}");
 }
 
 #[testing::test]
 async fn reader_sees_only_host_of_webhook() {
-    let (app, [ours, _], site) = tenants().await;
+    let (app, [our_key, _], site) = tenants().await;
     let mut receiver = Receiver::start().await;
     let webhook = format!("{}/hooks/T0KEN?key=s3cret", receiver.url);
-    let id = crawl_with_key(&app, &ours, &site, &webhook).await;
+    let id = crawl_with_key(&app, &our_key, &site, &webhook).await;
     receiver.next().await;
     let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
     for path in [format!("/crawls/{id}"), "/crawls".to_owned(), format!("/crawls/{id}/events")] {
-        let text = app.ask(&reader, Method::GET, &path, None).await.text().await.unwrap();
+        let text = app.call(&reader, Method::GET, &path, None).await.text().await.unwrap();
         assert!(!text.contains("T0KEN") && !text.contains("s3cret"), "{path}: {text}");
     }
-    let shown = app.get_as(&reader, &format!("/crawls/{id}")).await;
-    assert_eq!(shown["options"]["webhook"], json!(receiver.url));
-    let shown = app.get_as(&ours, &format!("/crawls/{id}")).await;
-    assert_eq!(shown["options"]["webhook"], json!(webhook));
+    let crawl = app.get_as(&reader, &format!("/crawls/{id}")).await;
+    assert_eq!(crawl["options"]["webhook"], json!(receiver.url));
+    let crawl = app.get_as(&our_key, &format!("/crawls/{id}")).await;
+    assert_eq!(crawl["options"]["webhook"], json!(webhook));
 }
 
 #[testing::test]
 async fn events_show_webhook_token_only_to_writers() {
-    let options = Options { worker: false, models: Models::Fixture, ..guarded() };
+    let options = Options { worker: false, models: Models::Fixture, ..key_options() };
     let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..options }).await;
     let (_, crawler) = app.key(Some("ours"), &[Scope::Crawl]).await;
     let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
@@ -290,12 +291,12 @@ async fn events_show_webhook_token_only_to_writers() {
     let body = json!({"seeds": ["http://127.0.0.1:9/"], "webhook": webhook});
     let created = app.create_as(&crawler, "/crawls", &body).await;
     let path = format!("/crawls/{}", created.text("id"));
-    let follow = async |key: &str| app.ask(key, Method::GET, &format!("{path}/events"), None).await;
+    let follow = async |key: &str| app.call(key, Method::GET, &format!("{path}/events"), None).await;
     let (read, write) = (follow(&reader).await, follow(&writer).await);
     // The handler loads the first event before the response begins. Later events come from the task
     // that follows the crawl.
-    ok(app.ask(&crawler, Method::POST, &format!("{path}/cancel"), None).await).await;
-    for (stream, shown) in [(read, "http://127.0.0.1:9"), (write, webhook)] {
+    ok(app.call(&crawler, Method::POST, &format!("{path}/cancel"), None).await).await;
+    for (stream, expected) in [(read, "http://127.0.0.1:9"), (write, webhook)] {
         let text = stream.text().await.unwrap();
         let events: Vec<Value> = text
             .lines()
@@ -305,7 +306,7 @@ async fn events_show_webhook_token_only_to_writers() {
         let states: Vec<&str> = events.iter().map(|event| event.text("state")).collect();
         assert_eq!((states.first(), states.last()), (Some(&"running"), Some(&"cancelled")), "{text}");
         for event in &events {
-            assert_eq!(event["options"]["webhook"], shown, "{text}");
+            assert_eq!(event["options"]["webhook"], expected, "{text}");
         }
     }
 }

@@ -22,8 +22,8 @@ async fn erasure_matches_other_spelling_of_enrolled_url() {
     let (app, site) = (App::spawn().await, redirected_site().await);
     let spelled = site.url("/./new.jpg?utm_source=mail#face").replace("http://", "HTTP://");
     enrol(&app, &spelled).await;
-    let done = erase(&app, &json!({"url": site.url("/new.jpg")})).await;
-    assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{done}");
+    let result = erase(&app, &json!({"url": site.url("/new.jpg")})).await;
+    assert_eq!((&result["faces"], &result["images"]), (&json!(1), &json!(1)), "{result}");
 }
 
 #[testing::test]
@@ -33,8 +33,8 @@ async fn erasure_matches_unnormalized_url_of_earlier_version() {
     app.database
         .execute("update image_sources set image_url = replace(image_url, '/new.jpg', '/./new.jpg?utm_source=mail')")
         .await;
-    let done = erase(&app, &json!({"url": site.url("/new.jpg")})).await;
-    assert_eq!(done["images"], 1, "{done}");
+    let result = erase(&app, &json!({"url": site.url("/new.jpg")})).await;
+    assert_eq!(result["images"], 1, "{result}");
 }
 
 #[testing::test]
@@ -42,8 +42,8 @@ async fn enrolment_is_erased_by_requested_or_final_url() {
     for erased in ["/old.jpg", "/new.jpg"] {
         let (app, site) = (App::spawn().await, redirected_site().await);
         enrol(&app, &site.url("/old.jpg")).await;
-        let done = erase(&app, &json!({"url": site.url(erased)})).await;
-        assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{erased}: {done}");
+        let result = erase(&app, &json!({"url": site.url(erased)})).await;
+        assert_eq!((&result["faces"], &result["images"]), (&json!(1), &json!(1)), "{erased}: {result}");
     }
 }
 
@@ -52,13 +52,13 @@ async fn crawled_image_is_erased_and_suppressed_by_either_url() {
     for erased in ["/old.jpg", "/new.jpg"] {
         let (app, site) = (App::spawn().await, redirected_site().await);
         app.crawl(&[site.url("/old.jpg")]).await;
-        let done = erase(&app, &json!({"url": site.url(erased)})).await;
-        assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{erased}: {done}");
+        let result = erase(&app, &json!({"url": site.url(erased)})).await;
+        assert_eq!((&result["faces"], &result["images"]), (&json!(1), &json!(1)), "{erased}: {result}");
         // A new image at the erased URL is suppressed, whether the crawl reaches it directly or by
         // a redirect.
         site.image("/new.jpg", testing::drawing("cora.jpg"));
-        let again = app.crawl(&[site.url("/old.jpg")]).await;
-        assert_eq!(again["reasons"]["suppressed_url"], 1, "{erased}: {again}");
+        let recrawl = app.crawl(&[site.url("/old.jpg")]).await;
+        assert_eq!(recrawl["reasons"]["suppressed_url"], 1, "{erased}: {recrawl}");
     }
 }
 
@@ -68,11 +68,11 @@ async fn images_of_page_are_erased_by_either_page_url() {
         let (app, site) = (App::spawn().await, redirected_site().await);
         site.redirect("/old", "/new").page("/new", "a page", "<img src=/new.jpg>");
         app.crawl(&[site.url("/old")]).await;
-        let done = erase(&app, &json!({"url": site.url(erased)})).await;
-        assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{erased}: {done}");
+        let result = erase(&app, &json!({"url": site.url(erased)})).await;
+        assert_eq!((&result["faces"], &result["images"]), (&json!(1), &json!(1)), "{erased}: {result}");
         site.image("/new.jpg", testing::drawing("cora.jpg"));
-        let again = app.crawl(&[site.url("/old")]).await;
-        assert_eq!(again["counts"]["images"]["suppressed"], 1, "{erased}: {again}");
+        let recrawl = app.crawl(&[site.url("/old")]).await;
+        assert_eq!(recrawl["counts"]["images"]["suppressed"], 1, "{erased}: {recrawl}");
     }
 }
 
@@ -80,8 +80,8 @@ async fn images_of_page_are_erased_by_either_page_url() {
 async fn url_with_only_tracking_query_is_suppressed() {
     for erased in ["/new.jpg?utm_source=mail&", "/new.jpg;jsessionid=1;jsessionid=2"] {
         let (app, site) = (App::spawn().await, redirected_site().await);
-        let done = erase(&app, &json!({"url": site.url(erased)})).await;
-        assert_eq!(done["erasure"]["suppressions"], 1, "{erased}: {done}");
+        let result = erase(&app, &json!({"url": site.url(erased)})).await;
+        assert_eq!(result["erasure"]["suppressions"], 1, "{erased}: {result}");
         let crawl = app.crawl(&[site.url("/new.jpg")]).await;
         assert_eq!(crawl["reasons"]["suppressed_url"], 1, "{erased}: {crawl}");
     }
@@ -93,8 +93,8 @@ async fn erasure_matches_empty_query_url_of_earlier_version() {
     app.crawl(&[site.url("/new.jpg")]).await;
     app.database.execute("update image_sources set image_url = image_url || '?'").await;
     app.database.execute("update image_urls set url = url || '?', url_hash = gen_random_uuid()").await;
-    let done = erase(&app, &json!({"url": site.url("/new.jpg?utm_source=mail&")})).await;
-    assert_eq!(done["images"], 1, "{done}");
+    let result = erase(&app, &json!({"url": site.url("/new.jpg?utm_source=mail&")})).await;
+    assert_eq!(result["images"], 1, "{result}");
 }
 
 /// Parts of the image's URL, of its alternative text, and of the title of the page that contains
@@ -137,8 +137,8 @@ async fn erased_image_leaves_no_url_alt_text_or_title() {
     assert!(dump(&app).contains("ben.jpg"), "the other image must remain");
 
     // A crawl that finds the image again does not store the strings again.
-    let again = app.crawl(&[site.url("/"), site.url("/linked")]).await;
-    assert!(again["reasons"]["suppressed_image"].as_i64() >= Some(1), "{again}");
+    let recrawl = app.crawl(&[site.url("/"), site.url("/linked")]).await;
+    assert!(recrawl["reasons"]["suppressed_image"].as_i64() >= Some(1), "{recrawl}");
     assert_eq!(traces_in(&dump(&app)), [] as [&str; 0]);
 }
 
@@ -150,8 +150,8 @@ async fn erased_page_leaves_no_url_or_title() {
         .page("/quaxphoto.html", "quaxtitle", "<img src=/ada.jpg alt='quaxsmile'>")
         .image("/ada.jpg", testing::drawing("ada.jpg"));
     app.crawl(&[site.url("/")]).await;
-    let done = erase(&app, &json!({"url": site.url("/quaxphoto.html")})).await;
-    assert_eq!(done["images"], 1, "{done}");
+    let result = erase(&app, &json!({"url": site.url("/quaxphoto.html")})).await;
+    assert_eq!(result["images"], 1, "{result}");
     // The stored copy of the page with the link is deleted too.
     assert_eq!(traces_in(&dump(&app)), [] as [&str; 0]);
 }
@@ -183,10 +183,10 @@ async fn erased_redirected_unstored_image_leaves_no_url() {
             .redirect("/short.jpg", "/quaxphoto.jpg");
         app.crawl(&[site.url("/")]).await;
         erase(&app, &json!({"url": site.url(erased)})).await;
-        let left = traces_in(&dump(&app));
-        assert!(!left.contains(&"quaxphoto"), "{erased}: {left:?}");
+        let remaining = traces_in(&dump(&app));
+        assert!(!remaining.contains(&"quaxphoto"), "{erased}: {remaining:?}");
         if erased == "/short.jpg" {
-            assert_eq!(left, [] as [&str; 0]);
+            assert_eq!(remaining, [] as [&str; 0]);
         }
     }
 }
@@ -199,10 +199,10 @@ async fn image_erased_while_queued_leaves_no_url_after_cancellation() {
     let body = json!({"seeds": [site.url("/")], "delay_ms": 0});
     let crawl = app.post_json("/crawls", &body).await.json::<serde_json::Value>().await.unwrap();
     let crawl = crawl.text("id");
-    app.until(&format!("/crawls/{crawl}"), |crawl| crawl["counts"]["images"]["queued"] == 1).await;
+    app.poll(&format!("/crawls/{crawl}"), |crawl| crawl["counts"]["images"]["queued"] == 1).await;
     erase(&app, &json!({"url": "http://host.invalid/quaxphoto.jpg"})).await;
     let cancelled = app.post_json(&format!("/crawls/{crawl}/cancel"), &json!({})).await;
     assert!(cancelled.status().is_success());
-    app.until(&format!("/crawls/{crawl}"), |crawl| crawl["counts"]["images"]["skipped"] == 1).await;
+    app.poll(&format!("/crawls/{crawl}"), |crawl| crawl["counts"]["images"]["skipped"] == 1).await;
     assert_eq!(traces_in(&dump(&app)), [] as [&str; 0]);
 }

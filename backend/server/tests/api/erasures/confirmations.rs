@@ -2,23 +2,23 @@
 //! of the OpenAPI document that deletes faces or suppressions.
 use crate::support::site::Site;
 use crate::support::{
-    App, Json, Options, add_video, and, document, erase, images, json_of, ok, operations, problem,
+    App, Json, Options, add_video, document, erase, images, merge, ok, operations, problem, to_json,
 };
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use server::{AppState, Config};
 
-/// Crawls the images in a service in which one call may delete `most` rows without a token.
-async fn crawled(most: u64, images: &[&str]) -> (App, Value) {
-    let config = Config { confirm_above: most, ..Options::default().config };
+/// Crawls the images in a service in which one call may delete `limit` rows without a token.
+async fn crawled(limit: u64, images: &[&str]) -> (App, Value) {
+    let config = Config { confirm_above: limit, ..Options::default().config };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
-    let site = Site::with(images).await;
+    let site = Site::new(images).await;
     let crawl = app.crawl(&[site.page()]).await;
     (app, crawl)
 }
 
-fn confirm(look: &Value) -> &str {
-    look["confirm"].as_str().unwrap_or_else(|| panic!("no token in {look}"))
+fn confirm(preview: &Value) -> &str {
+    preview["confirm"].as_str().unwrap_or_else(|| panic!("no token in {preview}"))
 }
 
 async fn faces(app: &App) -> usize {
@@ -37,19 +37,19 @@ async fn erasure_above_limit_requires_confirmation_token() {
     let images = app.get_ok("/images").await;
     let pair = images.list("images").iter().find(|image| image["face_count"] == 2).unwrap();
     let target = json!({"image_id": pair["id"]});
-    let refused = problem(app.post_json("/erasures", &target).await, 428, "confirmation_needed").await;
-    assert_eq!(refused["reason"], "missing", "{refused}");
+    let error = problem(app.post_json("/erasures", &target).await, 428, "confirmation_needed").await;
+    assert_eq!(error["reason"], "missing", "{error}");
     assert_eq!(faces(&app).await, 3);
-    let look = app.post_ok("/erasures", &and(target.clone(), json!({"dry_run": true}))).await;
-    let confirmed = and(target, json!({"confirm": confirm(&look)}));
-    let done = erase(&app, &confirmed).await;
-    assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(1)), "{done}");
+    let preview = app.post_ok("/erasures", &merge(target.clone(), json!({"dry_run": true}))).await;
+    let confirmed = merge(target, json!({"confirm": confirm(&preview)}));
+    let result = erase(&app, &confirmed).await;
+    assert_eq!((&result["faces"], &result["images"]), (&json!(2), &json!(1)), "{result}");
 }
 
 #[testing::test]
 async fn person_deleted_with_image_counts_toward_confirmation_limit() {
-    for (most, status) in [(3, 201), (2, 428)] {
-        let (app, _) = crawled(most, &["ada.jpg", "cora.jpg"]).await;
+    for (limit, status) in [(3, 201), (2, 428)] {
+        let (app, _) = crawled(limit, &["ada.jpg", "cora.jpg"]).await;
         let face = app.get_ok("/faces").await["faces"][0].clone();
         let subject = app.create("/subjects", &json!({"name": "Somebody"})).await.text("id").to_owned();
         let enrol = json!({"face_ids": [face["id"]], "force": true});
@@ -65,27 +65,27 @@ async fn confirmation_token_is_valid_only_for_previewed_erasure() {
     let (app, _) = crawled(0, &["ada.jpg", "cora.jpg", "ben.jpg"]).await;
     let images = app.get_ok("/images").await;
     let id = |at: usize| images["images"][at]["id"].clone();
-    let refused = async |app: &App, body: Value, reason: &str| {
-        let refused = problem(app.post_json("/erasures", &body).await, 428, "confirmation_needed").await;
-        assert_eq!((&refused["reason"], &refused["field"]), (&json!(reason), &json!("confirm")), "{body}");
+    let check = async |app: &App, body: Value, reason: &str| {
+        let error = problem(app.post_json("/erasures", &body).await, 428, "confirmation_needed").await;
+        assert_eq!((&error["reason"], &error["field"]), (&json!(reason), &json!("confirm")), "{body}");
     };
     let target = json!({"image_id": id(0)});
-    let look = app.post_ok("/erasures", &and(target.clone(), json!({"dry_run": true}))).await;
-    let token = confirm(&look).to_owned();
-    refused(&app, json!({"image_id": id(1), "confirm": token}), "mismatch").await;
-    refused(&app, and(target.clone(), json!({"confirm": "x"})), "mismatch").await;
+    let preview = app.post_ok("/erasures", &merge(target.clone(), json!({"dry_run": true}))).await;
+    let token = confirm(&preview).to_owned();
+    check(&app, json!({"image_id": id(1), "confirm": token}), "mismatch").await;
+    check(&app, merge(target.clone(), json!({"confirm": "x"})), "mismatch").await;
     let mut forged = token.clone().into_bytes();
     let last = forged.len() - 1;
     forged[last] = if forged[last] == b'A' { b'B' } else { b'A' };
-    refused(&app, and(target.clone(), json!({"confirm": String::from_utf8(forged).unwrap()})), "mismatch")
+    check(&app, merge(target.clone(), json!({"confirm": String::from_utf8(forged).unwrap()})), "mismatch")
         .await;
     // The signature covers the expiry time, so a token with a changed, later time is rejected. A
     // token whose time is past is reported as expired before its signature is checked.
     let (time, rest) = token.split_once('.').unwrap();
     let later = format!("{}.{rest}", time.parse::<u64>().unwrap() + 1);
-    refused(&app, and(target.clone(), json!({"confirm": later})), "mismatch").await;
+    check(&app, merge(target.clone(), json!({"confirm": later})), "mismatch").await;
     let past = format!("1.{rest}");
-    refused(&app, and(target.clone(), json!({"confirm": past})), "expired").await;
+    check(&app, merge(target.clone(), json!({"confirm": past})), "expired").await;
 
     // Another process of the service accepts the token of this process.
     let other = AppState::new(
@@ -98,21 +98,24 @@ async fn confirmation_token_is_valid_only_for_previewed_erasure() {
     let url = format!("http://{}/erasures", listener.local_addr().unwrap());
     let (config, stop) = (other.config.clone(), app.shutdown.clone());
     tokio::spawn(async move { server::serve(listener, server::router(other), stop, &config).await });
-    let body = and(target, json!({"confirm": token}));
-    let done = app.client.post(url).json(&body).send().await.unwrap();
-    json_of(done, StatusCode::CREATED).await;
+    let body = merge(target, json!({"confirm": token}));
+    let result = app.client.post(url).json(&body).send().await.unwrap();
+    to_json(result, StatusCode::CREATED).await;
 }
 
 #[testing::test]
 async fn large_collection_deletion_requires_confirmation_token() {
     let (app, _) = crawled(2, &["ada.jpg", "cora.jpg"]).await;
     let path = "/collections/default";
-    let refused = problem(app.delete(path).await, 428, "confirmation_needed").await;
-    assert_eq!((&refused["reason"], &refused["field"]), (&json!("missing"), &json!("confirm")));
-    let look = ok(app.delete(&format!("{path}?dry_run=true")).await).await;
-    assert_eq!((&look["dry_run"], &look["images"], &look["faces"]), (&json!(true), &json!(2), &json!(2)));
+    let error = problem(app.delete(path).await, 428, "confirmation_needed").await;
+    assert_eq!((&error["reason"], &error["field"]), (&json!("missing"), &json!("confirm")));
+    let preview = ok(app.delete(&format!("{path}?dry_run=true")).await).await;
+    assert_eq!(
+        (&preview["dry_run"], &preview["images"], &preview["faces"]),
+        (&json!(true), &json!(2), &json!(2))
+    );
     assert_eq!(faces(&app).await, 2, "a dry run changes nothing");
-    let token = confirm(&look).to_owned();
+    let token = confirm(&preview).to_owned();
     // The token of another collection is rejected.
     app.create("/collections", &json!({"name": "empty"})).await;
     let empty = ok(app.delete("/collections/empty?dry_run=true").await).await;
@@ -125,17 +128,17 @@ async fn large_collection_deletion_requires_confirmation_token() {
 
 #[testing::test]
 async fn confirmation_token_allows_growth_within_limit() {
-    for (most, status) in [(2, 202), (1, 428)] {
-        let (app, _) = crawled(most, &["ada.jpg", "ben.jpg"]).await;
-        let look = ok(app.delete("/collections/default?dry_run=true").await).await;
+    for (limit, status) in [(2, 202), (1, 428)] {
+        let (app, _) = crawled(limit, &["ada.jpg", "ben.jpg"]).await;
+        let preview = ok(app.delete("/collections/default?dry_run=true").await).await;
         // The crawl adds two rows: an image and its face.
-        let site = Site::with(&["cora.jpg"]).await;
+        let site = Site::new(&["cora.jpg"]).await;
         app.crawl(&[site.page()]).await;
-        let path = format!("/collections/default?confirm={}", confirm(&look));
-        let answer = app.delete(&path).await;
-        assert_eq!(answer.status().as_u16(), status);
+        let path = format!("/collections/default?confirm={}", confirm(&preview));
+        let response = app.delete(&path).await;
+        assert_eq!(response.status().as_u16(), status);
         if status == 428 {
-            assert_eq!(problem(answer, 428, "confirmation_needed").await["reason"], "grown");
+            assert_eq!(problem(response, 428, "confirmation_needed").await["reason"], "grown");
         }
     }
 }
@@ -155,14 +158,14 @@ async fn retention_change_above_limit_requires_confirmation_token() {
         let url = format!("{}/collections/default{query}", app.url);
         app.client.patch(url).json(&json!({"retention_days": days})).send().await.unwrap()
     };
-    let refused = problem(set("", 9).await, 428, "confirmation_needed").await;
-    assert_eq!(refused["reason"], "missing", "{refused}");
+    let error = problem(set("", 9).await, 428, "confirmation_needed").await;
+    assert_eq!(error["reason"], "missing", "{error}");
     // The images are 10 days old, so a retention of 11 days deletes none of them.
     ok(set("", 11).await).await;
-    let look = ok(set("?dry_run=true", 9).await).await;
-    assert_eq!((&look["images"], &look["faces"]), (&json!(2), &json!(2)), "{look}");
+    let preview = ok(set("?dry_run=true", 9).await).await;
+    assert_eq!((&preview["images"], &preview["faces"]), (&json!(2), &json!(2)), "{preview}");
     assert_eq!(app.get_ok("/collections/default").await["retention_days"], 11, "a dry run changes nothing");
-    let confirmed = format!("?confirm={}", confirm(&look));
+    let confirmed = format!("?confirm={}", confirm(&preview));
     problem(set(&confirmed, 8).await, 428, "confirmation_needed").await;
     assert_eq!(ok(set(&confirmed, 9).await).await["retention_days"], 9);
     // A longer retention deletes nothing, so it requires no token.
@@ -174,9 +177,9 @@ async fn crawl_deletion_with_images_requires_confirmation_token() {
     let (app, crawl) = crawled(3, &["ada.jpg", "cora.jpg"]).await;
     let path = format!("/crawls/{}", crawl.text("id"));
     problem(app.delete(&format!("{path}?with_images=true")).await, 428, "confirmation_needed").await;
-    let look = ok(app.delete(&format!("{path}?with_images=true&dry_run=true")).await).await;
-    assert_eq!((&look["images"], &look["faces"]), (&json!(2), &json!(2)), "{look}");
-    let confirmed = format!("{path}?with_images=true&confirm={}", confirm(&look));
+    let preview = ok(app.delete(&format!("{path}?with_images=true&dry_run=true")).await).await;
+    assert_eq!((&preview["images"], &preview["faces"]), (&json!(2), &json!(2)), "{preview}");
+    let confirmed = format!("{path}?with_images=true&confirm={}", confirm(&preview));
     assert_eq!(app.delete(&confirmed).await.status(), 204);
     assert_eq!(faces(&app).await, 0);
 
@@ -222,12 +225,12 @@ const DELETE_NO_FACES: &[(&str, &[&str])] = &[
 
 /// Returns the operations that may change something: method, path, id and description.
 fn changes(document: &Value) -> Vec<(Method, &str, &str, &Value)> {
-    let all = operations(document).into_iter().filter(|(method, ..)| *method != Method::GET);
-    all.map(|(method, path, operation)| (method, path, operation.text("operationId"), operation)).collect()
+    let list = operations(document).into_iter().filter(|(method, ..)| *method != Method::GET);
+    list.map(|(method, path, operation)| (method, path, operation.text("operationId"), operation)).collect()
 }
 
 fn has(operation: &Value, parameter: &str) -> bool {
-    operation["parameters"].as_array().into_iter().flatten().any(|one| one["name"] == parameter)
+    operation["parameters"].as_array().into_iter().flatten().any(|entry| entry["name"] == parameter)
 }
 
 #[test]
@@ -240,9 +243,9 @@ fn every_face_deletion_declares_dry_run_and_confirmation() {
             assert!(!has(operation, "confirm"), "{name} confirms, so it is not listed");
             continue;
         }
-        let place = format!("{method} {path} ({name})");
-        assert!(has(operation, "dry_run") && has(operation, "confirm"), "{place} has no confirmation");
-        assert!(operation["responses"]["428"].is_object(), "{place} does not document 428");
+        let label = format!("{method} {path} ({name})");
+        assert!(has(operation, "dry_run") && has(operation, "confirm"), "{label} has no confirmation");
+        assert!(operation["responses"]["428"].is_object(), "{label} does not document 428");
     }
     assert!(listed.is_empty(), "unknown operations: {listed:?}");
 }
@@ -252,7 +255,7 @@ fn every_face_deletion_declares_dry_run_and_confirmation() {
 async fn every_deletion_requires_token_of_dry_run() {
     let config = Config { confirm_above: 0, ..Options::default().config };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
-    let site = Site::with(&["two_people.jpg", "ada.jpg", "ben.jpg"]).await;
+    let site = Site::new(&["two_people.jpg", "ada.jpg", "ben.jpg"]).await;
     let crawl = app.crawl(&[site.page()]).await;
     let mut enrolled = Vec::new();
     for _ in 0..2 {
@@ -300,14 +303,14 @@ async fn every_deletion_requires_token_of_dry_run() {
         let with = |more: &str| format!("{path}{}{more}", if path.contains('?') { '&' } else { '?' });
         let count = async || app.get_ok("/faces?limit=1000").await.list("faces").len();
         let before = count().await;
-        let refused = problem(app.delete(&path).await, 428, "confirmation_needed").await;
-        assert_eq!(refused["reason"], "missing", "{path}");
-        let look = ok(app.delete(&with("dry_run=true")).await).await;
+        let error = problem(app.delete(&path).await, 428, "confirmation_needed").await;
+        assert_eq!(error["reason"], "missing", "{path}");
+        let preview = ok(app.delete(&with("dry_run=true")).await).await;
         assert_eq!(count().await, before, "{path}: a dry run deletes nothing");
-        let token = look.text("confirm");
-        let done = app.delete(&with(&format!("confirm={token}"))).await;
-        assert!(done.status().is_success(), "{path}: {}", done.text().await.unwrap());
+        let token = preview.text("confirm");
+        let result = app.delete(&with(&format!("confirm={token}"))).await;
+        assert!(result.status().is_success(), "{path}: {}", result.text().await.unwrap());
         let deleted = before - count().await;
-        assert_eq!(look["faces"].as_u64(), Some(deleted as u64), "{path}: {look}");
+        assert_eq!(preview["faces"].as_u64(), Some(deleted as u64), "{path}: {preview}");
     }
 }

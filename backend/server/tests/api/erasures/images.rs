@@ -21,14 +21,14 @@ fn marked(frame: &Frame, hundredths: u32) -> Frame {
 /// Returns the first marked copy whose DCT hash differs in 12 to 24 bits and whose gradient hash
 /// differs in at most 4 bits. With so many changed bits, a look-up by the bands of the DCT hash may
 /// miss the original.
-fn beyond_the_bands(frame: &Frame) -> Frame {
+fn outside_hash_bands(frame: &Frame) -> Frame {
     let original = PerceptualHashes::of(frame);
-    let found = (8..40).map(|size| marked(frame, size)).find(|marked| {
+    let copy = (8..40).map(|size| marked(frame, size)).find(|marked| {
         let hashes = PerceptualHashes::of(marked);
         let (p, d, _) = original.distance(&hashes);
         (12..=24).contains(&p) && d <= 4 && original.is_near(&hashes)
     });
-    found.expect("no size of the mark changes the DCT hash that much")
+    copy.expect("no size of the mark changes the DCT hash that much")
 }
 
 #[testing::test]
@@ -37,13 +37,13 @@ async fn erased_image_with_watermark_is_suppressed() {
     // The format is lossless, so the stored hashes equal those computed above.
     let frame = pixels("ben_2.jpg");
     site.image("/plain.png", encode::png(&frame));
-    site.image("/marked.png", encode::png(&beyond_the_bands(&frame)));
+    site.image("/marked.png", encode::png(&outside_hash_bands(&frame)));
     let first = app.crawl(&[site.url("/plain.png")]).await;
     assert_eq!(first["counts"]["faces"], 1, "{first}");
     let image = app.get_ok("/images").await["images"][0]["id"].clone();
     erase(&app, &json!({"image_id": image})).await;
-    let again = app.crawl(&[site.url("/marked.png")]).await;
-    assert_eq!(again["reasons"]["suppressed_image"], 1, "{again}");
+    let recrawl = app.crawl(&[site.url("/marked.png")]).await;
+    assert_eq!(recrawl["reasons"]["suppressed_image"], 1, "{recrawl}");
 }
 
 #[testing::test]
@@ -51,10 +51,10 @@ async fn marked_copy_is_near_duplicate_of_stored_image() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let frame = pixels("ben_2.jpg");
     site.image("/plain.png", encode::png(&frame));
-    site.image("/marked.png", encode::png(&beyond_the_bands(&frame)));
+    site.image("/marked.png", encode::png(&outside_hash_bands(&frame)));
     app.crawl(&[site.url("/plain.png")]).await;
-    let again = app.crawl(&[site.url("/marked.png")]).await;
-    assert_eq!(again["reasons"]["near_duplicate"], 1, "{again}");
+    let recrawl = app.crawl(&[site.url("/marked.png")]).await;
+    assert_eq!(recrawl["reasons"]["near_duplicate"], 1, "{recrawl}");
 }
 
 #[testing::test]
@@ -66,8 +66,8 @@ async fn badge_erasure_admits_other_people_on_same_template() {
     }
     app.crawl(&[site.url(&names[0])]).await;
     let image = app.get_ok("/images").await["images"][0]["id"].clone();
-    let done = erase(&app, &json!({"image_id": image})).await;
-    assert_eq!((&done["faces"], &done["erasure"]["suppressions"]), (&json!(1), &json!(1)), "{done}");
+    let result = erase(&app, &json!({"image_id": image})).await;
+    assert_eq!((&result["faces"], &result["erasure"]["suppressions"]), (&json!(1), &json!(1)), "{result}");
     for (name, dedupe) in names.iter().zip(["off", "near", "off", "near"]) {
         let crawl = app.crawl_with(json!({"seeds": [site.url(name)], "dedupe": dedupe})).await;
         let expected = if *name == names[0] { "suppressed" } else { "processed" };
@@ -79,9 +79,9 @@ async fn badge_erasure_admits_other_people_on_same_template() {
 /// Returns `two_people.jpg` at a width of 500 pixels, and at its full width. With `painted`, the
 /// second face is painted over in the large copy.
 fn small_and_large(painted: bool) -> (Vec<u8>, Vec<u8>) {
-    let whole = pixels("two_people.jpg");
-    let small = encode::jpeg(&crop::thumbnail(&whole, 500), 90);
-    let mut large = whole.clone();
+    let original = pixels("two_people.jpg");
+    let small = encode::jpeg(&crop::thumbnail(&original, 500), 90);
+    let mut large = original.clone();
     if painted {
         // Only the facial features are painted over, so the hashes of the whole image change very
         // little.
@@ -138,7 +138,7 @@ const SIZE: (u32, u32) = (640, 480);
 const PAINT: u8 = 127;
 
 /// Returns an image of two heads that nearly touch.
-fn couple() -> Vec<u8> {
+fn two_heads() -> Vec<u8> {
     let head = |person, x| Head { person, x, y: 220.0, height: 200.0, turn: 0.0 };
     let heads = [head(testing::gallery::EVE, 235.0), head(testing::gallery::FINN, 375.0)];
     people::jpeg(SIZE.0, SIZE.1, people::draw(SIZE.0, SIZE.1, people::PATCHWORK + 77, &heads))
@@ -146,7 +146,7 @@ fn couple() -> Vec<u8> {
 
 /// Returns the number of chip pixels inside the box `hidden` that are not painted over. Returns
 /// `None` if the face has no chip. `hidden` is x, y, width and height in pixels of the image.
-async fn shown_in_chip(app: &App, face: &Value, hidden: &[f32]) -> Option<usize> {
+async fn shown_pixels(app: &App, face: &Value, hidden: &[f32]) -> Option<usize> {
     let chip = app.get(&format!("/faces/{}/crop?kind=chip", face.text("id"))).await;
     if chip.status() == 404 {
         return None;
@@ -183,34 +183,34 @@ async fn faces_from_left(app: &App) -> Vec<Value> {
 #[testing::test]
 async fn neighbour_images_show_no_pixel_of_erased_face() {
     let (app, site) = (App::spawn().await, Pages::start().await);
-    site.image("/couple.jpg", couple());
+    site.image("/couple.jpg", two_heads());
     app.crawl(&[site.url("/couple.jpg")]).await;
-    let both = faces_from_left(&app).await;
-    assert_eq!(both.len(), 2, "{both:?}");
-    let (erased, neighbour) = (&both[0], &both[1]);
+    let faces = faces_from_left(&app).await;
+    assert_eq!(faces.len(), 2, "{faces:?}");
+    let (erased, neighbour) = (&faces[0], &faces[1]);
     let hidden = bbox(erased);
-    let before = shown_in_chip(&app, neighbour, &hidden).await;
+    let before = shown_pixels(&app, neighbour, &hidden).await;
     assert!(before.is_some_and(|pixels| pixels > 100), "{before:?}: the chips overlap");
 
     erase(&app, &json!({"face_id": erased["id"]})).await;
-    let left = faces_from_left(&app).await;
-    assert_eq!((left.len(), &left[0]["id"]), (1, &neighbour["id"]));
+    let remaining = faces_from_left(&app).await;
+    assert_eq!((remaining.len(), &remaining[0]["id"]), (1, &neighbour["id"]));
     assert!(
-        shown_in_chip(&app, neighbour, &hidden).await.unwrap_or_default() == 0,
+        shown_pixels(&app, neighbour, &hidden).await.unwrap_or_default() == 0,
         "the chip must not show the erased face"
     );
     let crop = format!("/faces/{}/crop", neighbour.text("id"));
     assert_eq!(app.get(&crop).await.status(), 404);
-    assert_eq!(app.blobs(), 0, "no chip, crop or thumbnail may be left");
+    assert_eq!(app.blob_count(), 0, "no chip, crop or thumbnail may be left");
 
     // The image is stored again. The erased region is painted over before crops are cut.
     let image = neighbour.text("image_id");
     assert_eq!(app.delete(&format!("/images/{image}")).await.status(), 204);
-    let again = app.crawl(&[site.url("/couple.jpg")]).await;
-    assert_eq!(again["reasons"]["faces_suppressed"], 1, "{again}");
-    let anew = faces_from_left(&app).await;
-    assert_eq!(anew.len(), 1);
-    assert_eq!(shown_in_chip(&app, &anew[0], &hidden).await, Some(0), "the chip must be cut after painting");
+    let recrawl = app.crawl(&[site.url("/couple.jpg")]).await;
+    assert_eq!(recrawl["reasons"]["faces_suppressed"], 1, "{recrawl}");
+    let faces = faces_from_left(&app).await;
+    assert_eq!(faces.len(), 1);
+    assert_eq!(shown_pixels(&app, &faces[0], &hidden).await, Some(0), "the chip must be cut after painting");
 }
 
 #[testing::test]
@@ -218,9 +218,9 @@ async fn erasure_keeps_crop_and_chip_of_distant_face() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     site.image("/two.jpg", testing::drawing("two_people.jpg"));
     app.crawl(&[site.url("/two.jpg")]).await;
-    let both = faces_from_left(&app).await;
-    erase(&app, &json!({"face_id": both[0]["id"]})).await;
-    let crop = format!("/faces/{}/crop", both[1].text("id"));
+    let faces = faces_from_left(&app).await;
+    erase(&app, &json!({"face_id": faces[0]["id"]})).await;
+    let crop = format!("/faces/{}/crop", faces[1].text("id"));
     assert_eq!(app.get(&crop).await.status(), 200);
     assert_eq!(app.get(&format!("{crop}?kind=chip")).await.status(), 200);
 }

@@ -1,5 +1,5 @@
 //! Tests all ways to pass an image, all errors that concern an image, and damaged files.
-use crate::support::images::{arithmetic, avif, drawing, drawn, enormous, tiff, truncated};
+use crate::support::images::{arithmetic_jpeg, avif, drawing, enormous_gif, png, tiff, truncate_file};
 use crate::support::site::Site;
 use crate::support::{App, Json, Models, Options, field, ok, problem};
 use futures::{StreamExt, stream};
@@ -27,11 +27,11 @@ fn base64(bytes: &[u8]) -> String {
 #[testing::test]
 async fn every_image_input_method_gives_same_result() {
     let app = App::spawn().await;
-    let site = Site::with(&["ada_small.jpg"]).await;
+    let site = Site::new(&["ada_small.jpg"]).await;
     let image = drawing("ada_small.jpg");
     let path = "/faces/detect";
     let in_text = base64(&image);
-    let answers = [
+    let responses = [
         app.post_parts(path, &[("image", image.clone())]).await,
         app.post_raw(path, "image/jpeg", image.clone()).await,
         app.post_raw(path, "image/png", image.clone()).await,
@@ -41,10 +41,10 @@ async fn every_image_input_method_gives_same_result() {
         app.post_json(path, &json!({"url": site.image("ada_small.jpg")})).await,
     ];
     let mut first: Option<Value> = None;
-    for answer in answers {
-        let answer = ok(answer).await;
-        assert_eq!(answer.list("faces").len(), 1);
-        let described = json!([answer["image"], answer["faces"]]);
+    for response in responses {
+        let response = ok(response).await;
+        assert_eq!(response.list("faces").len(), 1);
+        let described = json!([response["image"], response["faces"]]);
         assert_eq!(*first.get_or_insert(described.clone()), described);
     }
 }
@@ -59,10 +59,10 @@ async fn unusable_image_content_has_distinct_error_codes() {
         ("the head of an avif", avif(), 422, "corrupt_image"),
         // The service of this test has no ffmpeg.
         ("tiff", tiff(), 415, "needs_ffmpeg"),
-        ("a jpeg with arithmetic coding", arithmetic(&jpeg), 415, "unsupported_format"),
-        ("the head of a jpeg", truncated(&jpeg), 422, "corrupt_image"),
-        ("the head of a png", truncated(&drawn(300, 200)), 422, "corrupt_image"),
-        ("enormous", enormous(), 413, "image_too_large"),
+        ("a jpeg with arithmetic coding", arithmetic_jpeg(&jpeg), 415, "unsupported_format"),
+        ("the head of a jpeg", truncate_file(&jpeg), 422, "corrupt_image"),
+        ("the head of a png", truncate_file(&png(300, 200)), 422, "corrupt_image"),
+        ("enormous", enormous_gif(), 413, "image_too_large"),
         ("nothing", Vec::new(), 400, "missing_image"),
     ] {
         eprintln!("{what}");
@@ -75,11 +75,11 @@ async fn unusable_image_content_has_distinct_error_codes() {
 async fn multipart_error_names_invalid_part() {
     let app = App::spawn().await;
     let path = "/faces/detect";
-    let wrong = app.post_parts(path, &[("picture", drawn(32, 32)), ("image", drawn(32, 32))]).await;
-    let wrong = problem(wrong, 400, "unknown_part").await;
-    assert_eq!((field(&wrong), &wrong["allowed"]), ("picture", &json!(["image"])));
+    let response = app.post_parts(path, &[("picture", png(32, 32)), ("image", png(32, 32))]).await;
+    let error = problem(response, 400, "unknown_part").await;
+    assert_eq!((field(&error), &error["allowed"]), ("picture", &json!(["image"])));
 
-    let two = app.post_parts(path, &[("image", drawn(32, 32)), ("image", drawn(32, 32))]).await;
+    let two = app.post_parts(path, &[("image", png(32, 32)), ("image", png(32, 32))]).await;
     assert_eq!(field(&problem(two, 413, "too_many_images").await), "image");
 
     let none = app.post_raw(path, "multipart/form-data; boundary=x", b"--x--\r\n".to_vec()).await;
@@ -101,10 +101,10 @@ async fn json_image_error_names_invalid_field() {
     {
         problem(app.post_json(path, &body).await, 422, "invalid_field").await;
     }
-    let unknown = problem(app.post_json(path, &json!({"file": "x"})).await, 422, "invalid_field").await;
-    assert_eq!((field(&unknown), &unknown["allowed"]), ("file", &json!(["url", "image_base64"])));
-    let bad = problem(app.post_json(path, &json!({"image_base64": "%%%"})).await, 422, "bad_base64").await;
-    assert_eq!(field(&bad), "image_base64");
+    let error = problem(app.post_json(path, &json!({"file": "x"})).await, 422, "invalid_field").await;
+    assert_eq!((field(&error), &error["allowed"]), ("file", &json!(["url", "image_base64"])));
+    let error = problem(app.post_json(path, &json!({"image_base64": "%%%"})).await, 422, "bad_base64").await;
+    assert_eq!(field(&error), "image_base64");
     problem(app.post_json(path, &json!({"image_base64": ""})).await, 400, "missing_image").await;
     let text = app.post_json(path, &json!({"image_base64": base64(b"not an image")})).await;
     problem(text, 415, "not_an_image").await;
@@ -114,8 +114,8 @@ async fn json_image_error_names_invalid_field() {
 async fn content_types_without_image_are_rejected() {
     let app = App::spawn().await;
     for media in ["text/plain", "application/x-www-form-urlencoded", "video/mp4"] {
-        let answer = app.post_raw("/faces/detect", media, drawn(32, 32)).await;
-        let problem = problem(answer, 415, "unsupported_media_type").await;
+        let response = app.post_raw("/faces/detect", media, png(32, 32)).await;
+        let problem = problem(response, 415, "unsupported_media_type").await;
         assert_eq!(problem["value"], media);
         assert_eq!(problem.list("allowed").len(), 4);
     }
@@ -124,7 +124,7 @@ async fn content_types_without_image_are_rejected() {
 #[testing::test]
 async fn image_urls_are_checked_by_url_guard() {
     let app = App::spawn().await;
-    let site = Site::with(&[]).await;
+    let site = Site::new(&[]).await;
     // The port was just released, so no process listens on it.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (url, status, code, reason) in [
@@ -146,8 +146,8 @@ async fn image_urls_are_checked_by_url_guard() {
         (format!("{}/text", site.url), 415, "not_an_image", None),
     ] {
         eprintln!("{url}");
-        let answer = app.post_json("/faces/detect", &json!({"url": url})).await;
-        let problem = problem(answer, status, code).await;
+        let response = app.post_json("/faces/detect", &json!({"url": url})).await;
+        let problem = problem(response, status, code).await;
         assert_eq!(problem.get("reason").and_then(Value::as_str), reason, "{problem}");
     }
 }
@@ -165,12 +165,9 @@ async fn compressed_body_error_names_content_encoding_header() {
         for encoding in ["gzip", "br", "identity, gzip"] {
             let request = app.client.post(format!("{}{path}", app.url)).header("content-type", media);
             let sent = request.header("content-encoding", encoding).body("compressed").send().await.unwrap();
-            let refused = problem(sent, 415, "unsupported_media_type").await;
-            assert_eq!(
-                (&refused["field"], &refused["value"]),
-                (&json!("content-encoding"), &json!(encoding))
-            );
-            assert_eq!(refused["allowed"], json!(["identity"]));
+            let error = problem(sent, 415, "unsupported_media_type").await;
+            assert_eq!((&error["field"], &error["value"]), (&json!("content-encoding"), &json!(encoding)));
+            assert_eq!(error["allowed"], json!(["identity"]));
         }
     }
     let request = app.client.post(format!("{}/crawls", app.url)).header("content-encoding", "Identity");
@@ -181,33 +178,33 @@ async fn compressed_body_error_names_content_encoding_header() {
 async fn image_size_limit_applies_to_every_input_method() {
     let config = Config { image_limit: 80_000, batch_limit: 140_000, ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
-    let site = Site::with(&["group.jpg"]).await;
+    let site = Site::new(&["group.jpg"]).await;
     let path = "/faces/detect";
-    let (fits, over, far_over) = (drawing("two_people.jpg"), drawing("group.jpg"), vec![b'x'; 8 << 20]);
-    assert!(fits.len() < 60_000 && over.len() > 80_000);
-    for bytes in [over.clone(), far_over] {
-        for answer in [
+    let (small, large, very_large) = (drawing("two_people.jpg"), drawing("group.jpg"), vec![b'x'; 8 << 20]);
+    assert!(small.len() < 60_000 && large.len() > 80_000);
+    for bytes in [large.clone(), very_large] {
+        for response in [
             app.post_raw(path, "image/jpeg", bytes.clone()).await,
             app.post_parts(path, &[("image", bytes.clone())]).await,
             app.post_json(path, &json!({"image_base64": base64(&bytes)})).await,
         ] {
-            let problem = problem(answer, 413, "too_many_bytes").await;
+            let problem = problem(response, 413, "too_many_bytes").await;
             assert!(problem["allowed"][0].as_str().unwrap().starts_with("at most "), "{problem}");
         }
     }
     let fetched = app.post_json(path, &json!({"url": site.image("group.jpg")})).await;
     assert_eq!(field(&problem(fetched, 413, "too_many_bytes").await), "url");
-    ok(app.post_raw(path, "image/jpeg", fits.clone()).await).await;
-    app.post_ok(path, &json!({"image_base64": base64(&fits)})).await;
+    ok(app.post_raw(path, "image/jpeg", small.clone()).await).await;
+    app.post_ok(path, &json!({"image_base64": base64(&small)})).await;
 
     // A batch reports one image that is too large in its own result. The whole batch is rejected if
     // its total size is too large.
     let mixed =
-        ok(app.post_parts("/faces/detect/batch", &[("image", over), ("image", drawn(32, 32))]).await).await;
+        ok(app.post_parts("/faces/detect/batch", &[("image", large), ("image", png(32, 32))]).await).await;
     assert_eq!(mixed["results"][0]["problem"]["code"], "too_many_bytes");
     assert_eq!(mixed["results"][1]["faces"], json!([]));
-    let all: Vec<(&str, Vec<u8>)> = (0..8).map(|_| ("image", fits.clone())).collect();
-    problem(app.post_parts("/faces/detect/batch", &all).await, 413, "too_many_bytes").await;
+    let parts: Vec<(&str, Vec<u8>)> = (0..8).map(|_| ("image", small.clone())).collect();
+    problem(app.post_parts("/faces/detect/batch", &parts).await, 413, "too_many_bytes").await;
 }
 
 const FILES: u64 = 2000;
@@ -229,12 +226,12 @@ async fn damaged_files_never_cause_server_errors() {
             let file = damage(&seeds[number as usize % seeds.len()], &mut Random::new(number));
             async move {
                 // Files are sent alternately as a part and as a raw body.
-                let answer = if number % 2 == 0 {
+                let response = if number % 2 == 0 {
                     app.post_parts("/faces/detect?rotate=auto", &[("image", file)]).await
                 } else {
                     app.post_raw("/faces/detect", "application/octet-stream", file).await
                 };
-                (number, answer.status().as_u16())
+                (number, response.status().as_u16())
             }
         })
         .buffer_unordered(8)

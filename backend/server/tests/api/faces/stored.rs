@@ -1,7 +1,7 @@
 //! Tests the operations on stored faces, and the search for faces.
-use crate::support::images::{drawing, drawn};
+use crate::support::images::{drawing, png};
 use crate::support::site::Site;
-use crate::support::{ABSENT, App, Json, and, field, ok, problem, time};
+use crate::support::{App, FAKE_ID, Json, field, merge, ok, problem, time};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 async fn stored_faces_are_listed_shown_and_deleted() {
     let app = App::spawn().await;
     assert_eq!(app.get_ok("/faces").await, json!({"faces": [], "next_cursor": null}));
-    let site = Site::with(&["ada_small.jpg", "two_people.jpg"]).await;
+    let site = Site::new(&["ada_small.jpg", "two_people.jpg"]).await;
     let crawl = app.crawl(&[site.page()]).await;
     assert_eq!(crawl["counts"]["faces"], 3, "{crawl:#}");
 
-    let all = app.get_ok("/faces").await;
-    let faces = all.list("faces");
-    assert_eq!((faces.len(), &all["next_cursor"]), (3, &Value::Null));
+    let list = app.get_ok("/faces").await;
+    let faces = list.list("faces");
+    assert_eq!((faces.len(), &list["next_cursor"]), (3, &Value::Null));
     app.database
         .execute("update faces set quality_passed = id <> (select id from faces order by id limit 1)")
         .await;
@@ -45,7 +45,7 @@ async fn stored_faces_are_listed_shown_and_deleted() {
     let of_image = faces.iter().filter(|face| face["image_id"] == image).count();
     assert_eq!(count(format!("image_id={image}")).await, of_image);
     assert_eq!(count(format!("crawl_id={}", crawl.text("id"))).await, 3);
-    assert_eq!(count(format!("crawl_id={ABSENT}")).await, 0);
+    assert_eq!(count(format!("crawl_id={FAKE_ID}")).await, 0);
     assert_eq!(count("min_quality=0".into()).await, 3);
     assert_eq!(count("min_quality=1".into()).await, 0);
     assert_eq!(count("site=127.0.0.1".into()).await, 3);
@@ -65,13 +65,13 @@ async fn stored_faces_are_listed_shown_and_deleted() {
 
     // A deletion also removes the files.
     let id = faces[0].text("id");
-    let files = app.blobs();
+    let files = app.blob_count();
     assert_eq!(app.delete(&format!("/faces/{id}")).await.status(), StatusCode::NO_CONTENT);
     problem(app.get(&format!("/faces/{id}")).await, 404, "not_found").await;
     problem(app.get(&format!("/faces/{id}/crop")).await, 404, "not_found").await;
     problem(app.delete(&format!("/faces/{id}")).await, 404, "not_found").await;
     assert_eq!(count(String::new()).await, 2);
-    assert_eq!(app.blobs(), files - 2, "crop and chip must be deleted");
+    assert_eq!(app.blob_count(), files - 2, "crop and chip must be deleted");
 }
 
 async fn images_of_a_face(app: &App, id: &str) {
@@ -89,22 +89,22 @@ async fn images_of_a_face(app: &App, id: &str) {
         if let Some(size) = size {
             assert_eq!((picture.width(), picture.height()), size);
         }
-        let again =
+        let request =
             app.client.get(format!("{}/faces/{id}/crop{query}", app.url)).header("if-none-match", tag);
-        assert_eq!(again.send().await.unwrap().status(), StatusCode::NOT_MODIFIED);
+        assert_eq!(request.send().await.unwrap().status(), StatusCode::NOT_MODIFIED);
     }
-    let wrong = problem(app.get(&format!("/faces/{id}/crop?kind=mask")).await, 400, "bad_query").await;
-    assert_eq!((field(&wrong), &wrong["allowed"]), ("kind", &json!(["crop", "chip"])));
+    let error = problem(app.get(&format!("/faces/{id}/crop?kind=mask")).await, 400, "bad_query").await;
+    assert_eq!((field(&error), &error["allowed"]), ("kind", &json!(["crop", "chip"])));
 }
 
 #[testing::test]
 async fn unknown_face_ids_and_invalid_queries_are_rejected() {
     let app = App::spawn().await;
-    problem(app.get(&format!("/faces/{ABSENT}")).await, 404, "not_found").await;
-    problem(app.get(&format!("/faces/{ABSENT}/crop")).await, 404, "not_found").await;
-    problem(app.delete(&format!("/faces/{ABSENT}")).await, 404, "not_found").await;
-    let bad = problem(app.get("/faces/12").await, 400, "bad_id").await;
-    assert_eq!((&bad["value"], &bad["allowed"]), (&json!("12"), &json!(["a UUID"])));
+    problem(app.get(&format!("/faces/{FAKE_ID}")).await, 404, "not_found").await;
+    problem(app.get(&format!("/faces/{FAKE_ID}/crop")).await, 404, "not_found").await;
+    problem(app.delete(&format!("/faces/{FAKE_ID}")).await, 404, "not_found").await;
+    let error = problem(app.get("/faces/12").await, 400, "bad_id").await;
+    assert_eq!((&error["value"], &error["allowed"]), (&json!("12"), &json!(["a UUID"])));
     problem(app.get("/faces/%ff").await, 400, "bad_id").await;
     problem(app.get("/faces?collection=nowhere").await, 404, "not_found").await;
     for query in [
@@ -116,8 +116,8 @@ async fn unknown_face_ids_and_invalid_queries_are_rejected() {
         "colour=red",
         "limit=1&limit=2",
     ] {
-        let wrong = problem(app.get(&format!("/faces?{query}")).await, 400, "bad_query").await;
-        assert_eq!(field(&wrong), query.split('=').next().unwrap(), "{wrong}");
+        let error = problem(app.get(&format!("/faces?{query}")).await, 400, "bad_query").await;
+        assert_eq!(field(&error), query.split('=').next().unwrap(), "{error}");
     }
     app.get_ok("/faces?limit=1000").await;
 }
@@ -126,38 +126,38 @@ const ADA: [&str; 4] = ["ada.jpg", "ada_4.jpg", "ada_3.jpg", "ada_wide.jpg"];
 const OTHERS: [&str; 4] = ["ben.jpg", "dan.jpg", "cora.jpg", "view.jpg"];
 
 /// Returns the file names of the images with matches, the best match first.
-fn names(answer: &Value) -> Vec<String> {
-    let name = |found: &Value| {
-        let url = found["sources"][0].text("image_url");
+fn names(response: &Value) -> Vec<String> {
+    let name = |hit: &Value| {
+        let url = hit["sources"][0].text("image_url");
         url.rsplit('/').next().unwrap().to_owned()
     };
-    answer.list("matches").iter().map(name).collect()
+    response.list("matches").iter().map(name).collect()
 }
 
 #[testing::test]
 async fn search_finds_crawled_person_by_other_image() {
     let app = App::spawn().await;
     let photos = [ADA, OTHERS].concat();
-    let site = Site::with(&photos).await;
+    let site = Site::new(&photos).await;
     let crawl = app.crawl(&[site.page()]).await;
     assert_eq!(crawl["state"], "completed", "{crawl:#}");
     assert_eq!(crawl["counts"]["images"]["processed"], 8, "{crawl:#}");
 
     // Without a threshold, all images of the person are ranked before all other images.
     let probe = drawing("ada_2.jpg");
-    let all =
+    let all_matches =
         ok(app.post_parts("/faces/search?threshold=-1&limit=100", &[("image", probe.clone())]).await).await;
-    let ranking = names(&all);
+    let ranking = names(&all_matches);
     assert_eq!(ranking.len(), crawl["counts"]["faces"].as_u64().unwrap() as usize);
     let mut first = ranking[..4].to_vec();
     first.sort();
-    let mut wanted = ADA.map(str::to_owned).to_vec();
-    wanted.sort();
-    assert_eq!(first, wanted, "{ranking:?}");
+    let mut expected = ADA.map(str::to_owned).to_vec();
+    expected.sort();
+    assert_eq!(first, expected, "{ranking:?}");
     let scores: Vec<f64> =
-        all.list("matches").iter().map(|found| found["similarity"].as_f64().unwrap()).collect();
+        all_matches.list("matches").iter().map(|hit| hit["similarity"].as_f64().unwrap()).collect();
     assert!(scores.is_sorted_by(|a, b| a >= b) && scores[3] > 0.5 && scores[4] < 0.3, "{scores:?}");
-    assert_eq!((&all["exact"], &all["probe"]["kind"]), (&json!(true), &json!("image")));
+    assert_eq!((&all_matches["exact"], &all_matches["probe"]["kind"]), (&json!(true), &json!("image")));
 
     // The default threshold keeps only the images of the person.
     let close = ok(app.post_raw("/faces/search", "image/jpeg", probe).await).await;
@@ -168,7 +168,7 @@ async fn search_finds_crawled_person_by_other_image() {
     let best = &close["matches"][0]["face_id"];
     let by_face = app.post_ok("/faces/search", &json!({"face_id": best, "limit": 2})).await;
     assert_eq!(by_face.list("matches").len(), 2);
-    assert!(by_face.list("matches").iter().all(|found| found["face_id"] != *best));
+    assert!(by_face.list("matches").iter().all(|hit| hit["face_id"] != *best));
     assert_eq!(by_face["probe"]["face_id"], *best);
 
     // A search with an embedding returns the same matches as the image. The length of the vector is
@@ -184,31 +184,31 @@ async fn search_finds_crawled_person_by_other_image() {
 }
 
 async fn filters_narrow_the_search(app: &App, crawl: &Value) {
-    let ask = async |extra: Value| {
-        let mut body = and(json!({"threshold": -1, "limit": 100}), extra);
+    let find = async |extra: Value| {
+        let mut body = merge(json!({"threshold": -1, "limit": 100}), extra);
         let first = app.get_ok("/faces?limit=1").await["faces"][0]["id"].clone();
         body["face_id"] = first;
         app.post_ok("/faces/search", &body).await.list("matches").len()
     };
-    let others = crawl["counts"]["faces"].as_u64().unwrap() as usize - 1;
-    assert_eq!(ask(json!({})).await, others);
-    assert_eq!(ask(json!({"crawl_id": crawl["id"]})).await, others);
-    assert_eq!(ask(json!({"crawl_id": "00000000-0000-7000-8000-000000000000"})).await, 0);
-    assert_eq!(ask(json!({"min_quality": 1})).await, 0);
-    assert_eq!(ask(json!({"min_quality": 0})).await, others);
-    assert_eq!(ask(json!({"limit": 1})).await, 1);
-    assert_eq!(ask(json!({"site": "127.0.0.1"})).await, others);
-    assert_eq!(ask(json!({"site": "example.org"})).await, 0);
+    let other_faces = crawl["counts"]["faces"].as_u64().unwrap() as usize - 1;
+    assert_eq!(find(json!({})).await, other_faces);
+    assert_eq!(find(json!({"crawl_id": crawl["id"]})).await, other_faces);
+    assert_eq!(find(json!({"crawl_id": "00000000-0000-7000-8000-000000000000"})).await, 0);
+    assert_eq!(find(json!({"min_quality": 1})).await, 0);
+    assert_eq!(find(json!({"min_quality": 0})).await, other_faces);
+    assert_eq!(find(json!({"limit": 1})).await, 1);
+    assert_eq!(find(json!({"site": "127.0.0.1"})).await, other_faces);
+    assert_eq!(find(json!({"site": "example.org"})).await, 0);
     // The probe is the newest face, which is not in the results.
     let listed = app.get_ok("/faces").await;
     let times: Vec<&Value> = listed.list("faces").iter().map(|face| &face["created_at"]).collect();
     let middle = times[times.len() / 2];
     let later = times[1..].iter().filter(|other| time(other) >= time(middle)).count();
-    assert_eq!(ask(json!({"since": "2020-01-01T00:00:00Z", "until": "2020-01-02T00:00:00+01:00"})).await, 0);
-    assert_eq!(ask(json!({"since": "2020-01-01T00:00:00Z"})).await, others);
-    assert_eq!(ask(json!({"since": middle})).await, later);
-    assert_eq!(ask(json!({"until": middle})).await, others - later);
-    assert!(later > 0 && later < others);
+    assert_eq!(find(json!({"since": "2020-01-01T00:00:00Z", "until": "2020-01-02T00:00:00+01:00"})).await, 0);
+    assert_eq!(find(json!({"since": "2020-01-01T00:00:00Z"})).await, other_faces);
+    assert_eq!(find(json!({"since": middle})).await, later);
+    assert_eq!(find(json!({"until": middle})).await, other_faces - later);
+    assert!(later > 0 && later < other_faces);
 
     let audit = app.get_ok("/audit?action=face.search&limit=1").await;
     assert_eq!(audit["records"][0]["detail"]["until"], *middle, "{audit:#}");
@@ -218,38 +218,38 @@ async fn filters_narrow_the_search(app: &App, crawl: &Value) {
 async fn invalid_search_probe_error_names_field() {
     let app = App::spawn().await;
     let path = "/faces/search";
-    let ask = async |body: Value| app.post_json(path, &body).await;
+    let post = async |body: Value| app.post_json(path, &body).await;
     assert_eq!(
-        field(&problem(app.post_raw(path, "image/png", drawn(64, 64)).await, 422, "no_face").await),
+        field(&problem(app.post_raw(path, "image/png", png(64, 64)).await, 422, "no_face").await),
         "image"
     );
-    problem(ask(json!({"face_id": ABSENT})).await, 404, "not_found").await;
-    problem(ask(json!({"limit": 3})).await, 422, "invalid_field").await;
-    problem(ask(json!({"face_id": ABSENT, "url": "http://127.0.0.1/"})).await, 422, "invalid_field").await;
-    for (body, named) in [
+    problem(post(json!({"face_id": FAKE_ID})).await, 404, "not_found").await;
+    problem(post(json!({"limit": 3})).await, 422, "invalid_field").await;
+    problem(post(json!({"face_id": FAKE_ID, "url": "http://127.0.0.1/"})).await, 422, "invalid_field").await;
+    for (body, field_name) in [
         (json!({"embedding": [1, 2, 3]}), "embedding"),
         (json!({"embedding": vec![0; 128]}), "embedding"),
         (json!({"embedding": "x"}), "embedding"),
         (json!({"face_id": "x"}), "face_id"),
-        (json!({"face_id": ABSENT, "limit": 0}), "limit"),
-        (json!({"face_id": ABSENT, "threshold": 2}), "threshold"),
-        (json!({"face_id": ABSENT, "colour": 2}), "colour"),
-        (json!({"face_id": ABSENT, "site": "https://example.org/"}), "site"),
-        (json!({"face_id": ABSENT, "site": "example.org:8080"}), "site"),
-        (json!({"face_id": ABSENT, "site": "*.example.org"}), "site"),
-        (json!({"face_id": ABSENT, "site": "a".repeat(300)}), "site"),
-        (json!({"face_id": ABSENT, "site": ""}), "site"),
-        (json!({"face_id": ABSENT, "since": "yesterday"}), "since"),
+        (json!({"face_id": FAKE_ID, "limit": 0}), "limit"),
+        (json!({"face_id": FAKE_ID, "threshold": 2}), "threshold"),
+        (json!({"face_id": FAKE_ID, "colour": 2}), "colour"),
+        (json!({"face_id": FAKE_ID, "site": "https://example.org/"}), "site"),
+        (json!({"face_id": FAKE_ID, "site": "example.org:8080"}), "site"),
+        (json!({"face_id": FAKE_ID, "site": "*.example.org"}), "site"),
+        (json!({"face_id": FAKE_ID, "site": "a".repeat(300)}), "site"),
+        (json!({"face_id": FAKE_ID, "site": ""}), "site"),
+        (json!({"face_id": FAKE_ID, "since": "yesterday"}), "since"),
         (
-            json!({"face_id": ABSENT, "since": "2026-01-02T00:00:00Z", "until": "2026-01-02T00:00:00Z"}),
+            json!({"face_id": FAKE_ID, "since": "2026-01-02T00:00:00Z", "until": "2026-01-02T00:00:00Z"}),
             "until",
         ),
     ] {
-        assert_eq!(field(&problem(ask(body).await, 422, "invalid_field").await), named);
+        assert_eq!(field(&problem(post(body).await, 422, "invalid_field").await), field_name);
     }
     let face = drawing("ada_small.jpg");
-    let elsewhere = app.post_raw("/faces/search?collection=nowhere", "image/jpeg", face.clone()).await;
-    problem(elsewhere, 404, "not_found").await;
-    let beyond = app.post_raw("/faces/search?face_index=7", "image/jpeg", face).await;
-    assert_eq!(problem(beyond, 422, "no_such_face").await["allowed"], json!(["0 to 0"]));
+    let response = app.post_raw("/faces/search?collection=nowhere", "image/jpeg", face.clone()).await;
+    problem(response, 404, "not_found").await;
+    let response = app.post_raw("/faces/search?face_index=7", "image/jpeg", face).await;
+    assert_eq!(problem(response, 422, "no_such_face").await["allowed"], json!(["0 to 0"]));
 }

@@ -3,8 +3,8 @@ use image::{ImageFormat, Rgb, RgbImage};
 use std::io::Cursor;
 pub(crate) use testing::drawing;
 
-/// Returns a drawn image without a face, as PNG.
-pub(crate) fn drawn(width: u32, height: u32) -> Vec<u8> {
+/// Returns an image without a face, as PNG.
+pub(crate) fn png(width: u32, height: u32) -> Vec<u8> {
     let image = RgbImage::from_fn(width, height, |x, y| Rgb([(x * 3) as u8, (y * 5) as u8, 90]));
     let mut file = Cursor::new(Vec::new());
     image.write_to(&mut file, ImageFormat::Png).unwrap();
@@ -26,7 +26,7 @@ pub(crate) fn noise(width: u32, height: u32) -> Vec<u8> {
 }
 
 /// Returns a GIF that declares 60,000 x 60,000 pixels.
-pub(crate) fn enormous() -> Vec<u8> {
+pub(crate) fn enormous_gif() -> Vec<u8> {
     let mut file = b"GIF89a".to_vec();
     file.extend_from_slice(&60_000_u16.to_le_bytes());
     file.extend_from_slice(&60_000_u16.to_le_bytes());
@@ -54,14 +54,14 @@ pub(crate) fn tiff() -> Vec<u8> {
 
 /// Returns a JPEG with the frame header of arithmetic coding. The decoder rejects the file at this
 /// header.
-pub(crate) fn arithmetic(jpeg: &[u8]) -> Vec<u8> {
+pub(crate) fn arithmetic_jpeg(jpeg: &[u8]) -> Vec<u8> {
     let mut file = jpeg.to_vec();
-    let at = file.windows(2).position(|pair| matches!(pair, [0xff, 0xc0 | 0xc2])).unwrap();
-    file[at + 1] = 0xc9;
+    let index = file.windows(2).position(|pair| matches!(pair, [0xff, 0xc0 | 0xc2])).unwrap();
+    file[index + 1] = 0xc9;
     file
 }
 
 /// Returns the first tenth of a file. The header is complete, but most of the image is missing.
-pub(crate) fn truncated(file: &[u8]) -> Vec<u8> {
+pub(crate) fn truncate_file(file: &[u8]) -> Vec<u8> {
     file[..file.len() / 10].to_vec()
 }

@@ -4,8 +4,8 @@ mod requests;
 pub(crate) mod site;
 
 pub(crate) use requests::{
-    ABSENT, Events, Json, add_video, and, document, erase, erase_confirmed, export, field, image_urls,
-    json_of, lines, new_video, ok, operations, problem, tenant_scopes, time,
+    Events, FAKE_ID, Json, add_video, document, erase, erase_confirmed, export, field, image_urls, lines,
+    merge, new_video, ok, operations, problem, tenant_scopes, time, to_json,
 };
 
 use crawler::Fetcher;
@@ -69,7 +69,7 @@ fn recorder() -> PrometheusHandle {
 }
 
 /// Runs `make` with its metrics in `recorder`, or in the recorder of the process.
-fn measured<T>(recorder: Option<&PrometheusRecorder>, make: impl FnOnce() -> T) -> T {
+fn with_recorder<T>(recorder: Option<&PrometheusRecorder>, make: impl FnOnce() -> T) -> T {
     match recorder {
         Some(recorder) => metrics::with_local_recorder(recorder, make),
         None => make(),
@@ -150,14 +150,14 @@ impl App {
         let blobs = Blobs::open(blob_folder.path().to_str().unwrap()).unwrap();
         let blobs = blobs.with_exact_reserve(options.disk_reserve);
         let queue = Queue::new(database.pool().clone(), queue::Config::default());
-        let process = recorder();
-        let own = options.own_gauges.then(|| server::telemetry::prometheus().unwrap().build_recorder());
+        let shared_recorder = recorder();
+        let recorder = options.own_gauges.then(|| server::telemetry::prometheus().unwrap().build_recorder());
         let mut analysis = options.pipeline;
         if !matches!(options.models, Models::Default) {
             // The fixture's detector finds faces only at the scale of the whole image.
             analysis.passes = Passes::Single;
         }
-        let analyzer = measured(own.as_ref(), || Analyzer::new(engine, analysis));
+        let analyzer = with_recorder(recorder.as_ref(), || Analyzer::new(engine, analysis));
         let face_store =
             FaceStore::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
         let secret = Secret::new("a secret that only the tests know");
@@ -217,9 +217,10 @@ impl App {
             fetcher,
         };
         let config = options.config.clone();
-        let shown = own.as_ref().map_or(process, PrometheusRecorder::handle);
-        let state =
-            measured(own.as_ref(), || AppState::new(services, options.config, shown, shutdown.clone()));
+        let handle = recorder.as_ref().map_or(shared_recorder, PrometheusRecorder::handle);
+        let state = with_recorder(recorder.as_ref(), || {
+            AppState::new(services, options.config, handle, shutdown.clone())
+        });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (router, stop) = (server::router(state.clone()), shutdown.clone());
@@ -240,11 +241,11 @@ impl App {
     /// Stops the service as the process would, and returns the result of the server.
     pub(crate) async fn stop(self) -> std::io::Result<()> {
         self.shutdown.cancel();
-        let ended = self.server.await.unwrap();
+        let result = self.server.await.unwrap();
         if let Some(runner) = self.runner {
             runner.stopped().await;
         }
-        ended
+        result
     }
 
     /// Runs `work` in a transaction and commits it.
@@ -272,15 +273,15 @@ fn video_tools(spool: &std::path::Path, reserve: u64) -> VideoTools {
 }
 
 fn client() -> Client {
-    own_client().build().unwrap()
+    client_builder().build().unwrap()
 }
 
 /// Returns a client that connects from another loopback address.
-pub(crate) fn elsewhere() -> Client {
-    own_client().local_address("127.0.0.2".parse::<std::net::IpAddr>().unwrap()).build().unwrap()
+pub(crate) fn other_client() -> Client {
+    client_builder().local_address("127.0.0.2".parse::<std::net::IpAddr>().unwrap()).build().unwrap()
 }
 
-fn own_client() -> reqwest::ClientBuilder {
+fn client_builder() -> reqwest::ClientBuilder {
     static PROVIDER: OnceLock<()> = OnceLock::new();
     PROVIDER.get_or_init(|| {
         // Other code of the process may have installed a provider already. Any provider works.
@@ -292,7 +293,7 @@ fn own_client() -> reqwest::ClientBuilder {
 }
 
 /// Returns the options of a service that requires keys.
-pub(crate) fn guarded() -> Options {
+pub(crate) fn key_options() -> Options {
     let options = Options::default();
     Options { config: Config { auth: Auth::Keys, ..options.config }, ..options }
 }

@@ -1,6 +1,6 @@
 //! Sends requests to the service of a test, and reads its responses.
 use super::site::Site;
-use super::{App, DEADLINE, guarded};
+use super::{App, DEADLINE, key_options};
 use reqwest::{Method, Response, StatusCode, multipart};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
-/// An id that nothing has.
-pub(crate) const ABSENT: &str = "00000000-0000-7000-8000-000000000000";
+/// An id that no resource has.
+pub(crate) const FAKE_ID: &str = "00000000-0000-7000-8000-000000000000";
 
 impl App {
     pub(crate) async fn get(&self, path: &str) -> Response {
@@ -29,7 +29,7 @@ impl App {
 
     /// Sends a request that must create a resource, and returns the resource.
     pub(crate) async fn create(&self, path: &str, body: &Value) -> Value {
-        json_of(self.post_json(path, body).await, StatusCode::CREATED).await
+        to_json(self.post_json(path, body).await, StatusCode::CREATED).await
     }
 
     pub(crate) async fn post_ok(&self, path: &str, body: &Value) -> Value {
@@ -66,15 +66,15 @@ impl App {
 
     /// Starts a service and a site with these images, and crawls the site. Returns the crawl too.
     pub(crate) async fn with_crawl(images: &[&str]) -> (Self, Site, Value) {
-        let (app, site) = (Self::spawn().await, Site::with(images).await);
+        let (app, site) = (Self::spawn().await, Site::new(images).await);
         let crawl = app.crawl(&[site.page()]).await;
         (app, site, crawl)
     }
 
     /// Works like [`Self::crawl`], with all fields of the request.
     pub(crate) async fn crawl_with(&self, body: Value) -> Value {
-        let created = self.create("/crawls", &and(json!({"delay_ms": 0}), body)).await;
-        self.crawl_end(created.text("id")).await
+        let created = self.create("/crawls", &merge(json!({"delay_ms": 0}), body)).await;
+        self.await_crawl(created.text("id")).await
     }
 
     /// Creates a crawl that does not change in a service without a worker. Returns its path.
@@ -83,8 +83,8 @@ impl App {
         format!("/crawls/{}", created.text("id"))
     }
 
-    pub(crate) async fn crawl_end(&self, id: &str) -> Value {
-        self.until(&format!("/crawls/{id}"), |crawl| {
+    pub(crate) async fn await_crawl(&self, id: &str) -> Value {
+        self.poll(&format!("/crawls/{id}"), |crawl| {
             matches!(crawl["state"].as_str(), Some("completed" | "cancelled" | "failed"))
         })
         .await
@@ -97,12 +97,12 @@ impl App {
         value.unwrap_or_else(|| panic!("{name} is not in\n{text}")).parse().unwrap()
     }
 
-    /// Waits until a gauge satisfies `wanted`, and returns its value.
-    pub(crate) async fn until_gauge(&self, name: &str, wanted: impl Fn(f64) -> bool) -> f64 {
+    /// Waits until a gauge satisfies `condition`, and returns its value.
+    pub(crate) async fn poll_gauge(&self, name: &str, condition: impl Fn(f64) -> bool) -> f64 {
         let start = Instant::now();
         loop {
             let value = self.gauge(name).await;
-            if wanted(value) {
+            if condition(value) {
                 return value;
             }
             assert!(start.elapsed() < DEADLINE, "{name} stays {value}");
@@ -110,24 +110,24 @@ impl App {
         }
     }
 
-    /// Repeats a request until its JSON satisfies `wanted`.
-    pub(crate) async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    /// Repeats a request until its JSON satisfies `condition`.
+    pub(crate) async fn poll(&self, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let start = Instant::now();
         loop {
-            let answer = self.get_ok(path).await;
-            if wanted(&answer) {
-                return answer;
+            let response = self.get_ok(path).await;
+            if condition(&response) {
+                return response;
             }
-            assert!(start.elapsed() < DEADLINE, "{path} stays {answer:#}");
+            assert!(start.elapsed() < DEADLINE, "{path} stays {response:#}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
     /// Starts a service that requires keys, and creates a key.
     pub(crate) async fn with_key(collection: Option<&str>, scopes: &[Scope]) -> (Self, ApiKey, String) {
-        let app = Self::spawn_with(guarded()).await;
-        let (made, key) = app.key(collection, scopes).await;
-        (app, made, key)
+        let app = Self::spawn_with(key_options()).await;
+        let (created, key) = app.key(collection, scopes).await;
+        (app, created, key)
     }
 
     /// Creates a key to a collection, or to all collections if `collection` is `None`. A missing
@@ -149,7 +149,7 @@ impl App {
         self.commit(async |tx| store.keys().create(tx.conn(), &new).await).await
     }
 
-    pub(crate) async fn ask(&self, key: &str, method: Method, path: &str, body: Option<&Value>) -> Response {
+    pub(crate) async fn call(&self, key: &str, method: Method, path: &str, body: Option<&Value>) -> Response {
         let mut request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(key);
         if let Some(body) = body {
             request = request.json(body);
@@ -158,12 +158,12 @@ impl App {
     }
 
     pub(crate) async fn get_as(&self, key: &str, path: &str) -> Value {
-        ok(self.ask(key, Method::GET, path, None).await).await
+        ok(self.call(key, Method::GET, path, None).await).await
     }
 
     /// Works like [`Self::create`], with a key.
     pub(crate) async fn create_as(&self, key: &str, path: &str, body: &Value) -> Value {
-        json_of(self.ask(key, Method::POST, path, Some(body)).await, StatusCode::CREATED).await
+        to_json(self.call(key, Method::POST, path, Some(body)).await, StatusCode::CREATED).await
     }
 
     /// Crawls a page with a key, in the named collection or else that of the key, and returns the
@@ -183,16 +183,16 @@ impl App {
     }
 
     /// Returns the number of files in the blob folder.
-    pub(crate) fn blobs(&self) -> usize {
+    pub(crate) fn blob_count(&self) -> usize {
         testing::files_below(self.blob_folder.path()).len()
     }
 }
 
 /// Returns the JSON of a response that must have `status`.
-pub(crate) async fn json_of(response: Response, status: StatusCode) -> Value {
-    let got = response.status();
+pub(crate) async fn to_json(response: Response, status: StatusCode) -> Value {
+    let actual = response.status();
     let text = response.text().await.unwrap();
-    assert_eq!(got, status, "{text}");
+    assert_eq!(actual, status, "{text}");
     serde_json::from_str(&text).unwrap()
 }
 
@@ -200,11 +200,11 @@ pub(crate) async fn erase(app: &App, body: &Value) -> Value {
     app.create("/erasures", body).await
 }
 
-/// Erases with the token of a dry run. Returns the answer of the dry run and that of the erasure.
+/// Erases with the token of a dry run. Returns the responses of the dry run and of the erasure.
 pub(crate) async fn erase_confirmed(app: &App, body: &Value) -> (Value, Value) {
-    let look = app.post_ok("/erasures?dry_run=true", body).await;
-    let path = format!("/erasures?confirm={}", look.text("confirm"));
-    (look, app.create(&path, body).await)
+    let preview = app.post_ok("/erasures?dry_run=true", body).await;
+    let path = format!("/erasures?confirm={}", preview.text("confirm"));
+    (preview, app.create(&path, body).await)
 }
 
 /// Returns the text of an export, which has this content type and is an attachment.
@@ -213,8 +213,8 @@ pub(crate) async fn export(app: &App, path: &str, content_type: &str) -> String 
     assert_eq!(response.status(), StatusCode::OK);
     assert!(response.headers()["content-type"].to_str().unwrap().starts_with(content_type));
     let file = response.headers()["content-disposition"].to_str().unwrap().to_owned();
-    let of_crawl = if path.starts_with("/crawls/") { "\"crawl-" } else { "" };
-    assert!(file.starts_with(&format!("attachment; filename={of_crawl}")), "{file}");
+    let prefix = if path.starts_with("/crawls/") { "\"crawl-" } else { "" };
+    assert!(file.starts_with(&format!("attachment; filename={prefix}")), "{file}");
     response.text().await.unwrap()
 }
 
@@ -230,13 +230,13 @@ pub(crate) fn document() -> Value {
 
 /// Returns every operation of the OpenAPI document with its method and path.
 pub(crate) fn operations(document: &Value) -> Vec<(Method, &str, &Value)> {
-    let mut all = Vec::new();
+    let mut operations = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
-            all.push((method.to_uppercase().parse().unwrap(), path.as_str(), operation));
+            operations.push((method.to_uppercase().parse().unwrap(), path.as_str(), operation));
         }
     }
-    all
+    operations
 }
 
 /// Reads fields that must exist.
@@ -256,20 +256,20 @@ impl Json for Value {
 }
 
 /// Returns the body with additional fields.
-pub(crate) fn and(mut body: Value, more: Value) -> Value {
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+pub(crate) fn merge(mut body: Value, fields: Value) -> Value {
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     body
 }
 
 pub(crate) async fn ok(response: Response) -> Value {
-    json_of(response, StatusCode::OK).await
+    to_json(response, StatusCode::OK).await
 }
 
 /// Checks the properties that all problem documents share, and returns the document.
 pub(crate) async fn problem(response: Response, status: u16, code: &str) -> Value {
-    let (got, headers) = (response.status().as_u16(), response.headers().clone());
+    let (actual, headers) = (response.status().as_u16(), response.headers().clone());
     let text = response.text().await.unwrap();
-    assert_eq!(got, status, "{text}");
+    assert_eq!(actual, status, "{text}");
     assert_eq!(headers["content-type"], "application/problem+json", "{text}");
     let problem: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(problem["code"], code, "{text}");
@@ -304,7 +304,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) async fn of(app: &App, path: &str) -> Self {
+    pub(crate) async fn new(app: &App, path: &str) -> Self {
         let response = app.get(&format!("{path}/events")).await;
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["content-type"], "text/event-stream");

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 pub(crate) struct Site {
     pub(crate) url: String,
     /// Signals that a request for `/held.jpg` arrived.
-    pub(crate) asked: Arc<Notify>,
+    pub(crate) request_arrived: Arc<Notify>,
     /// Lets `/held.jpg` respond.
     pub(crate) release: Arc<Notify>,
     task: tokio::task::JoinHandle<()>,
@@ -22,32 +22,32 @@ pub(crate) struct Site {
 impl Site {
     /// Starts a site. The page `/` contains these images of the gallery. The page `/held` contains
     /// `/held.jpg`, which responds only after `release` is notified.
-    pub(crate) async fn with(images: &[&str]) -> Self {
-        Self::with_film(images, Vec::new()).await
+    pub(crate) async fn new(images: &[&str]) -> Self {
+        Self::with_video(images, Vec::new()).await
     }
 
-    /// Starts a site that also serves a film at `/film.mp4`.
-    pub(crate) async fn with_film(images: &[&str], film: Vec<u8>) -> Self {
+    /// Starts a site that also serves a video at `/film.mp4`.
+    pub(crate) async fn with_video(images: &[&str], file: Vec<u8>) -> Self {
         let page: String =
             images.iter().map(|name| format!("<img src='/pictures/{name}' alt='{name}'>")).collect();
         let page = format!("<!doctype html><title>Pictures</title><body>{page}</body>");
         let release = Arc::new(Notify::new());
-        let asked = Arc::new(Notify::new());
-        let (held, ask) = (release.clone(), asked.clone());
+        let request_arrived = Arc::new(Notify::new());
+        let (release_signal, arrival_signal) = (release.clone(), request_arrived.clone());
         let mut router = Router::new()
             .route("/", get(move || async move { Html(page) }))
             .route("/held", get(|| async { Html("<img src='/held.jpg'>") }))
             .route(
                 "/held.jpg",
                 get(move || async move {
-                    ask.notify_one();
-                    held.notified().await;
+                    arrival_signal.notify_one();
+                    release_signal.notified().await;
                     StatusCode::NOT_FOUND
                 }),
             )
             .route(
                 "/film.mp4",
-                get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], film.clone()) }),
+                get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], file.clone()) }),
             )
             .route("/to-film", get(|| async { Redirect::temporary("/film.mp4") }))
             .route("/text", get(|| async { "not an image" }))
@@ -62,16 +62,16 @@ impl Site {
                 }),
             );
         }
-        let mut site = Self::of(router).await;
-        (site.asked, site.release) = (asked, release);
+        let mut site = Self::start(router).await;
+        (site.request_arrived, site.release) = (request_arrived, release);
         site
     }
 
-    pub(crate) async fn of(router: Router) -> Self {
+    pub(crate) async fn start(router: Router) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { url, asked: Arc::default(), release: Arc::default(), task }
+        Self { url, request_arrived: Arc::default(), release: Arc::default(), task }
     }
 
     pub(crate) fn page(&self) -> String {
@@ -89,10 +89,10 @@ impl Drop for Site {
     }
 }
 
-type Answers = Arc<Mutex<HashMap<String, Answer>>>;
+type PageResponses = Arc<Mutex<HashMap<String, PageResponse>>>;
 
 #[derive(Clone)]
-enum Answer {
+enum PageResponse {
     /// A content type, a body, and the `ETag` of the body.
     Content(&'static str, Vec<u8>, String),
     Redirect(String),
@@ -101,18 +101,18 @@ enum Answer {
 /// A site on 127.0.0.1 that runs as long as the value exists.
 pub(crate) struct Pages {
     origin: String,
-    answers: Answers,
+    responses: PageResponses,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Pages {
     pub(crate) async fn start() -> Self {
-        let answers = Answers::default();
+        let responses = PageResponses::default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new().fallback(answer).with_state(answers.clone());
+        let router = Router::new().fallback(respond).with_state(responses.clone());
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { origin, answers, task }
+        Self { origin, responses, task }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -129,16 +129,16 @@ impl Pages {
     }
 
     pub(crate) fn redirect(&self, path: &str, target: &str) -> &Self {
-        self.set(path, Answer::Redirect(target.to_owned()))
+        self.set(path, PageResponse::Redirect(target.to_owned()))
     }
 
     fn content(&self, path: &str, kind: &'static str, body: Vec<u8>) -> &Self {
         let tag = format!("\"{}-{}\"", body.len(), path.len());
-        self.set(path, Answer::Content(kind, body, tag))
+        self.set(path, PageResponse::Content(kind, body, tag))
     }
 
-    fn set(&self, path: &str, answer: Answer) -> &Self {
-        self.answers.lock().unwrap().insert(path.to_owned(), answer);
+    fn set(&self, path: &str, page_response: PageResponse) -> &Self {
+        self.responses.lock().unwrap().insert(path.to_owned(), page_response);
         self
     }
 }
@@ -149,17 +149,17 @@ impl Drop for Pages {
     }
 }
 
-async fn answer(State(answers): State<Answers>, request: Request) -> Response {
-    let answer = answers.lock().unwrap().get(request.uri().path()).cloned();
+async fn respond(State(responses): State<PageResponses>, request: Request) -> Response {
+    let page_response = responses.lock().unwrap().get(request.uri().path()).cloned();
     let response = Response::builder();
-    match answer {
+    match page_response {
         None => response.status(StatusCode::NOT_FOUND).body(Body::empty()),
-        Some(Answer::Redirect(target)) => {
+        Some(PageResponse::Redirect(target)) => {
             response.status(StatusCode::FOUND).header("location", target).body(Body::empty())
         }
-        Some(Answer::Content(kind, body, tag)) => {
-            let same = request.headers().get("if-none-match").is_some_and(|known| known == tag.as_str());
-            let (status, body) = if same { (304, Body::empty()) } else { (200, Body::from(body)) };
+        Some(PageResponse::Content(kind, body, tag)) => {
+            let is_same = request.headers().get("if-none-match").is_some_and(|value| value == tag.as_str());
+            let (status, body) = if is_same { (304, Body::empty()) } else { (200, Body::from(body)) };
             response.status(status).header("content-type", kind).header("etag", tag).body(body)
         }
     }

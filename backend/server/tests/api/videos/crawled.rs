@@ -1,8 +1,8 @@
 //! Tests videos that crawls find, and videos that a worker fetches from their address.
-use super::{film, with_videos};
+use super::{clip, with_videos};
 use crate::erasures::dump;
 use crate::support::site::Site;
-use crate::support::{App, Json, and, erase_confirmed, field, json_of, ok, problem};
+use crate::support::{App, Json, erase_confirmed, field, merge, ok, problem, to_json};
 use axum::Router;
 use axum::http::header;
 use axum::response::{Html, Redirect};
@@ -15,14 +15,14 @@ use tokio::sync::Notify;
 
 /// Serves a page with videos: one at two addresses, one that robots.txt forbids, one that must not
 /// be used, and one that is text. Two pages link to the first one.
-async fn site(film: Vec<u8>) -> Site {
+async fn site(file: Vec<u8>) -> Site {
     let video = move |tags: &'static str| {
-        let film = film.clone();
-        get(move || async move { ([(header::CONTENT_TYPE, "video/mp4"), (X_ROBOTS, tags)], film.clone()) })
+        let file = file.clone();
+        get(move || async move { ([(header::CONTENT_TYPE, "video/mp4"), (X_ROBOTS, tags)], file.clone()) })
     };
     let page = "<video src=/anna.mp4></video><a href=/anna-moved.mp4>again</a><a href=/private/film.mp4>private</a>\
                 <video><source src=/noai.mp4></video><a href=/text.mp4>text</a><a href=/second>second</a>";
-    Site::of(
+    Site::start(
         Router::new()
             .route("/", get(move || async move { Html(page) }))
             .route("/second", get(|| async { Html("<video src=/anna.mp4></video>") }))
@@ -39,27 +39,27 @@ async fn site(film: Vec<u8>) -> Site {
 const X_ROBOTS: header::HeaderName = header::HeaderName::from_static("x-robots-tag");
 
 async fn start(app: &App, site: &Site, options: Value) -> Value {
-    let body = and(json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true}), options);
+    let body = merge(json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true}), options);
     app.create("/crawls", &body).await
 }
 
 async fn crawl(app: &App, site: &Site, options: Value) -> Value {
     let created = start(app, site, options).await;
-    app.crawl_end(created.text("id")).await
+    app.await_crawl(created.text("id")).await
 }
 
 /// Returns the videos of a crawl by the path of their address.
 async fn videos_of(app: &App, crawl: &Value) -> Vec<(String, Value)> {
-    let found = app.get_ok(&format!("/videos?limit=100&crawl_id={}", crawl.text("id"))).await;
+    let list = app.get_ok(&format!("/videos?limit=100&crawl_id={}", crawl.text("id"))).await;
     let path = |video: &Value| url::Url::parse(video.text("source_url")).unwrap().path().to_owned();
-    found.list("videos").iter().map(|video| (path(video), video.clone())).collect()
+    list.list("videos").iter().map(|video| (path(video), video.clone())).collect()
 }
 
 #[testing::needs(video)]
 #[testing::test]
 async fn crawl_reads_permitted_videos_before_completion() {
     let app = with_videos().await;
-    let site = site(film()).await;
+    let site = site(clip()).await;
     // Videos are read only on request.
     let without = crawl(&app, &site, json!({"videos": false})).await;
     assert_eq!(without["counts"]["videos"]["completed"], 0);
@@ -74,19 +74,19 @@ async fn crawl_reads_permitted_videos_before_completion() {
     );
     let videos = videos_of(&app, &crawled).await;
     assert_eq!(videos.len(), 5);
-    let of = |path: &str| &videos.iter().find(|(at, _)| at == path).unwrap().1;
+    let find = |path: &str| &videos.iter().find(|(at, _)| at == path).unwrap().1;
     for (path, reason) in
         [("/private/film.mp4", "robots_disallowed"), ("/noai.mp4", "noai"), ("/text.mp4", "not_a_video")]
     {
-        assert_eq!((&of(path)["state"], &of(path)["reason"]), (&json!("failed"), &json!(reason)));
+        assert_eq!((&find(path)["state"], &find(path)["reason"]), (&json!("failed"), &json!(reason)));
         assert!(crawled["reasons"][reason].as_i64() >= Some(1), "{crawled:#}");
     }
     // The file was read once, whichever of its addresses came first.
-    let (first, second) = (of("/anna.mp4"), of("/anna-moved.mp4"));
-    let (read, same) = if first["state"] == "completed" { (first, second) } else { (second, first) };
-    assert_eq!((&same["reason"], &same["original_id"]), (&json!("exact_duplicate"), &read["id"]));
-    assert_eq!((&read["crawl_id"], &read["page_url"]), (&crawled["id"], &json!(format!("{}/", site.url))));
-    assert!(read["people"].as_i64() > Some(1), "{read:#}");
+    let (first, second) = (find("/anna.mp4"), find("/anna-moved.mp4"));
+    let (video, copy) = if first["state"] == "completed" { (first, second) } else { (second, first) };
+    assert_eq!((&copy["reason"], &copy["original_id"]), (&json!("exact_duplicate"), &video["id"]));
+    assert_eq!((&video["crawl_id"], &video["page_url"]), (&crawled["id"], &json!(format!("{}/", site.url))));
+    assert!(video["people"].as_i64() > Some(1), "{video:#}");
     let faces = app.get_ok(&format!("/faces?limit=100&crawl_id={}", crawled.text("id"))).await;
     assert!(crawled["counts"]["faces"].as_u64() > Some(10), "{crawled:#}");
     assert_eq!(faces.list("faces").len() as u64, crawled["counts"]["faces"].as_u64().unwrap());
@@ -95,7 +95,7 @@ async fn crawl_reads_permitted_videos_before_completion() {
     let erasure = json!({"url": format!("{}/second", site.url)});
     erase_confirmed(&app, &erasure).await;
     assert!(app.get_ok("/faces").await.list("faces").is_empty());
-    problem(app.get(&format!("/videos/{}", read.text("id"))).await, 404, "not_found").await;
+    problem(app.get(&format!("/videos/{}", video.text("id"))).await, 404, "not_found").await;
     let rows = dump(&app);
     assert!(rows.contains("text.mp4") && !rows.contains("anna"), "{}", rows.len());
     assert!(testing::files_below(app.blob_folder.path()).is_empty());
@@ -109,11 +109,11 @@ async fn erased_video_url_is_not_stored_by_crawl() {
     let url = format!("{}/anna.mp4", site.url);
     erase_confirmed(&app, &json!({"url": url})).await;
     let crawled = crawl(&app, &site, json!({})).await;
-    let found = app.get_ok(&format!("/videos?crawl_id={}", crawled.text("id"))).await;
-    let reasons: Vec<&str> = found.list("videos").iter().map(|video| video.text("reason")).collect();
-    assert_eq!(reasons.len(), 4, "{found:#}");
+    let list = app.get_ok(&format!("/videos?crawl_id={}", crawled.text("id"))).await;
+    let reasons: Vec<&str> = list.list("videos").iter().map(|video| video.text("reason")).collect();
+    assert_eq!(reasons.len(), 4, "{list:#}");
     // The address that redirects to the erased one is removed too.
-    assert!(reasons.contains(&"suppressed_url"), "{found:#}");
+    assert!(reasons.contains(&"suppressed_url"), "{list:#}");
     let rows = dump(&app);
     assert!(rows.contains("text.mp4") && !rows.contains("anna"), "{}", rows.len());
 }
@@ -135,7 +135,7 @@ async fn crawl_limits_apply_to_videos() {
         (json!({"max_videos_per_host": 0}), "max_videos_per_host"),
         (json!({"videos": "yes"}), "videos"),
     ] {
-        let body = and(json!({"seeds": [site.url]}), options);
+        let body = merge(json!({"seeds": [site.url]}), options);
         let error = problem(app.post_json("/crawls", &body).await, 422, "invalid_field").await;
         assert_eq!(field(&error), name, "{error}");
     }
@@ -145,19 +145,19 @@ async fn crawl_limits_apply_to_videos() {
 #[testing::test]
 async fn cancelled_crawl_cancels_and_deleted_crawl_deletes_videos() {
     let app = with_videos().await;
-    let (asked, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (ask, held) = (asked.clone(), release.clone());
-    let answer = move || async move {
-        ask.notify_one();
-        held.notified().await;
+    let (request_arrived, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (arrival_signal, release_signal) = (request_arrived.clone(), release.clone());
+    let response = move || async move {
+        arrival_signal.notify_one();
+        release_signal.notified().await;
         "late"
     };
     let page = "<video src=/held.mp4></video>";
     let routes =
-        Router::new().route("/", get(move || async move { Html(page) })).route("/held.mp4", get(answer));
-    let slow = Site::of(routes).await;
+        Router::new().route("/", get(move || async move { Html(page) })).route("/held.mp4", get(response));
+    let slow = Site::start(routes).await;
     let created = start(&app, &slow, json!({})).await;
-    asked.notified().await;
+    request_arrived.notified().await;
     let running = app.get_ok(&format!("/crawls/{}", created.text("id"))).await;
     assert_eq!((&running["state"], &running["counts"]["videos"]["running"]), (&json!("running"), &json!(1)));
     app.post_ok(&format!("/crawls/{}/cancel", created.text("id")), &json!({})).await;
@@ -165,12 +165,12 @@ async fn cancelled_crawl_cancels_and_deleted_crawl_deletes_videos() {
     let (_, video) = videos_of(&app, &created).await.remove(0);
     assert_eq!((&video["state"], &video["reason"]), (&json!("cancelled"), &json!("cancelled")));
 
-    let site = site(film()).await;
+    let site = site(clip()).await;
     let crawled = crawl(&app, &site, json!({})).await;
     let path = format!("/crawls/{}?with_images=true", crawled.text("id"));
-    let look = ok(app.delete(&format!("{path}&dry_run=true")).await).await;
-    assert!(look["faces"].as_i64() > Some(10), "{look:#}");
-    let deleted = app.delete(&format!("{path}&confirm={}", look.text("confirm"))).await;
+    let preview = ok(app.delete(&format!("{path}&dry_run=true")).await).await;
+    assert!(preview["faces"].as_i64() > Some(10), "{preview:#}");
+    let deleted = app.delete(&format!("{path}&confirm={}", preview.text("confirm"))).await;
     assert_eq!(deleted.status(), StatusCode::NO_CONTENT);
     assert!(app.get_ok("/faces").await.list("faces").is_empty());
     assert_eq!(app.get_ok("/videos").await.list("videos").len(), 1, "that of the other crawl");
@@ -223,13 +223,13 @@ async fn playlist_is_read_as_one_video_under_crawl_rules() {
         let bytes = stream[range].to_vec();
         routes = routes.route(&format!("/v/{at}.ts"), get(move || async move { bytes.clone() }));
     }
-    let site = Site::of(routes).await;
+    let site = Site::start(routes).await;
     let crawled = crawl(&app, &site, json!({})).await;
     let videos = videos_of(&app, &crawled).await;
-    let of = |path: &str| &videos.iter().find(|(at, _)| at == path).unwrap().1;
-    let film = of("/v/master.m3u8");
-    assert_eq!((&film["state"], &film["people"]), (&json!("completed"), &json!(7)), "{film:#}");
-    assert_eq!(film["bytes"], stream.len());
+    let find = |path: &str| &videos.iter().find(|(at, _)| at == path).unwrap().1;
+    let file = find("/v/master.m3u8");
+    assert_eq!((&file["state"], &file["people"]), (&json!("completed"), &json!(7)), "{file:#}");
+    assert_eq!(file["bytes"], stream.len());
     for (path, reason) in [
         ("/live.m3u8", "live_stream"),
         ("/secret.m3u8", "encrypted_video"),
@@ -237,50 +237,54 @@ async fn playlist_is_read_as_one_video_under_crawl_rules() {
         ("/inside.m3u8", "forbidden_address"),
         ("/text.m3u8", "not_a_video"),
     ] {
-        assert_eq!((&of(path)["state"], &of(path)["reason"]), (&json!("failed"), &json!(reason)), "{path}");
+        assert_eq!(
+            (&find(path)["state"], &find(path)["reason"]),
+            (&json!("failed"), &json!(reason)),
+            "{path}"
+        );
     }
     // A caller can name a playlist too.
     let body = json!({"url": format!("{}/v/master.m3u8", site.url)});
-    let added = json_of(app.post_json("/videos", &body).await, StatusCode::ACCEPTED).await;
+    let added = to_json(app.post_json("/videos", &body).await, StatusCode::ACCEPTED).await;
     let path = format!("/videos/{}", added.text("id"));
-    let ended = app.until(&path, |video: &Value| video["finished_at"].is_string()).await;
-    assert_eq!((&ended["reason"], &ended["original_id"]), (&json!("exact_duplicate"), &film["id"]));
+    let ended = app.poll(&path, |video: &Value| video["finished_at"].is_string()).await;
+    assert_eq!((&ended["reason"], &ended["original_id"]), (&json!("exact_duplicate"), &file["id"]));
 }
 
 async fn add(app: &App, url: &str) -> Value {
     let sent = app.post_json("/videos?sampling=fps=5", &json!({"url": url})).await;
     let location = sent.headers()["location"].to_str().unwrap().to_owned();
-    json_of(sent, StatusCode::ACCEPTED).await;
-    app.until(&location, |video: &Value| video["finished_at"].is_string()).await
+    to_json(sent, StatusCode::ACCEPTED).await;
+    app.poll(&location, |video: &Value| video["finished_at"].is_string()).await
 }
 
 #[testing::needs(video)]
 #[testing::test]
 async fn video_by_url_is_analysed_and_erased_with_url() {
     let app = with_videos().await;
-    let film = film();
-    let site = Site::with_film(&[], film.clone()).await;
+    let file = clip();
+    let site = Site::with_video(&[], file.clone()).await;
     let url = format!("{}/film.mp4", site.url);
     let video = add(&app, &url).await;
     assert_eq!((&video["state"], &video["people"]), (&json!("completed"), &json!(7)), "{video:#}");
-    assert_eq!((&video["source_url"], &video["bytes"]), (&json!(url), &json!(film.len())));
+    assert_eq!((&video["source_url"], &video["bytes"]), (&json!(url), &json!(file.len())));
     // The same file at another address is a duplicate.
-    let again = add(&app, &format!("{}/to-film", site.url)).await;
+    let second = add(&app, &format!("{}/to-film", site.url)).await;
     assert_eq!(
-        (&again["state"], &again["reason"]),
+        (&second["state"], &second["reason"]),
         (&json!("failed"), &json!("exact_duplicate")),
-        "{again:#}"
+        "{second:#}"
     );
     // The erasure of the address erases the video, and it does not return.
-    let (look, _) = erase_confirmed(&app, &json!({"url": url})).await;
-    assert!(look["faces"].as_i64() > Some(10), "{look:#}");
+    let (preview, _) = erase_confirmed(&app, &json!({"url": url})).await;
+    assert!(preview["faces"].as_i64() > Some(10), "{preview:#}");
     problem(app.get(&format!("/videos/{}", video.text("id"))).await, 404, "not_found").await;
     assert!(app.get_ok("/faces").await.list("faces").is_empty());
     assert!(app.get_ok("/images").await.list("images").is_empty());
     assert!(testing::files_below(app.blob_folder.path()).is_empty());
     for path in ["film.mp4", "to-film"] {
-        let refused = add(&app, &format!("{}/{path}", site.url)).await;
-        assert_eq!(refused["reason"], "suppressed_url", "{refused:#}");
+        let response = add(&app, &format!("{}/{path}", site.url)).await;
+        assert_eq!(response["reason"], "suppressed_url", "{response:#}");
     }
 }
 
@@ -288,7 +292,7 @@ async fn video_by_url_is_analysed_and_erased_with_url() {
 #[testing::test]
 async fn invalid_video_url_is_rejected_or_fails_with_reason() {
     let app = with_videos().await;
-    let site = Site::with(&["ada_small.jpg"]).await;
+    let site = Site::new(&["ada_small.jpg"]).await;
     for (url, code) in [
         ("film.mp4", "bad_url"),
         ("file:///etc/passwd", "bad_url"),
@@ -326,21 +330,21 @@ async fn json_body_with_video_url_has_own_size_limit() {
 #[testing::test]
 async fn pending_video_url_is_reused_and_pending_count_limited() {
     let app = with_videos().await;
-    let site = Site::with(&[]).await;
+    let site = Site::new(&[]).await;
     let url = |name: &str| json!({"url": format!("{}/{name}.mp4", site.url)});
-    let first = json_of(app.post_json("/videos", &url("missing")).await, StatusCode::ACCEPTED).await;
+    let first = to_json(app.post_json("/videos", &url("missing")).await, StatusCode::ACCEPTED).await;
     let path = format!("/videos/{}", first.text("id"));
-    app.until(&path, |video: &Value| video["finished_at"].is_string()).await;
+    app.poll(&path, |video: &Value| video["finished_at"].is_string()).await;
     // A paused video has not ended. No worker changes it during the test.
     app.database.execute("update videos set state = 'paused', finished_at = null").await;
-    let again = app.post_ok("/videos", &url("missing")).await;
-    assert_eq!(again["id"], first["id"]);
-    let fill = "insert into videos (id, collection_id, state, source_url, options)
+    let second = app.post_ok("/videos", &url("missing")).await;
+    assert_eq!(second["id"], first["id"]);
+    let statement = "insert into videos (id, collection_id, state, source_url, options)
                 select gen_random_uuid(), collection_id, 'paused', source_url || n, options
                 from videos, generate_series(1, 999) n";
-    app.database.execute(fill).await;
-    let refused = app.post_json("/videos", &url("one-more")).await;
-    assert_eq!(refused.headers()["retry-after"], "60");
-    let error = problem(refused, 429, "overloaded").await;
+    app.database.execute(statement).await;
+    let response = app.post_json("/videos", &url("one-more")).await;
+    assert_eq!(response.headers()["retry-after"], "60");
+    let error = problem(response, 429, "overloaded").await;
     assert!(error.text("detail").contains("1000 videos"), "{error}");
 }

@@ -1,5 +1,5 @@
 //! Tests erasures of videos: what they delete, and that the file does not return.
-use super::{film, read, with_videos};
+use super::{analyze, clip, with_videos};
 use crate::erasures::dump;
 use crate::support::site::Site;
 use crate::support::{Json, erase_confirmed, field, ok, problem};
@@ -15,25 +15,25 @@ use tokio::sync::Notify;
 #[testing::test]
 async fn erased_video_is_deleted_and_file_rejected() {
     let app = with_videos().await;
-    let film = film();
-    let video = read(&app, "", film.clone()).await;
+    let file = clip();
+    let video = analyze(&app, "", file.clone()).await;
     let faces = app.get_ok("/faces?limit=1000").await.list("faces").len();
     let body = json!({"video_id": video["id"]});
-    let refused = json!({"video_id": video["id"], "suppress_person": true});
-    let refused = problem(app.post_json("/erasures", &refused).await, 422, "invalid_field").await;
-    assert_eq!(field(&refused), "suppress_person");
-    let both = json!({"video_id": video["id"], "url": "http://127.0.0.1/"});
-    problem(app.post_json("/erasures", &both).await, 422, "invalid_field").await;
+    let error = json!({"video_id": video["id"], "suppress_person": true});
+    let error = problem(app.post_json("/erasures", &error).await, 422, "invalid_field").await;
+    assert_eq!(field(&error), "suppress_person");
+    let two_targets = json!({"video_id": video["id"], "url": "http://127.0.0.1/"});
+    problem(app.post_json("/erasures", &two_targets).await, 422, "invalid_field").await;
 
-    let (look, done) = erase_confirmed(&app, &body).await;
-    for answer in [&look, &done] {
+    let (preview, result) = erase_confirmed(&app, &body).await;
+    for response in [&preview, &result] {
         assert_eq!(
-            (&answer["videos"], answer["faces"].as_u64()),
+            (&response["videos"], response["faces"].as_u64()),
             (&json!(1), Some(faces as u64)),
-            "{answer:#}"
+            "{response:#}"
         );
     }
-    let erasure = &done["erasure"];
+    let erasure = &result["erasure"];
     assert_eq!(
         (&erasure["kind"], &erasure["videos"], &erasure["suppressions"]),
         (&json!("video"), &json!(1), &json!(1))
@@ -48,28 +48,28 @@ async fn erased_video_is_deleted_and_file_rejected() {
     assert_eq!(audit.list("records")[0]["detail"]["videos"], 1);
     assert_eq!(app.get_ok("/erasures").await.list("erasures")[0]["videos"], 1);
 
-    problem(app.post_raw("/videos", "video/mp4", film.clone()).await, 409, "conflict").await;
+    problem(app.post_raw("/videos", "video/mp4", file.clone()).await, 409, "conflict").await;
     assert!(testing::files_below(app.blob_folder.path()).is_empty(), "the refused upload is not kept");
     let lift = format!("/erasures/{}/suppressions", erasure.text("id"));
     ok(app.delete(&lift).await).await;
-    assert_eq!(read(&app, "", film).await["state"], "completed");
+    assert_eq!(analyze(&app, "", file).await["state"], "completed");
 }
 
 /// Serves a video on a page, and a page that answers late and mentions the video again.
-async fn site(film: Vec<u8>, asked: Arc<Notify>, release: Arc<Notify>) -> Site {
+async fn site(file: Vec<u8>, request_arrived: Arc<Notify>, release: Arc<Notify>) -> Site {
     let video = || {
-        let film = film.clone();
-        get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], film.clone()) })
+        let file = file.clone();
+        get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], file.clone()) })
     };
     let page = "<title>First page</title><video src=/secret.mp4></video><a href=/late>late</a>";
     let late = "<title>Late page</title><video src=/secret.mp4></video><video src=/copy.mp4></video>";
-    Site::of(
+    Site::start(
         Router::new()
             .route("/", get(move || async move { Html(page) }))
             .route(
                 "/late",
                 get(move || async move {
-                    asked.notify_one();
+                    request_arrived.notify_one();
                     release.notified().await;
                     Html(late)
                 }),
@@ -84,22 +84,22 @@ async fn site(film: Vec<u8>, asked: Arc<Notify>, release: Arc<Notify>) -> Site {
 #[testing::test]
 async fn erased_video_stays_suppressed_on_later_crawl_pages() {
     let app = with_videos().await;
-    let (asked, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let site = site(film(), asked.clone(), release.clone()).await;
+    let (request_arrived, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let site = site(clip(), request_arrived.clone(), release.clone()).await;
     let body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true});
     let created = app.create("/crawls", &body).await;
-    let of_crawl = format!("/videos?crawl_id={}", created.text("id"));
-    asked.notified().await;
-    let read = |found: &Value| found.list("videos").iter().any(|video| video["state"] == "completed");
-    let found = app.until(&of_crawl, read).await;
-    let (_, done) = erase_confirmed(&app, &json!({"video_id": found["videos"][0]["id"]})).await;
+    let path = format!("/videos?crawl_id={}", created.text("id"));
+    request_arrived.notified().await;
+    let is_completed = |list: &Value| list.list("videos").iter().any(|video| video["state"] == "completed");
+    let list = app.poll(&path, is_completed).await;
+    let (_, result) = erase_confirmed(&app, &json!({"video_id": list["videos"][0]["id"]})).await;
     // The file and its address.
-    assert_eq!(done["erasure"]["suppressions"], 2, "{done:#}");
+    assert_eq!(result["erasure"]["suppressions"], 2, "{result:#}");
     assert!(app.get_ok("/faces").await.list("faces").is_empty());
 
     release.notify_one();
-    let crawled = app.crawl_end(created.text("id")).await;
-    let videos = app.get_ok(&of_crawl).await;
+    let crawled = app.await_crawl(created.text("id")).await;
+    let videos = app.get_ok(&path).await;
     let [copy] = videos.list("videos").as_slice() else { panic!("{videos:#}") };
     assert_eq!(
         (&copy["state"], &copy["reason"]),
@@ -119,7 +119,7 @@ async fn erased_video_stays_suppressed_on_later_crawl_pages() {
 async fn page_with_only_suppressed_video_stores_no_title() {
     let app = with_videos().await;
     let page = "<title>Portrait of a person</title><video src=/secret.mp4></video>";
-    let site = Site::of(Router::new().route("/", get(move || async move { Html(page) }))).await;
+    let site = Site::start(Router::new().route("/", get(move || async move { Html(page) }))).await;
     erase_confirmed(&app, &json!({"url": format!("{}/secret.mp4", site.url)})).await;
     for videos in [true, false] {
         let crawled = app.crawl_with(json!({"seeds": [site.page()], "videos": videos})).await;
@@ -132,10 +132,10 @@ async fn page_with_only_suppressed_video_stores_no_title() {
 #[testing::needs(video)]
 #[testing::test]
 async fn recrawled_video_of_erased_faces_stores_no_url() {
-    let (app, film) = (with_videos().await, film());
-    let video = get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], film.clone()) });
+    let (app, file) = (with_videos().await, clip());
+    let video = get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], file.clone()) });
     let page = || get(async || Html("<title>quaxtitle</title><video src=/quaxfilm.mp4></video>"));
-    let site = Site::of(Router::new().route("/quaxpage", page()).route("/quaxfilm.mp4", video)).await;
+    let site = Site::start(Router::new().route("/quaxpage", page()).route("/quaxfilm.mp4", video)).await;
     let crawl = async || {
         let body = json!({"seeds": [format!("{}quaxpage", site.page())], "delay_ms": 0, "videos": true});
         let crawled = app.crawl_with(body).await;
@@ -169,18 +169,18 @@ async fn recrawled_video_of_erased_faces_stores_no_url() {
 #[testing::test]
 async fn job_records_omit_host_of_erased_video() {
     let app = with_videos().await;
-    let site = Site::of(
+    let site = Site::start(
         Router::new().route("/", get(async || Html("<video src=http://quaxhost.invalid/a.mp4></video>"))),
     )
     .await;
     let body = json!({"seeds": [site.page()], "delay_ms": 0, "videos": true, "respect_robots": false});
     app.create("/crawls", &body).await;
-    let named = |jobs: &Value| {
+    let count_errors = |jobs: &Value| {
         let errors = jobs.list("jobs").iter().filter_map(|job| job["last_error"].as_str());
         errors.filter(|error| error.contains("quaxhost")).count()
     };
-    app.until("/jobs?kind=fetch_video", |jobs| named(jobs) > 0).await;
+    app.poll("/jobs?kind=fetch_video", |jobs| count_errors(jobs) > 0).await;
     erase_confirmed(&app, &json!({"url": "http://quaxhost.invalid/a.mp4"})).await;
-    let jobs = app.until("/jobs?kind=fetch_video", |jobs| jobs.list("jobs")[0]["state"] != "running").await;
-    assert_eq!(named(&jobs), 0, "{jobs:#}");
+    let jobs = app.poll("/jobs?kind=fetch_video", |jobs| jobs.list("jobs")[0]["state"] != "running").await;
+    assert_eq!(count_errors(&jobs), 0, "{jobs:#}");
 }

@@ -1,5 +1,5 @@
 //! Tests `GET /videos/{id}/export`, and the videos in `GET /crawls/{id}/export`.
-use super::{film, read, with_videos};
+use super::{analyze, clip, with_videos};
 use crate::support::site::Site;
 use crate::support::{App, Json, Options, erase, export, field, lines, new_video, problem};
 use axum::Router;
@@ -54,7 +54,7 @@ async fn check_tracks(app: &App, video: &Value, lines: &[Value]) {
 #[testing::test]
 async fn video_export_contains_tracks_and_omits_erased_ones() {
     let app = with_videos().await;
-    let video = read(&app, "?sampling=fps=5", film()).await;
+    let video = analyze(&app, "?sampling=fps=5", clip()).await;
     let path = format!("/videos/{}/export", video.text("id"));
     let exported = lines(&export(&app, &path, "application/x-ndjson").await);
     let first = &exported[0];
@@ -104,9 +104,9 @@ async fn video_export_contains_tracks_and_omits_erased_ones() {
     // An erased track is not exported.
     let face = &exported[1]["faces"][0]["face_id"];
     erase(&app, &json!({"face_id": face})).await;
-    let left = lines(&export(&app, &path, "application/x-ndjson").await);
-    assert_eq!(left.len(), exported.len() - 1);
-    assert!(left.iter().all(|line| line["track_id"] != exported[1]["track_id"]));
+    let remaining = lines(&export(&app, &path, "application/x-ndjson").await);
+    assert_eq!(remaining.len(), exported.len() - 1);
+    assert!(remaining.iter().all(|line| line["track_id"] != exported[1]["track_id"]));
 }
 
 /// Adds a completed video with tracks of one face each, and returns its id and the ids of the
@@ -175,16 +175,16 @@ async fn invalid_video_export_request_is_rejected() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let missing = "/videos/00000000-0000-7000-8000-000000000000/export";
     problem(app.get(missing).await, 404, "not_found").await;
-    let wrong = problem(app.get(&format!("{missing}?format=xml")).await, 400, "bad_query").await;
-    assert_eq!((field(&wrong), &wrong["allowed"]), ("format", &json!(["jsonl", "csv"])));
+    let error = problem(app.get(&format!("{missing}?format=xml")).await, 400, "bad_query").await;
+    assert_eq!((field(&error), &error["allowed"]), ("format", &json!(["jsonl", "csv"])));
 }
 
 /// Serves a page with an image, and a video at two addresses.
 async fn site() -> Site {
-    let (film, image) = (film(), testing::drawing("ada_small.jpg"));
+    let (file, image) = (clip(), testing::drawing("ada_small.jpg"));
     let page =
         "<title>Film</title><img src=/ada.jpg><video src=/film.mp4></video><a href=/moved.mp4>again</a>";
-    Site::of(
+    Site::start(
         Router::new()
             .route("/", get(move || async move { Html(page) }))
             .route(
@@ -193,7 +193,7 @@ async fn site() -> Site {
             )
             .route(
                 "/film.mp4",
-                get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], film.clone()) }),
+                get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], file.clone()) }),
             )
             .route("/moved.mp4", get(|| async { Redirect::temporary("/film.mp4") })),
     )
@@ -212,21 +212,21 @@ async fn crawl_export_contains_each_video_once_with_all_sources() {
     let kinds: Vec<&str> = exported.iter().map(|line| line.text("kind")).collect();
     assert_eq!((kinds[0], kinds[1]), ("image", "video"), "{kinds:?}");
     let video = &exported[1];
-    let mut places: Vec<(&str, &str)> =
-        video.list("sources").iter().map(|place| (place.text("page_url"), place.text("video_url"))).collect();
-    places.sort_unstable();
+    let mut sources: Vec<(&str, &str)> =
+        video.list("sources").iter().map(|entry| (entry.text("page_url"), entry.text("video_url"))).collect();
+    sources.sort_unstable();
     let page = format!("{}/", site.url);
-    let [film, moved] = ["film", "moved"].map(|name| format!("{}/{name}.mp4", site.url));
-    assert_eq!(places, [(page.as_str(), film.as_str()), (page.as_str(), moved.as_str())]);
+    let [file, moved] = ["film", "moved"].map(|name| format!("{}/{name}.mp4", site.url));
+    assert_eq!(sources, [(page.as_str(), file.as_str()), (page.as_str(), moved.as_str())]);
     assert_eq!((&video["sources_total"], &video["state"]), (&json!(2), &json!("completed")));
     check_tracks(&app, &video["video_id"], &exported[2..]).await;
 
     let faces: usize = exported[2..].iter().map(|track| track.list("faces").len()).sum();
     let table = rows(&app, &format!("{path}?format=csv")).await;
     assert_eq!(table.len(), exported[0].list("faces").len() + faces);
-    let of_video: Vec<_> = table.iter().filter(|row| !row["video_id"].is_empty()).collect();
-    assert_eq!(of_video.len(), faces);
-    for row in of_video {
+    let video_rows: Vec<_> = table.iter().filter(|row| !row["video_id"].is_empty()).collect();
+    assert_eq!(video_rows.len(), faces);
+    for row in video_rows {
         assert_eq!((row["format"].as_str(), &row["page_url"]), ("video_frame", &page));
         assert_eq!(
             (json!(row["sha256"]), json!(row["video_id"])),
@@ -235,9 +235,9 @@ async fn crawl_export_contains_each_video_once_with_all_sources() {
         assert!(row["at_ms"].parse::<i64>().is_ok() && !row["face_id"].is_empty());
     }
     // Another crawl finds the file unchanged. Its export contains the video too, from its own page.
-    let again = app.crawl_with(body).await;
+    let crawl = app.crawl_with(body).await;
     let second =
-        lines(&export(&app, &format!("/crawls/{}/export", again.text("id")), "application/x-ndjson").await);
+        lines(&export(&app, &format!("/crawls/{}/export", crawl.text("id")), "application/x-ndjson").await);
     assert_eq!(
         second.iter().filter(|line| line["video_id"] == video["video_id"]).count(),
         exported.len() - 1

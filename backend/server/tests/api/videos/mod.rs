@@ -1,18 +1,18 @@
-//! Tests the operations for videos with the standard film, whose people are known.
+//! Tests the operations for videos with the standard test video, whose people are known.
 mod crawled;
 mod erased;
 mod export;
 mod limits;
 
 use crate::erasures::dump;
-use crate::support::{App, Events, Json, Options, erase, json_of, ok, problem};
+use crate::support::{App, Events, Json, Options, erase, ok, problem, to_json};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use testing::film::{Codec, Container, Encoding, Film};
 
-/// Returns the standard film: 25 s with a keyframe every second.
-pub(crate) fn film() -> Vec<u8> {
+/// Returns the standard test video: 25 s with a keyframe every second.
+pub(crate) fn clip() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film.mp4");
     let encoding = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Mp4) };
@@ -25,35 +25,35 @@ async fn with_videos() -> App {
 }
 
 /// Sends a video and waits for its end.
-async fn read(app: &App, query: &str, film: Vec<u8>) -> Value {
-    let sent = app.post_raw(&format!("/videos{query}"), "video/mp4", film).await;
+async fn analyze(app: &App, query: &str, file: Vec<u8>) -> Value {
+    let sent = app.post_raw(&format!("/videos{query}"), "video/mp4", file).await;
     let location = sent.headers()["location"].to_str().unwrap().to_owned();
-    let video = json_of(sent, StatusCode::ACCEPTED).await;
+    let video = to_json(sent, StatusCode::ACCEPTED).await;
     assert_eq!(location, format!("/videos/{}", video.text("id")));
     // The worker may have begun before the response was written.
     assert!(["queued", "running"].contains(&video.text("state")), "{video}");
     let ended = |video: &Value| video["finished_at"].is_string();
-    app.until(&location, ended).await
+    app.poll(&location, ended).await
 }
 
 #[testing::needs(video)]
 #[testing::test]
 async fn video_tracks_are_found_by_time_person_and_face() {
     let app = with_videos().await;
-    let film = film();
-    let video = read(&app, "?sampling=fps=5", film.clone()).await;
+    let file = clip();
+    let video = analyze(&app, "?sampling=fps=5", file.clone()).await;
     assert_eq!((&video["state"], &video["reason"]), (&json!("completed"), &Value::Null), "{video:#}");
     assert_eq!((video["people"].as_i64(), video["width"].as_i64()), (Some(7), Some(640)));
     assert_eq!(video["options"]["sampling"], "fps=5");
     assert_eq!(video["read_ms"], 24_960);
     let path = format!("/videos/{}", video.text("id"));
-    let all = app.get_ok(&format!("{path}/tracks")).await;
-    let tracks = all.list("tracks");
+    let list = app.get_ok(&format!("{path}/tracks")).await;
+    let tracks = list.list("tracks");
     assert_eq!(video["tolerance_ms"], 200);
     let is_last = |track: &Value| track["end_ms"] == 24_960;
-    assert!(tracks.iter().all(|track| track["to_end"] == is_last(track)), "{all}");
-    assert!(tracks.iter().any(is_last), "{all}");
-    assert!(tracks.len() > 10 && all["next_cursor"].is_null());
+    assert!(tracks.iter().all(|track| track["to_end"] == is_last(track)), "{list}");
+    assert!(tracks.iter().any(is_last), "{list}");
+    assert!(tracks.len() > 10 && list["next_cursor"].is_null());
     // Pages, times and people select from the same list.
     let mut paged = Vec::new();
     let mut page = app.get_ok(&format!("{path}/tracks?limit=3")).await;
@@ -91,8 +91,8 @@ async fn video_tracks_are_found_by_time_person_and_face() {
     assert_eq!(app.get_ok(&image).await["format"], "video_frame");
     assert_eq!(app.get(&format!("{image}/thumbnail")).await.status(), StatusCode::NOT_FOUND);
     // The same file again is the same video.
-    let again = ok(app.post_raw("/videos", "video/mp4", film).await).await;
-    assert_eq!(again["id"], video["id"]);
+    let second = ok(app.post_raw("/videos", "video/mp4", file).await).await;
+    assert_eq!(second["id"], video["id"]);
     let listed = app.get_ok("/videos?state=completed").await;
     assert_eq!(listed.list("videos").len(), 1);
     assert!(app.get_ok("/videos?state=queued").await.list("videos").is_empty());
@@ -111,7 +111,7 @@ async fn video_tracks_are_found_by_time_person_and_face() {
 #[testing::test]
 async fn refine_option_is_stored_and_applied() {
     let app = with_videos().await;
-    let video = read(&app, "?refine=true&max_gap_ms=4000", film()).await;
+    let video = analyze(&app, "?refine=true&max_gap_ms=4000", clip()).await;
     assert_eq!((&video["state"], &video["people"]), (&json!("completed"), &json!(7)), "{video:#}");
     assert_eq!(video["options"], json!({"sampling": "auto", "max_gap_ms": 4000, "refine": true}));
     let frames = video["frames"].as_i64().unwrap();
@@ -122,10 +122,10 @@ async fn refine_option_is_stored_and_applied() {
 #[testing::test]
 async fn video_progress_events_continue_until_completion() {
     let app = with_videos().await;
-    let sent = app.post_raw("/videos?sampling=fps=5", "video/mp4", film()).await;
-    let video = json_of(sent, StatusCode::ACCEPTED).await;
+    let sent = app.post_raw("/videos?sampling=fps=5", "video/mp4", clip()).await;
+    let video = to_json(sent, StatusCode::ACCEPTED).await;
     let path = format!("/videos/{}", video.text("id"));
-    let mut events = Events::of(&app, &path).await;
+    let mut events = Events::new(&app, &path).await;
     let mut last = Value::Null;
     while let Some((name, data)) = events.next().await {
         assert_eq!(data["id"], video["id"]);
@@ -137,7 +137,7 @@ async fn video_progress_events_continue_until_completion() {
     assert_eq!(last, app.get_ok(&path).await);
     assert_eq!((&last["state"], &last["read_ms"]), (&json!("completed"), &json!(24_960)));
     // A stream of a video that has ended contains only `done`.
-    let mut late = Events::of(&app, &path).await;
+    let mut late = Events::new(&app, &path).await;
     assert_eq!(late.next().await, Some(("done".to_owned(), last)));
     assert_eq!(late.next().await, None);
     problem(app.get(&format!("/videos/{}/events", uuid::Uuid::nil())).await, 404, "not_found").await;
@@ -154,25 +154,25 @@ struct Traces {
 #[testing::test]
 async fn erased_person_of_video_leaves_no_data() {
     let app = with_videos().await;
-    let film = film();
-    let video = read(&app, "?sampling=fps=5", film.clone()).await;
+    let file = clip();
+    let video = analyze(&app, "?sampling=fps=5", file.clone()).await;
     let path = format!("/videos/{}", video.text("id"));
     let before = app.get_ok(&format!("{path}/tracks")).await;
     let of_person = |tracks: &Value, person: i64, is: bool| -> Vec<Value> {
-        let is_theirs = |track: &&Value| (track["person"] == person) == is;
-        tracks.list("tracks").iter().filter(is_theirs).cloned().collect()
+        let is_selected = |track: &&Value| (track["person"] == person) == is;
+        tracks.list("tracks").iter().filter(is_selected).cloned().collect()
     };
-    let theirs = of_person(&before, 1, true);
-    assert!(theirs.len() > 1);
-    let traces = traces(&app, &theirs).await;
-    let whole = dump(&app);
+    let their_tracks = of_person(&before, 1, true);
+    assert!(their_tracks.len() > 1);
+    let traces = traces(&app, &their_tracks).await;
+    let database = dump(&app);
     for text in &traces.texts {
-        assert!(whole.contains(text.as_str()), "{text}");
+        assert!(database.contains(text.as_str()), "{text}");
     }
     assert!(traces.blobs.iter().all(|blob| blob.exists()));
     // The person is enrolled by the faces of all tracks, and erased with the right not to return.
     let faces: Vec<&Value> =
-        theirs.iter().flat_map(|track| track.list("faces")).map(|face| &face["face_id"]).collect();
+        their_tracks.iter().flat_map(|track| track.list("faces")).map(|face| &face["face_id"]).collect();
     let subject = app.create("/subjects", &json!({"name": "A"})).await;
     let enrol = format!("/subjects/{}/faces", subject.text("id"));
     app.post_ok(&enrol, &json!({"face_ids": faces, "force": true})).await;
@@ -181,17 +181,17 @@ async fn erased_person_of_video_leaves_no_data() {
     assert_eq!(erased["erasure"]["faces"].as_u64(), Some(faces.len() as u64), "{erased:#}");
     let after = app.get_ok(&format!("{path}/tracks")).await;
     assert_eq!(after.list("tracks"), &of_person(&before, 1, false));
-    let whole = dump(&app);
+    let database = dump(&app);
     for text in &traces.texts {
-        assert!(!whole.contains(text.as_str()), "{text}");
+        assert!(!database.contains(text.as_str()), "{text}");
     }
     for blob in &traces.blobs {
         assert!(!blob.exists(), "{blob:?}");
     }
     // The same file again: the person does not return.
     assert_eq!(app.delete(&path).await.status(), StatusCode::NO_CONTENT);
-    let again = read(&app, "?sampling=fps=5", film).await;
-    assert_eq!(again["people"], video["people"].as_i64().unwrap() - 1);
+    let second_video = analyze(&app, "?sampling=fps=5", file).await;
+    assert_eq!(second_video["people"], video["people"].as_i64().unwrap() - 1);
 }
 
 async fn traces(app: &App, tracks: &[Value]) -> Traces {
