@@ -6,8 +6,8 @@ use inference::{GpuBackend, Manifest, Operation, VIDEO_DECODING};
 pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
     let settings = &loaded.settings;
     let gpu = &settings.gpu;
-    let mut found = Vec::new();
-    let mut say = |sentence: String| found.push(ConfigError::Contradiction(sentence));
+    let mut errors = Vec::new();
+    let mut say = |sentence: String| errors.push(ConfigError::Contradiction(sentence));
     let [force, backend, id, index] =
         ["FORCE_GPU_ONLY", "GPU_BACKEND", "GPU_DEVICE_ID", "SEARCH_INDEX"].map(|name| loaded.source(name));
 
@@ -39,20 +39,22 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
             "SEARCH_INDEX=qdrant ({index}) needs QDRANT_URL; allowed: the address of the server's gRPC interface, like http://localhost:6334"
         ));
     }
-    found.extend(memory(loaded));
-    found.extend(devices(loaded));
-    found.extend(tensorrt(loaded));
+    messages.extend(memory(loaded));
+    messages.extend(devices(loaded));
+    messages.extend(tensorrt(loaded));
     match Manifest::load(&settings.models.dir) {
-        Err(error) => found.push(ConfigError::Contradiction(error)),
-        Ok(manifest) if manifest.pack(&settings.models.pack).is_none() => found.push(ConfigError::Invalid {
-            key: "MODEL_PACK".into(),
-            value: settings.models.pack.clone(),
-            origin: loaded.source("MODEL_PACK").into(),
-            allowed: manifest.packs.iter().map(|pack| pack.name.as_str()).collect::<Vec<_>>().join(", "),
-        }),
+        Err(error) => messages.push(ConfigError::Contradiction(error)),
+        Ok(manifest) if manifest.pack(&settings.models.pack).is_none() => {
+            messages.push(ConfigError::Invalid {
+                key: "MODEL_PACK".into(),
+                value: settings.models.pack.clone(),
+                origin: loaded.source("MODEL_PACK").into(),
+                allowed: manifest.packs.iter().map(|pack| pack.name.as_str()).collect::<Vec<_>>().join(", "),
+            })
+        }
         Ok(_) => {}
     }
-    found
+    messages
 }
 
 fn memory(loaded: &Loaded) -> Option<ConfigError> {
@@ -76,27 +78,27 @@ fn device_ids(loaded: &Loaded) -> String {
 
 fn devices(loaded: &Loaded) -> Vec<ConfigError> {
     let gpu = &loaded.settings.gpu;
-    let mut found = Vec::new();
+    let mut messages = Vec::new();
     let twice = gpu.device_ids.iter().enumerate().find(|(at, id)| gpu.device_ids[..*at].contains(id));
     if let Some((_, id)) = twice {
-        found.push(format!("{} lists {id} twice; allowed: each device once", device_ids(loaded)));
+        messages.push(format!("{} lists {id} twice; allowed: each device once", device_ids(loaded)));
     }
     if gpu.backend == GpuBackend::Mps && gpu.device_ids.len() > 1 {
-        found.push(format!(
+        messages.push(format!(
             "{} lists several devices, but GPU_BACKEND=mps ({}) supports only one device; allowed: one device, or a different GPU_BACKEND",
             device_ids(loaded),
             loaded.source("GPU_BACKEND"),
         ));
     }
-    found.into_iter().map(ConfigError::Contradiction).collect()
+    messages.into_iter().map(ConfigError::Contradiction).collect()
 }
 
 fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
     let Settings { gpu, tensorrt, .. } = &loaded.settings;
-    let mut found = Vec::new();
+    let mut messages = Vec::new();
     if gpu.backend != GpuBackend::Tensorrt {
         let set = loaded.resolved.iter().filter(|r| r.name.starts_with("TENSORRT_") && r.source != "default");
-        found.extend(set.map(|r| {
+        messages.extend(set.map(|r| {
             format!(
                 "{}={} ({}) has no effect with GPU_BACKEND={} ({}); allowed: GPU_BACKEND=tensorrt, or leave it unset",
                 r.name,
@@ -106,27 +108,27 @@ fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
                 loaded.source("GPU_BACKEND"),
             )
         }));
-        return found.into_iter().map(ConfigError::Contradiction).collect();
+        return messages.into_iter().map(ConfigError::Contradiction).collect();
     }
-    let asked = tensorrt.int8.unwrap_or(false);
-    let int8 = format!("TENSORRT_INT8={asked} ({})", loaded.source("TENSORRT_INT8"));
-    match (&tensorrt.calibration_table, asked) {
-        (None, true) => found.push(format!(
+    let is_int8 = tensorrt.int8.unwrap_or(false);
+    let int8 = format!("TENSORRT_INT8={is_int8} ({})", loaded.source("TENSORRT_INT8"));
+    match (&tensorrt.calibration_table, is_int8) {
+        (None, true) => messages.push(format!(
             "{int8} needs a calibration table; allowed: TENSORRT_CALIBRATION_TABLE=FILE, or TENSORRT_INT8=false"
         )),
-        (Some(table), true) if !table.exists() => found.push(format!(
+        (Some(table), true) if !table.exists() => messages.push(format!(
             "TENSORRT_CALIBRATION_TABLE={} ({}) does not exist; allowed: an existing file or folder",
             table.display(),
             loaded.source("TENSORRT_CALIBRATION_TABLE"),
         )),
-        (Some(table), false) => found.push(format!(
+        (Some(table), false) => messages.push(format!(
             "TENSORRT_CALIBRATION_TABLE={} ({}) has no effect with {int8}; allowed: TENSORRT_INT8=true, or leave it unset",
             table.display(),
             loaded.source("TENSORRT_CALIBRATION_TABLE"),
         )),
         _ => {}
     }
-    found.into_iter().map(ConfigError::Contradiction).collect()
+    messages.into_iter().map(ConfigError::Contradiction).collect()
 }
 
 impl Settings {
