@@ -7,19 +7,19 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
     let settings = &loaded.settings;
     let gpu = &settings.gpu;
     let mut errors = Vec::new();
-    let mut say = |sentence: String| errors.push(ConfigError::Contradiction(sentence));
+    let mut report = |sentence: String| errors.push(ConfigError::Contradiction(sentence));
     let [force, backend, id, index] =
         ["FORCE_GPU_ONLY", "GPU_BACKEND", "GPU_DEVICE_ID", "SEARCH_INDEX"].map(|name| loaded.source(name));
 
     if gpu.force_gpu_only && gpu.backend == GpuBackend::Cpu {
-        say(format!(
+        report(format!(
             "FORCE_GPU_ONLY=true ({force}) contradicts GPU_BACKEND=cpu ({backend}); allowed: a different GPU_BACKEND, or FORCE_GPU_ONLY=false"
         ));
     }
     if gpu.force_gpu_only && settings.gpu_operations().is_empty() && !settings.video_decoding_gpu() {
         let names = Operation::ALL.into_iter().map(Operation::name).chain([VIDEO_DECODING]);
         let variables: Vec<String> = names.map(|name| format!("{}_GPU", name.to_uppercase())).collect();
-        say(format!(
+        report(format!(
             "FORCE_GPU_ONLY=true ({force}) is set, but no operation is on the GPU; allowed: ALL_GPU=true, or at least one of {}, or FORCE_GPU_ONLY=false",
             variables.join(", "),
         ));
@@ -28,33 +28,31 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
         && !gpu.device_ids.is_empty()
         && !gpu.device_ids.contains(&gpu.device_id)
     {
-        say(format!(
+        report(format!(
             "GPU_DEVICE_ID={} ({id}) is not among {}; allowed: one of them alone, or a list that contains it",
             gpu.device_id,
             device_ids(loaded),
         ));
     }
     if settings.storage.search_index == SearchIndex::Qdrant && settings.storage.qdrant_url.is_empty() {
-        say(format!(
+        report(format!(
             "SEARCH_INDEX=qdrant ({index}) needs QDRANT_URL; allowed: the address of the server's gRPC interface, like http://localhost:6334"
         ));
     }
-    messages.extend(memory(loaded));
-    messages.extend(devices(loaded));
-    messages.extend(tensorrt(loaded));
+    errors.extend(memory(loaded));
+    errors.extend(devices(loaded));
+    errors.extend(tensorrt(loaded));
     match Manifest::load(&settings.models.dir) {
-        Err(error) => messages.push(ConfigError::Contradiction(error)),
-        Ok(manifest) if manifest.pack(&settings.models.pack).is_none() => {
-            messages.push(ConfigError::Invalid {
-                key: "MODEL_PACK".into(),
-                value: settings.models.pack.clone(),
-                origin: loaded.source("MODEL_PACK").into(),
-                allowed: manifest.packs.iter().map(|pack| pack.name.as_str()).collect::<Vec<_>>().join(", "),
-            })
-        }
+        Err(error) => errors.push(ConfigError::Contradiction(error)),
+        Ok(manifest) if manifest.pack(&settings.models.pack).is_none() => errors.push(ConfigError::Invalid {
+            key: "MODEL_PACK".into(),
+            value: settings.models.pack.clone(),
+            origin: loaded.source("MODEL_PACK").into(),
+            allowed: manifest.packs.iter().map(|pack| pack.name.as_str()).collect::<Vec<_>>().join(", "),
+        }),
         Ok(_) => {}
     }
-    messages
+    errors
 }
 
 fn memory(loaded: &Loaded) -> Option<ConfigError> {

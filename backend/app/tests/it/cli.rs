@@ -76,14 +76,9 @@ fn invalid_configuration_exits_2_and_names_setting() {
         .fails(2, &["GPU_BACKEND=vulkan (from environment)"]);
     folder.run(&["config", "check", "--host", "0.0.0.0"]).fails(2, &["AUTH=none"]);
     folder.run(&["serve", "--host", "0.0.0.0"]).fails(2, &["AUTH=none"]);
-    let refused = Output::run(
-        folder
-            .facecrawl(&["gpu"])
-            .env("FORCE_GPU_ONLY", "true")
-            .env("ALL_GPU", "1")
-            .env("GPU_BACKEND", "cpu"),
-    );
-    refused.fails(2, &["contradicts GPU_BACKEND=cpu"]);
+    let mut command = folder.facecrawl(&["gpu"]);
+    command.env("FORCE_GPU_ONLY", "true").env("ALL_GPU", "1").env("GPU_BACKEND", "cpu");
+    Output::run(&mut command).fails(2, &["contradicts GPU_BACKEND=cpu"]);
 }
 
 #[test]
@@ -198,8 +193,8 @@ fn detect_returns_api_fields_and_reports_failed_files() {
 
     let mixed = folder
         .run(&["detect", "--json", "--no-embeddings", "notes.jpg", "ada.jpg", "gone.jpg"])
-        .assert_status(3);
-    let mixed = mixed.json();
+        .assert_status(3)
+        .json();
     assert_eq!(mixed["results"][0]["error"]["code"], "not_an_image");
     assert_eq!(mixed["results"][2]["error"]["code"], "unreadable");
     assert!(mixed["results"][1]["faces"][0].get("embedding").is_none());

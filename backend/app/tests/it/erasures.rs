@@ -38,9 +38,8 @@ impl StoredForms {
         let doubles = || floats.iter().map(|value| f64::from(*value));
         // The wire format consists of dimensions and flags, followed by half-precision values with
         // the high byte first.
-        let halves = hex::decode(select("encode(halfvec_send(embedding), 'hex')")).unwrap()
-            [4..4 + 2 * LENGTH]
-            .to_vec();
+        let halves = hex::decode(select("encode(halfvec_send(embedding), 'hex')")).unwrap();
+        let halves = halves[4..4 + 2 * LENGTH].to_vec();
         let swapped: Vec<u8> = halves.chunks(2).flat_map(|half| [half[1], half[0]]).collect();
         let json: Vec<String> = floats.iter().map(f32::to_string).collect();
         Self(vec![

@@ -45,11 +45,8 @@ fn gpu_libraries_are_not_requested_when_unused() {
     // ffmpeg uses only the libraries of the driver.
     assert_eq!(gpu_runtime(&folder, &[], &[("VIDEO_DECODING_GPU", "true")]), "");
     for command in [&["config", "check"][..], &["openapi"], &["keys", "list"]] {
-        assert_eq!(
-            gpu_runtime(&folder, command, &set("GPU_BACKEND", "cuda")),
-            "",
-            "{command:?} loads no models"
-        );
+        let output = gpu_runtime(&folder, command, &set("GPU_BACKEND", "cuda"));
+        assert_eq!(output, "", "{command:?} loads no models");
     }
 }
 
@@ -74,8 +71,8 @@ fn selects_runtime_library_by_gpu_settings() {
     assert_eq!(selected_library(&operator_library), std::path::Path::new("/own/libonnxruntime.so"));
 }
 
-/// A checkout that contains only the script. Its `python3` runs `fetch_script` instead of pip and counts
-/// its calls.
+/// A checkout that contains only the script. Its `python3` runs `fetch_script` instead of
+/// pip and counts its calls.
 struct Checkout(tempfile::TempDir);
 
 impl Checkout {
@@ -188,11 +185,8 @@ fn reason(report: &Value) -> (String, String, String) {
     let result = (field(first, "reason_kind"), field(first, "reason"), field(first, "detail"));
     for op in operations {
         assert_eq!(op["effective"], "cpu", "{op}");
-        assert_eq!(
-            (field(op, "reason_kind"), field(op, "reason")),
-            (result.0.clone(), result.1.clone()),
-            "{op}"
-        );
+        let expected = (result.0.clone(), result.1.clone());
+        assert_eq!((field(op, "reason_kind"), field(op, "reason")), expected, "{op}");
     }
     assert!(!result.1.contains(".cc:") && !result.1.contains('\n'), "plain and one line: {}", result.1);
     result

@@ -98,7 +98,7 @@ async fn image(
     site.image(number)
 }
 
-/// Repeats `query` until it returns a value. If the database is unavailable, `query` returns `None`.
+/// Repeats `query` until it returns a value. It returns `None` if the database is unavailable.
 async fn wait_for_value<T, F: Future<Output = Option<T>>>(what: &str, mut query: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {

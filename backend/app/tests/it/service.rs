@@ -214,8 +214,8 @@ struct LoadCounts {
     is_over: AtomicBool,
 }
 
-/// Sends detection requests on `CONNECTIONS` keep-alive connections until `is_over` is set or the port
-/// is closed. Any response other than 200 fails the test, and so does any request that is neither
+/// Sends detection requests on `CONNECTIONS` keep-alive connections until `is_over` is set or the
+/// port is closed. Any response other than 200 fails the test. So does any request that is neither
 /// answered nor refused.
 fn start_load(base: &str, image: &[u8], counts: &Arc<LoadCounts>) -> JoinSet<()> {
     let mut callers = JoinSet::new();

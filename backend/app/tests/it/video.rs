@@ -132,12 +132,8 @@ fn gpu_reports_video_decoder_and_reason() {
     let device = |entry: &Value| entry["effective"].as_str().unwrap().to_owned();
     let default = operation(&folder, FakeGpu::Works, &[]);
     assert_eq!((device(&default).as_str(), &default["gpu_requested"]), ("cpu", &false.into()));
-    let requested = operation(&folder, FakeGpu::Works, &[ON, STRICT, ("GPU_DEVICE_IDS", "1,0")]);
-    assert_eq!(
-        (device(&requested).as_str(), &requested["requested"]),
-        ("cuda:1,cuda:0", &"cuda".into()),
-        "{requested}"
-    );
+    let gpus = operation(&folder, FakeGpu::Works, &[ON, STRICT, ("GPU_DEVICE_IDS", "1,0")]);
+    assert_eq!((device(&gpus).as_str(), &gpus["requested"]), ("cuda:1,cuda:0", &"cuda".into()), "{gpus}");
     let all_gpu = operation(&folder, FakeGpu::Works, &[("ALL_GPU", "true")]);
     assert_eq!((device(&all_gpu).as_str(), &all_gpu["reason"]), ("cuda:0", &Value::Null), "{all_gpu}");
 

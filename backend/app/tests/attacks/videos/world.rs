@@ -104,8 +104,8 @@ impl Tenant {
         unreachable!()
     }
 
-    /// Waits until `is_expected` returns `true` for a video, and returns it. The service must not be
-    /// killed meanwhile.
+    /// Waits until `is_expected` returns `true` for a video, and returns it. Nothing may kill the
+    /// service meanwhile.
     pub(crate) async fn wait_for_video(&self, id: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
         self.caller().until(&format!("/videos/{id}"), is_expected).await
     }
