@@ -85,7 +85,7 @@ impl Reasons {
     }
 
     fn print(&self) -> anyhow::Result<()> {
-        self.0.iter().try_for_each(|(reason, name)| output::line(format!("{}: {reason}", name.join(", "))))
+        self.0.iter().try_for_each(|(reason, names)| output::line(format!("{}: {reason}", names.join(", "))))
     }
 }
 

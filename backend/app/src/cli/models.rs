@@ -190,7 +190,7 @@ fn rows(pack: &Pack, store: &ModelStore) -> Vec<(&'static str, String)> {
     if let Some(embedder) = pack.file(ModelKind::Embedder) {
         rows.push(("embedding", embedding(embedder)));
         rows.push(("accuracy", accuracy(embedder)));
-        rows.push(("match", match_rate(embedder)));
+        rows.push(("match", threshold_text(embedder)));
     }
     if let Some(cost) = cost(pack) {
         rows.push(("CPU", cost));
@@ -229,7 +229,7 @@ fn accuracy(embedder: &ModelFile) -> String {
 
 /// Describes the embedder's match threshold, and the share of pairs of different people that reach
 /// it.
-fn match_rate(embedder: &ModelFile) -> String {
+fn threshold_text(embedder: &ModelFile) -> String {
     let threshold = embedder.match_threshold.unwrap_or_default();
     match embedder.match_fmr {
         Some(fmr) => {

@@ -163,8 +163,8 @@ impl Summary {
     /// Completes the summary of a scan that took `elapsed`, of which `videos` were spent on videos.
     pub(super) fn finish(&mut self, elapsed: Duration, videos: Duration, interrupted: bool) {
         self.seconds = elapsed.as_secs_f64();
-        let processed = self.images.total - self.images.of(ImageState::Queued);
-        self.images_per_second = processed as f64 / elapsed.saturating_sub(videos).as_secs_f64().max(1e-3);
+        let finished = self.images.total - self.images.of(ImageState::Queued);
+        self.images_per_second = finished as f64 / elapsed.saturating_sub(videos).as_secs_f64().max(1e-3);
         self.interrupted = interrupted;
     }
 
