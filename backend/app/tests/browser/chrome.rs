@@ -132,8 +132,8 @@ impl Browser {
              if (held || Date.now() > end) done(held); else setTimeout(look, 20) }})()",
             DEADLINE_MS / 2
         );
-        let condition_result = self.post("/execute/async", json!({"script": script, "args": []})).await;
-        if condition_result != true {
+        let is_true = self.post("/execute/async", json!({"script": script, "args": []})).await;
+        if is_true != true {
             let text = self.run("return `${location}\\n${document.body.innerText}`").await;
             let actions = self.actions.lock().unwrap().join("\n  ");
             panic!(

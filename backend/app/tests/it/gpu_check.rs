@@ -33,7 +33,7 @@ fn image_folder(image: &str, extra_args: &[&str]) -> (tempfile::TempDir, Vec<Str
     let path_args =
         [("--models", text(&models)), ("--library", text(&testing::library())), ("--images", text(&images))];
     let path_args = path_args.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
-    let extra_args = ["--iterations", "1"].iter().chain(extra_args).map(|row| (*row).to_owned());
+    let extra_args = ["--iterations", "1"].iter().chain(extra_args).map(|arg| (*arg).to_owned());
     (folder, path_args.chain(extra_args).collect())
 }
 
