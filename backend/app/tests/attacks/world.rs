@@ -58,7 +58,7 @@ impl World {
         let limited = ["--collection", "hostile", "--requests-per-minute", "600"];
         let hostile_key = |scope| (scope, create_key(&limited, scope));
         let hostile = HOSTILE_SCOPES.map(hostile_key).to_vec();
-        let good_site = site::good_site().await;
+        let good_site = site::good().await;
         let mut world = Self {
             service,
             _database: database,

@@ -88,7 +88,7 @@ impl Browser {
         browser
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, String> {
+    async fn request(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, String> {
         let mut request = self.client.request(method, format!("{}{path}", self.session));
         if let Some(body) = body {
             request = request.json(&body);
@@ -204,7 +204,7 @@ impl Browser {
                 Err(error) => panic!("click on {css}: {error}"),
             }
         }
-        panic!("the page replaced {css} {MAX_REPLACED} times");
+        panic!("the page replaced {css} {MAX_REPLACEMENTS} times");
     }
 
     /// Types into an element. For a file input, sets the path of the file.

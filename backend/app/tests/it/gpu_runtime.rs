@@ -314,15 +314,15 @@ fn with_driver(version: &str, cuda: u32, code: u32) -> (String, String, String) 
     let text = DRIVER.replace("CODE", &code.to_string()).replace("CUDA", &cuda.to_string());
     let text = if cuda < 12000 { text.replace("fn cuTensorMapEncodeTiled", "fn cuElse") } else { text };
     let source = folder.put("driver/driver.rs", text.replace("VERSION", version));
-    let folder = source.parent().unwrap();
-    let library = folder.join("libcuda.so.1");
+    let driver_folder = source.parent().unwrap();
+    let library = driver_folder.join("libcuda.so.1");
     testing::build_library(&source, &library, &["-C", "link-arg=-Wl,-soname,libcuda.so.1"]);
     for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
-        std::fs::copy(&library, folder.join(name)).unwrap();
+        std::fs::copy(&library, driver_folder.join(name)).unwrap();
     }
     let _ = runtime();
     let mut command = facecrawl(&folder, &["gpu", "--json"]);
-    reason(&Output::run(command.env("LD_LIBRARY_PATH", folder)).success().json())
+    reason(&Output::run(command.env("LD_LIBRARY_PATH", driver_folder)).success().json())
 }
 
 #[test]

@@ -359,7 +359,7 @@ fn portraits() -> Vec<(String, Vec<u8>)> {
     let frame = vision::decode(&jpeg, &vision::Limits::default()).unwrap().frame;
     let other_formats = testing::still::of_each_format(&frame);
     let other_formats = other_formats.into_iter().map(|(format, file)| (format!("ada.{format}"), file));
-    std::iter::single_film(("ada.jpg".to_owned(), jpeg)).chain(other_formats).collect()
+    std::iter::once(("ada.jpg".to_owned(), jpeg)).chain(other_formats).collect()
 }
 
 #[testing::needs(video)]
