@@ -26,7 +26,7 @@ pub(crate) struct VideoDecoding {
 /// requested. Fails if `FORCE_GPU_ONLY` is set and the GPUs do not decode as requested.
 pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartError> {
     let (config, requested) = (settings.inference(), settings.video_decoding_gpu());
-    let decoder = match video_config(settings).and_then(open_checked) {
+    let decoder = match video_config(settings).and_then(open_and_log) {
         Ok(decoder) => decoder,
         Err(error) => {
             let report = no_video_decoding(&config, requested, error.to_string());
@@ -55,7 +55,7 @@ pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartEr
 
 /// Creates the folder for copies of videos, and returns the tools that read videos. Warns if the
 /// folder is in memory. The error names the setting of the folder.
-pub(crate) fn video_tools_of(settings: &Settings, decoder: Decoder) -> Result<VideoTools, String> {
+pub(crate) fn create_video_tools(settings: &Settings, decoder: Decoder) -> Result<VideoTools, String> {
     let folder = settings.video_spool();
     let open = || {
         // Only the folder itself is closed to other users. The private Postgres enters its parent.
@@ -97,10 +97,10 @@ fn is_in_memory(_: &Path) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// Returns the configuration of analyses. Its decoder of images is opened when an image needs it.
+/// Returns the configuration of analyses. The image decoder is opened on first use.
 pub(crate) fn pipeline_config(settings: &Settings) -> pipeline::Config {
     let config = video_config(settings);
-    let open = move || match config.and_then(open_checked) {
+    let open = move || match config.and_then(open_and_log) {
         Ok(decoder) => Some(decoder),
         Err(reason) => {
             tracing::info!(%reason, "AVIF, HEIC, JPEG XL, TIFF and JPEG 2000 cannot be decoded");
@@ -116,7 +116,7 @@ fn video_config(settings: &Settings) -> Result<video::Config, VideoError> {
     settings.video(launcher).ok_or_else(|| VideoError::Unavailable(MISSING.into()))
 }
 
-fn open_checked(config: video::Config) -> Result<Decoder, VideoError> {
+fn open_and_log(config: video::Config) -> Result<Decoder, VideoError> {
     let decoder = Decoder::open(config)?;
     let sandboxed = decoder.sandboxed();
     match sandboxed.files {

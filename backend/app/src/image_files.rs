@@ -15,7 +15,7 @@ const EXTENSIONS: [&str; 17] = [
 ];
 
 /// Number of bytes that suffice to detect any format.
-const HEAD: u64 = 200;
+const HEAD_BYTES: u64 = 200;
 
 #[derive(Debug, Default)]
 pub(crate) struct FoundFiles {
@@ -39,7 +39,7 @@ pub(crate) fn find(inputs: &[PathBuf]) -> io::Result<FoundFiles> {
         let input = std::path::absolute(input)?;
         if input.is_dir() {
             walk(&input, &mut found);
-        } else if begins_like_video(&input) {
+        } else if is_video_file(&input) {
             found.videos.push(input.clone());
         } else {
             found.images.push(input.clone());
@@ -64,7 +64,7 @@ fn walk(folder: &Path, found: &mut FoundFiles) {
     let entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
     for entry in entries.filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry)) {
         match entry {
-            Ok(entry) if entry.file_type().is_file() => match kind_of(entry.path()) {
+            Ok(entry) if entry.file_type().is_file() => match file_kind(entry.path()) {
                 Ok(Some(Kind::Image)) => found.images.push(entry.into_path()),
                 Ok(Some(Kind::Video)) => found.videos.push(entry.into_path()),
                 Ok(None) => found.ignored += 1,
@@ -92,7 +92,7 @@ enum Kind {
     Video,
 }
 
-fn kind_of(path: &Path) -> io::Result<Option<Kind>> {
+fn file_kind(path: &Path) -> io::Result<Option<Kind>> {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
     if extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str())) {
         return Ok(Some(Kind::Image));
@@ -103,13 +103,13 @@ fn kind_of(path: &Path) -> io::Result<Option<Kind>> {
 }
 
 /// Returns whether the file begins like a video. A file that cannot be read does not.
-pub(crate) fn begins_like_video(path: &Path) -> bool {
+pub(crate) fn is_video_file(path: &Path) -> bool {
     head(path).is_ok_and(|head| is_video(&head))
 }
 
 fn head(path: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
-    File::open(path)?.take(HEAD).read_to_end(&mut head)?;
+    File::open(path)?.take(HEAD_BYTES).read_to_end(&mut head)?;
     Ok(head)
 }
 

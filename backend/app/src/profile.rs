@@ -129,7 +129,7 @@ const PROCESS: u32 = 1;
 
 /// A trace. It accepts events from any thread.
 pub struct Profile {
-    began: Instant,
+    started: Instant,
     threads: AtomicU64,
     /// Distinguishes traces in threads that outlive a trace.
     number: u64,
@@ -155,7 +155,7 @@ impl Profile {
         file.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
         let state = State { file: Some(Box::new(file)), error: None, first: true };
         let number = TRACES.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { began: Instant::now(), threads: AtomicU64::new(1), number, state: Mutex::new(state) })
+        Ok(Self { started: Instant::now(), threads: AtomicU64::new(1), number, state: Mutex::new(state) })
     }
 
     /// Writes the beginning (`b`) or the end (`e`) of an image's stage, with the current time.
@@ -188,34 +188,34 @@ impl Profile {
     }
 
     fn microseconds(&self, at: Instant) -> f64 {
-        at.saturating_duration_since(self.began).as_secs_f64() * 1e6
+        at.saturating_duration_since(self.started).as_secs_f64() * 1e6
     }
 
     /// Returns the number of this thread. The first call writes the thread's name to the trace.
     fn thread(&self) -> u64 {
-        let (trace, known) = THREAD.get();
+        let (trace, number) = THREAD.get();
         if trace == self.number {
-            return known;
+            return number;
         }
-        let new = self.threads.fetch_add(1, Ordering::Relaxed);
-        THREAD.set((self.number, new));
+        let number = self.threads.fetch_add(1, Ordering::Relaxed);
+        THREAD.set((self.number, number));
         let current = std::thread::current();
         self.write(&json!({
-            "ph": "M", "name": "thread_name", "pid": PROCESS, "tid": new,
+            "ph": "M", "name": "thread_name", "pid": PROCESS, "tid": number,
             "args": { "name": current.name().unwrap_or("unnamed") },
         }));
-        new
+        number
     }
 
     fn write(&self, event: &Value) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let separator = if state.first { "" } else { ",\n" };
         let Some(file) = &mut state.file else { return };
-        let written = file
+        let result = file
             .write_all(separator.as_bytes())
             .and_then(|()| serde_json::to_writer(&mut *file, event).map_err(io::Error::from));
         state.first = false;
-        if let Err(error) = written {
+        if let Err(error) = result {
             // A write can fail, for example because the disk is full. The data written so far is
             // kept, and `finish` reports the error.
             state.error = Some(error);
@@ -253,26 +253,26 @@ mod tests {
 
         let trace: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
         let events = trace["traceEvents"].as_array().expect("events");
-        let of = |phase: &str, name: &str| {
-            let found: Vec<&Value> =
+        let find_event = |phase: &str, name: &str| {
+            let matching_events: Vec<&Value> =
                 events.iter().filter(|event| event["ph"] == phase && event["name"] == name).collect();
-            assert_eq!(found.len(), 1, "{phase} {name}: {trace}");
-            found[0]
+            assert_eq!(matching_events.len(), 1, "{phase} {name}: {trace}");
+            matching_events[0]
         };
-        assert_eq!(of("M", "thread_name")["args"]["name"], "pixels");
+        assert_eq!(find_event("M", "thread_name")["args"]["name"], "pixels");
         assert!(events.iter().all(|event| event["name"] != "a request"), "{trace}");
         let time = |event: &Value| event["ts"].as_f64().expect("a time");
         let times = [
-            of("b", "analyze"),
-            of("b", "decode"),
-            of("X", "\"jpeg\""),
-            of("e", "decode"),
-            of("e", "analyze"),
+            find_event("b", "analyze"),
+            find_event("b", "decode"),
+            find_event("X", "\"jpeg\""),
+            find_event("e", "decode"),
+            find_event("e", "analyze"),
         ]
         .map(time);
         assert!(times.is_sorted(), "{times:?}");
-        assert_eq!(of("b", "analyze")["id"], of("b", "decode")["id"]);
-        assert_eq!(of("b", "decode")["args"]["bytes"], 7);
-        assert!(of("X", "\"jpeg\"")["dur"].as_f64().expect("a duration") >= 0.0);
+        assert_eq!(find_event("b", "analyze")["id"], find_event("b", "decode")["id"]);
+        assert_eq!(find_event("b", "decode")["args"]["bytes"], 7);
+        assert!(find_event("X", "\"jpeg\"")["dur"].as_f64().expect("a duration") >= 0.0);
     }
 }

@@ -195,6 +195,6 @@ impl GlobalArgs {
             let value = value.clone()?;
             Some(Flag { flag: format!("--{flag}"), variable: variable.into(), value })
         });
-        Sources::of_process(self.config.clone(), set.chain(named).collect())
+        Sources::from_process(self.config.clone(), set.chain(named).collect())
     }
 }

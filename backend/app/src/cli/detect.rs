@@ -4,7 +4,7 @@ use super::{Exit, UsageError};
 use crate::cli::options::{TimeBar, VideoArgs, time};
 use crate::config::{Settings, cores};
 use crate::decoder::open_decoder;
-use crate::image_files::begins_like_video;
+use crate::image_files::is_video_file;
 use crate::output;
 use crate::service::start_engine;
 use anyhow::Context;
@@ -117,27 +117,27 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
     };
     let videos =
         VideoDetector { settings, analyzer: &analyzer, options: video_options, decoder: OnceCell::new() };
-    let answers: Vec<(PathBuf, Result<DetectedFile, Refusal>)> = stream::iter(&args.files)
-        .map(|file| one(&analyzer, &videos, file, &options, args.draw.as_deref()))
+    let results: Vec<(PathBuf, Result<DetectedFile, Refusal>)> = stream::iter(&args.files)
+        .map(|file| analyze_file(&analyzer, &videos, file, &options, args.draw.as_deref()))
         // Results are in the order of the command line.
         .buffered(cores() + 1)
         .try_collect()
         .await?;
-    let failed = answers.iter().filter(|(_, answer)| answer.is_err()).count();
+    let failed = results.iter().filter(|(_, result)| result.is_err()).count();
     if args.json {
         let results =
-            answers.iter().map(|(file, answer)| document(file, answer, &analyzer, options.embeddings));
+            results.iter().map(|(file, result)| document(file, result, &analyzer, options.embeddings));
         let results: Vec<Value> = results.collect();
         output::json(&json!({ "results": results }))?;
     } else {
-        print(&answers)?;
+        print(&results)?;
     }
-    Ok(Exit::of(answers.len() - failed, failed))
+    Ok(Exit::of(results.len() - failed, failed))
 }
 
 /// Analyzes a file and returns its path with the result. If `draw` is set, draws the faces into
 /// that file; the outer error reports a failure to draw.
-async fn one(
+async fn analyze_file(
     analyzer: &Analyzer,
     videos: &VideoDetector<'_>,
     file: &Path,
@@ -145,19 +145,19 @@ async fn one(
     draw: Option<&Path>,
 ) -> anyhow::Result<(PathBuf, Result<DetectedFile, Refusal>)> {
     let path = file.to_owned();
-    if tokio::task::spawn_blocking(move || begins_like_video(&path)).await? {
+    if tokio::task::spawn_blocking(move || is_video_file(&path)).await? {
         if draw.is_some() {
             return Err(UsageError("--draw accepts only an image".into()).into());
         }
-        let found = videos.analyze(file).await.map(|analysis| DetectedFile::Video(Box::new(analysis)));
-        return Ok((file.to_owned(), found));
+        let result = videos.analyze(file).await.map(|analysis| DetectedFile::Video(Box::new(analysis)));
+        return Ok((file.to_owned(), result));
     }
     let analysis = match analyze(analyzer, file, options).await {
         Ok(analysis) => analysis,
         Err(refusal) => return Ok((file.to_owned(), Err(refusal))),
     };
     if let Some(out) = draw {
-        draw_to(out, &analysis).await?;
+        write_drawing(out, &analysis).await?;
     }
     let document = server::detect_response(&analysis, analyzer.engine());
     Ok((file.to_owned(), Ok(DetectedFile::Image { faces: analysis.faces, document })))
@@ -176,11 +176,11 @@ async fn analyze(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> 
 /// Returns the API's response or the error, with the name of the file added.
 fn document(
     file: &Path,
-    answer: &Result<DetectedFile, Refusal>,
+    result: &Result<DetectedFile, Refusal>,
     analyzer: &Analyzer,
     with_embeddings: bool,
 ) -> Value {
-    let mut document = match answer {
+    let mut document = match result {
         Ok(DetectedFile::Image { document, .. }) => document.clone(),
         Ok(DetectedFile::Video(analysis)) => {
             server::video_result(analysis, analyzer.engine(), with_embeddings)
@@ -191,13 +191,13 @@ fn document(
     document
 }
 
-fn print(answers: &[(PathBuf, Result<DetectedFile, Refusal>)]) -> anyhow::Result<()> {
+fn print(results: &[(PathBuf, Result<DetectedFile, Refusal>)]) -> anyhow::Result<()> {
     let mut table =
         output::table(["file", "face", "x", "y", "width", "height", "score", "quality", "reasons"]);
     let mut images = 0;
-    for (file, answer) in answers {
+    for (file, result) in results {
         let name = file.display().to_string();
-        match answer {
+        match result {
             Ok(DetectedFile::Video(analysis)) => print_video(&name, analysis)?,
             Ok(DetectedFile::Image { faces, .. }) if faces.is_empty() => {
                 table.add_row([name.as_str(), "none"]);
@@ -227,7 +227,7 @@ fn print(answers: &[(PathBuf, Result<DetectedFile, Refusal>)]) -> anyhow::Result
     if images > 0 { output::line(table) } else { Ok(()) }
 }
 
-async fn draw_to(out: &Path, analysis: &Analysis) -> anyhow::Result<()> {
+async fn write_drawing(out: &Path, analysis: &Analysis) -> anyhow::Result<()> {
     let faces: Vec<Detection> = analysis.faces.iter().map(|face| face.detection).collect();
     let mut frame = analysis.frame.as_ref().clone();
     let target = out.to_owned();
@@ -241,9 +241,9 @@ async fn draw_to(out: &Path, analysis: &Analysis) -> anyhow::Result<()> {
     Ok(())
 }
 
-const BOX: [u8; 3] = [64, 255, 64];
+const BOX_COLOUR: [u8; 3] = [64, 255, 64];
 /// One colour per landmark: right eye, left eye, nose, right and left mouth corner.
-const POINTS: [[u8; 3]; 5] = [[255, 64, 64], [64, 64, 255], [255, 255, 64], [255, 64, 255], [64, 255, 255]];
+const COLOURS: [[u8; 3]; 5] = [[255, 64, 64], [64, 64, 255], [255, 255, 64], [255, 64, 255], [64, 255, 255]];
 
 /// Draws every face onto the frame. The lines are thick enough to be visible at any image size.
 fn draw_faces(frame: &mut Frame, faces: &[Detection]) {
@@ -252,11 +252,11 @@ fn draw_faces(frame: &mut Frame, faces: &[Detection]) {
         let (x, y) = (face.bbox.x, face.bbox.y);
         let (right, bottom) = (x + face.bbox.width, y + face.bbox.height);
         let t = thickness as f32;
-        fill(frame, x, y, right, y + t, BOX);
-        fill(frame, x, bottom - t, right, bottom, BOX);
-        fill(frame, x, y, x + t, bottom, BOX);
-        fill(frame, right - t, y, right, bottom, BOX);
-        for (point, colour) in face.landmarks.iter().zip(POINTS) {
+        fill(frame, x, y, right, y + t, BOX_COLOUR);
+        fill(frame, x, bottom - t, right, bottom, BOX_COLOUR);
+        fill(frame, x, y, x + t, bottom, BOX_COLOUR);
+        fill(frame, right - t, y, right, bottom, BOX_COLOUR);
+        for (point, colour) in face.landmarks.iter().zip(COLOURS) {
             fill(frame, point.x - t, point.y - t, point.x + t, point.y + t, colour);
         }
     }
@@ -287,8 +287,8 @@ struct VideoDetector<'a> {
 impl VideoDetector<'_> {
     async fn analyze(&self, path: &Path) -> Result<VideoAnalysis, Refusal> {
         let open = async || {
-            let opened = tokio::task::block_in_place(|| open_decoder(self.settings));
-            opened.map_err(|error| error.to_string())?.decoder.map_err(|error| error.to_string())
+            let video_decoding = tokio::task::block_in_place(|| open_decoder(self.settings));
+            video_decoding.map_err(|error| error.to_string())?.decoder.map_err(|error| error.to_string())
         };
         let decoder = self.decoder.get_or_init(open).await.as_ref();
         let decoder = decoder.map_err(|error| refusal(Reason::VideoUnavailable, error))?;
@@ -359,11 +359,11 @@ mod tests {
         let landmarks = [Point { x: 30.0, y: 30.0 }; 5];
         let bbox = Rect { x: 10.0, y: 10.0, width: 40.0, height: 30.0 };
         draw_faces(&mut frame, &[Detection { bbox, det_score: 1.0, landmarks }]);
-        assert_eq!(frame.pixel(10, 10), BOX);
-        assert_eq!(frame.pixel(49, 39), BOX);
+        assert_eq!(frame.pixel(10, 10), BOX_COLOUR);
+        assert_eq!(frame.pixel(49, 39), BOX_COLOUR);
         assert_eq!(frame.pixel(20, 20), [0; 3]);
         assert_eq!(frame.pixel(9, 10), [0; 3]);
-        assert_eq!(frame.pixel(30, 30), POINTS[4]);
+        assert_eq!(frame.pixel(30, 30), COLOURS[4]);
     }
 
     #[test]
@@ -372,7 +372,7 @@ mod tests {
         let landmarks = [Point { x: f32::NAN, y: -50.0 }; 5];
         let bbox = Rect { x: -100.0, y: -100.0, width: 1e9, height: 105.0 };
         draw_faces(&mut frame, &[Detection { bbox, det_score: 1.0, landmarks }]);
-        assert_eq!(frame.pixel(0, 4), BOX);
+        assert_eq!(frame.pixel(0, 4), BOX_COLOUR);
         assert_eq!(frame.pixel(0, 6), [0; 3]);
     }
 }

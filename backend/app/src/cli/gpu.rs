@@ -37,9 +37,9 @@ pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Ex
 fn print(report: &DeviceReport) -> anyhow::Result<()> {
     output::line(format!("ONNX Runtime {}", report.runtime_version))?;
     let mut providers = output::table(["backend", "in this program", "in the library"]);
-    let yes = |there: bool| if there { "yes" } else { "no" };
+    let yes_or_no = |is_present: bool| if is_present { "yes" } else { "no" };
     for provider in &report.providers {
-        providers.add_row([provider.name, yes(provider.in_build), yes(provider.in_library)]);
+        providers.add_row([provider.name, yes_or_no(provider.in_build), yes_or_no(provider.in_library)]);
     }
     output::line(providers)?;
     print_devices(&report.devices)?;
@@ -75,27 +75,27 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
 struct Reasons(Vec<(String, Vec<String>)>);
 
 impl Reasons {
-    fn add(&mut self, whose: &str, reason: Option<&str>) {
+    fn add(&mut self, name: &str, reason: Option<&str>) {
         let Some(reason) = reason else { return };
-        match self.0.iter_mut().find(|(known, _)| known == reason) {
-            Some((_, all)) if all.iter().any(|one| one == whose) => {}
-            Some((_, all)) => all.push(whose.to_owned()),
-            None => self.0.push((reason.to_owned(), vec![whose.to_owned()])),
+        match self.0.iter_mut().find(|(existing, _)| existing == reason) {
+            Some((_, names)) if names.iter().any(|existing_name| existing_name == name) => {}
+            Some((_, names)) => names.push(name.to_owned()),
+            None => self.0.push((reason.to_owned(), vec![name.to_owned()])),
         }
     }
 
     fn print(&self) -> anyhow::Result<()> {
-        self.0.iter().try_for_each(|(reason, whose)| output::line(format!("{}: {reason}", whose.join(", "))))
+        self.0.iter().try_for_each(|(reason, names)| output::line(format!("{}: {reason}", names.join(", "))))
     }
 }
 
-fn print_devices(found: &[GpuDevice]) -> anyhow::Result<()> {
-    if found.is_empty() {
+fn print_devices(gpus: &[GpuDevice]) -> anyhow::Result<()> {
+    if gpus.is_empty() {
         return output::line("no GPU found");
     }
     let mut devices =
         output::table(["GPU", "name", "backend", "capability", "memory used", "memory", "busy", "driver"]);
-    for device in found {
+    for device in gpus {
         let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".into());
         devices.add_row([
             device.id.to_string(),
@@ -143,9 +143,9 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
     let mut reasons = Reasons::default();
     for test in &report.tests {
         // If all tests of a device have the same reason, the device is listed once.
-        let alike = |other: &DeviceTest| other.device != test.device || other.reason == test.reason;
+        let is_same_reason = |other: &DeviceTest| other.device != test.device || other.reason == test.reason;
         match test.operation {
-            Some(operation) if !report.tests.iter().all(alike) => {
+            Some(operation) if !report.tests.iter().all(is_same_reason) => {
                 reasons.add(&format!("{} {operation}", test.device), test.reason.as_deref());
             }
             _ => reasons.add(&test.device, test.reason.as_deref()),
@@ -156,7 +156,7 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
             TestResult::Absent => "absent",
         };
         let load = test.load.as_ref();
-        let grown = load.and_then(|load| Some(load.memory_after?.saturating_sub(load.memory_before?)));
+        let growth = load.and_then(|load| Some(load.memory_after?.saturating_sub(load.memory_before?)));
         let lines = |of: &dyn Fn(&inference::BatchRun) -> String| {
             test.runs.iter().map(of).collect::<Vec<_>>().join("\n")
         };
@@ -170,7 +170,7 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
             lines(&|run| milliseconds(run.first_seconds)),
             lines(&|run| run.steady_seconds.map(milliseconds).unwrap_or_default()),
             lines(&|run| format!("{:.3} %", run.difference * 100.0)),
-            grown.map(output::megabytes).unwrap_or_default(),
+            growth.map(output::megabytes).unwrap_or_default(),
         ]);
     }
     output::line(table)?;
@@ -211,9 +211,9 @@ mod tests {
     #[test]
     fn gpu_test_exit_code_follows_requested_backend() {
         use TestResult::{Absent, Failed, Passed};
-        let none = [of("cpu", Passed), of("cuda", Absent)];
-        assert_eq!(exit_of_tests(&none, GpuBackend::Auto), Exit::Success);
-        assert_eq!(exit_of_tests(&none, GpuBackend::Cuda), Exit::Failure);
+        let without_gpu = [of("cpu", Passed), of("cuda", Absent)];
+        assert_eq!(exit_of_tests(&without_gpu, GpuBackend::Auto), Exit::Success);
+        assert_eq!(exit_of_tests(&without_gpu, GpuBackend::Cuda), Exit::Failure);
         let some = [of("cpu", Passed), of("cuda", Passed), of("cuda", Failed)];
         assert_eq!(exit_of_tests(&some, GpuBackend::Cuda), Exit::Partial);
         assert_eq!(exit_of_tests(&[of("cpu", Failed)], GpuBackend::Auto), Exit::Failure);

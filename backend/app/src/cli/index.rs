@@ -253,12 +253,12 @@ async fn carry_out(
             shown = progress;
         }
         is_first = false;
-        let wait = match index.step(search_index::STEP).await {
+        let wait = match index.step(search_index::STEP_CHANGES).await {
             Ok(Followed::Applied(changes)) => {
                 failures = 0;
-                if changes > 0 { Duration::ZERO } else { search_index::IDLE }
+                if changes > 0 { Duration::ZERO } else { search_index::IDLE_PAUSE }
             }
-            Ok(Followed::Busy) => search_index::IDLE,
+            Ok(Followed::Busy) => search_index::IDLE_PAUSE,
             Err(StoreError::IndexUnavailable(reason)) if failures < MAX_FAILURES => {
                 eprintln!("{reason}; trying again");
                 failures += 1;

@@ -155,14 +155,14 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
 }
 
 async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit> {
-    let ListArgs { state: StateFilter(wanted), kind, crawl, before, limit } = args;
+    let ListArgs { state: StateFilter(requested), kind, crawl, before, limit } = args;
     // One more row shows whether the list continues.
-    let mut jobs = queue.jobs().list(wanted, kind.as_deref(), crawl, before, limit + 1).await?;
-    let is_cut = jobs.len() as i64 > limit;
-    if is_cut {
+    let mut jobs = queue.jobs().list(requested, kind.as_deref(), crawl, before, limit + 1).await?;
+    let has_next = jobs.len() as i64 > limit;
+    if has_next {
         jobs.pop();
     }
-    let next = jobs.last().filter(|_| is_cut).map(|job| job.id);
+    let next = jobs.last().filter(|_| has_next).map(|job| job.id);
     if json {
         return output::json(&json!({ "jobs": jobs.iter().map(view).collect::<Vec<_>>(), "next": next }))
             .map(|()| Exit::Success);
@@ -210,7 +210,7 @@ fn show(job: &JobRow, json: bool) -> anyhow::Result<Exit> {
 async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Exit> {
     let report = queue.jobs().report(window).await?;
     let rate = |count: i64| count as f64 / window.as_secs_f64();
-    let shown = [JobState::Available, JobState::Running, JobState::Retryable, JobState::Discarded];
+    let states = [JobState::Available, JobState::Running, JobState::Retryable, JobState::Discarded];
     let mut table = output::table([
         "Kind",
         "Available",
@@ -225,7 +225,7 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
     for (kind, report) in &report.kinds {
         let count = |state| report.counts.get(&state).copied().unwrap_or(0);
         let mut row = vec![kind.clone()];
-        row.extend(shown.map(|state| count(state).to_string()));
+        row.extend(states.map(|state| count(state).to_string()));
         row.extend([report.completed, report.discarded].map(|ended| format!("{:.2}", rate(ended))));
         row.push(report.oldest_due_seconds.map(|age| format!("{age:.0} s")).unwrap_or_default());
         table.add_row(row);
@@ -269,12 +269,12 @@ impl JobResults {
     fn print(self, done: &str, json: bool) -> anyhow::Result<Exit> {
         if json {
             let left: Vec<Value> =
-                self.left.iter().map(|(id, why)| json!({ "id": id, "reason": why })).collect();
+                self.left.iter().map(|(id, reason)| json!({ "id": id, "reason": reason })).collect();
             output::json(&json!({ done: self.done, "left": left }))?;
         } else {
             output::line(format!("{} {done}", self.done))?;
-            for (id, why) in &self.left {
-                eprintln!("{id}: {why}");
+            for (id, reason) in &self.left {
+                eprintln!("{id}: {reason}");
             }
         }
         Ok(Exit::of(usize::try_from(self.done).unwrap_or(usize::MAX), self.left.len()))

@@ -96,8 +96,8 @@ async fn build(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn find<'a>(manifest: &'a Manifest, settings: &Settings, asked: Option<String>) -> anyhow::Result<&'a Pack> {
-    let name = asked.unwrap_or_else(|| settings.models.pack.clone());
+fn find<'a>(manifest: &'a Manifest, settings: &Settings, name: Option<String>) -> anyhow::Result<&'a Pack> {
+    let name = name.unwrap_or_else(|| settings.models.pack.clone());
     manifest.pack(&name).ok_or_else(|| {
         let names: Vec<&str> = manifest.packs.iter().map(|pack| pack.name.as_str()).collect();
         UsageError(format!("there is no pack {name}; allowed: {}", names.join(", "))).into()
@@ -121,8 +121,8 @@ fn verify(pack: &Pack, store: &ModelStore, json: bool) -> anyhow::Result<Exit> {
             output::line(format!("{}: {state}", store.directory.join(&file.file).display()))?;
         }
     }
-    let good = states.iter().all(|state| *state == FileState::Verified);
-    Ok(if good { Exit::Success } else { Exit::Failure })
+    let is_verified = states.iter().all(|state| *state == FileState::Verified);
+    Ok(if is_verified { Exit::Success } else { Exit::Failure })
 }
 
 fn summary(states: &[FileState]) -> &'static str {
@@ -162,8 +162,8 @@ fn list(manifest: &Manifest, store: &ModelStore, settings: &Settings, as_json: b
         // The optional quality model is used if it is installed.
         let optional = pack.files.iter().all(|file| file.kind == ModelKind::Quality);
         let in_use = pack.name == settings.models.pack || (optional && state == "ready");
-        let used = if in_use { ", in use" } else { "" };
-        writeln!(text, "{} ({state}{used})", pack.name)?;
+        let usage = if in_use { ", in use" } else { "" };
+        writeln!(text, "{} ({state}{usage})", pack.name)?;
         let mut table = Table::new();
         table
             .load_style(NOTHING)
@@ -173,10 +173,10 @@ fn list(manifest: &Manifest, store: &ModelStore, settings: &Settings, as_json: b
         for line in table.lines() {
             writeln!(text, "{}", line.trim_end())?;
         }
-        packs.push(described(pack, store, in_use, state, files_json(pack, &states)));
+        packs.push(pack_json(pack, store, in_use, state, files_json(pack, &states)));
     }
-    let listed = json!({ "directory": store.directory, "packs": packs });
-    output::json_or(as_json, &listed, || output::line(text.trim_end()))?;
+    let report = json!({ "directory": store.directory, "packs": packs });
+    output::json_or(as_json, &report, || output::line(text.trim_end()))?;
     Ok(Exit::Success)
 }
 
@@ -190,7 +190,7 @@ fn rows(pack: &Pack, store: &ModelStore) -> Vec<(&'static str, String)> {
     if let Some(embedder) = pack.file(ModelKind::Embedder) {
         rows.push(("embedding", embedding(embedder)));
         rows.push(("accuracy", accuracy(embedder)));
-        rows.push(("match", matching(embedder)));
+        rows.push(("match", threshold_text(embedder)));
     }
     if let Some(cost) = cost(pack) {
         rows.push(("CPU", cost));
@@ -229,7 +229,7 @@ fn accuracy(embedder: &ModelFile) -> String {
 
 /// Describes the embedder's match threshold, and the share of pairs of different people that reach
 /// it.
-fn matching(embedder: &ModelFile) -> String {
+fn threshold_text(embedder: &ModelFile) -> String {
     let threshold = embedder.match_threshold.unwrap_or_default();
     match embedder.match_fmr {
         Some(fmr) => {
@@ -264,7 +264,7 @@ fn sources(pack: &Pack, store: &ModelStore) -> Vec<String> {
     if names.is_empty() { vec!["no source; put the files into MODELS_DIR".to_owned()] } else { names }
 }
 
-fn described(pack: &Pack, store: &ModelStore, in_use: bool, state: &str, files: Vec<Value>) -> Value {
+fn pack_json(pack: &Pack, store: &ModelStore, in_use: bool, state: &str, files: Vec<Value>) -> Value {
     let embedder = pack.file(ModelKind::Embedder);
     json!({
         "name": pack.name, "description": pack.description, "state": state, "in_use": in_use, "bytes": size(pack),

@@ -88,17 +88,17 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
             }
         }
     };
-    let guarded = fail_together(serving, foundation.database.unusable(), &shutdown);
-    let stopped = async {
+    let server = fail_together(serving, foundation.database.unusable(), &shutdown);
+    let runner_stopped = async {
         match runner {
             Some(runner) => runner.stopped().await,
             None => shutdown.cancelled().await,
         }
     };
     // Requests and jobs drain concurrently. The database is closed after both.
-    let (served, (), _) = tokio::join!(guarded, stopped, shutdown.run_until_cancelled(outdated));
+    let (result, (), _) = tokio::join!(server, runner_stopped, shutdown.run_until_cancelled(outdated));
     foundation.database.close().await;
-    served?;
+    result?;
     tracing::info!(uptime_seconds = started.elapsed().as_secs_f64(), "stopped");
     Ok(Exit::Success)
 }

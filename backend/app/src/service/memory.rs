@@ -7,14 +7,14 @@ use tokio_util::sync::CancellationToken;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Memory assumed per image in progress. It suffices for a decoded photograph of ten megapixels and
 /// the copies that processing makes of it.
-const PER_IMAGE: u64 = 64 << 20;
+const BYTES_PER_IMAGE: u64 = 64 << 20;
 /// Extra memory that must be available before a slot is restored, so that the limit does not
 /// oscillate by one image.
 const MARGIN: u64 = 64 << 20;
 /// Default memory floor in bytes. If a sixteenth of the total memory is less than this value, the
 /// floor is that sixteenth.
-const FLOOR: u64 = 128 << 20;
-const FLOOR_SHARE: u64 = 16;
+const MAX_DEFAULT_FLOOR: u64 = 128 << 20;
+const FLOOR_DIVISOR: u64 = 16;
 
 /// Available and total memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,46 +28,46 @@ pub(super) struct Memory {
 /// The number of images that may be processed concurrently.
 #[derive(Debug)]
 pub(super) struct ImageSlots {
-    most: usize,
+    limit: usize,
     floor: Option<u64>,
-    now: usize,
+    current: usize,
 }
 
 impl ImageSlots {
-    /// Returns `most` slots, which are reduced when memory is low. No slots remain at `floor`
+    /// Returns `limit` slots, which are reduced when memory is low. No slots remain at `floor`
     /// available bytes (default: 128 MiB, or a sixteenth of all memory if that is less).
-    pub(super) fn new(most: usize, floor: Option<u64>) -> Self {
-        Self { most, floor, now: most }
+    pub(super) fn new(limit: usize, floor: Option<u64>) -> Self {
+        Self { limit, floor, current: limit }
     }
 
     /// Updates the number of slots from a measurement made while `used` images are in progress.
     /// Returns the new number, or `None` if it is unchanged. Slots are removed immediately and
     /// restored one at a time.
     pub(super) fn update(&mut self, memory: Memory, used: usize) -> Option<usize> {
-        let floor = self.floor.unwrap_or_else(|| FLOOR.min(memory.total / FLOOR_SHARE));
+        let floor = self.floor.unwrap_or_else(|| MAX_DEFAULT_FLOOR.min(memory.total / FLOOR_DIVISOR));
         // The available memory no longer includes the memory of images in progress, so all of it
         // can be used for additional images.
-        let room = |available: u64| match available.saturating_sub(floor) {
+        let slots = |available: u64| match available.saturating_sub(floor) {
             0 => 0,
-            left => usize::try_from(left.div_ceil(PER_IMAGE))
+            remaining => usize::try_from(remaining.div_ceil(BYTES_PER_IMAGE))
                 .unwrap_or(usize::MAX)
                 .saturating_add(used)
-                .min(self.most),
+                .min(self.limit),
         };
-        let next = match (room(memory.available), room(memory.available.saturating_sub(MARGIN))) {
-            (least, _) if least < self.now => least,
-            (_, surely) if surely > self.now => self.now + 1,
-            _ => self.now,
+        let next = match (slots(memory.available), slots(memory.available.saturating_sub(MARGIN))) {
+            (minimum, _) if minimum < self.current => minimum,
+            (_, with_margin) if with_margin > self.current => self.current + 1,
+            _ => self.current,
         };
-        let changed = next != self.now;
-        self.now = next;
+        let changed = next != self.current;
+        self.current = next;
         changed.then_some(next)
     }
 }
 
 /// Adapts the number of concurrent images to the available memory until `shutdown` fires. `read` is
 /// called every second; if it returns `None`, the number stays unchanged.
-pub(super) async fn keep_within(
+pub(super) async fn adapt_slots(
     read: impl Fn() -> Option<Memory>,
     mut slots: ImageSlots,
     kind: &'static str,
@@ -81,23 +81,23 @@ pub(super) async fn keep_within(
         "Memory available in this process's control group or on the machine"
     );
     let slots_gauge = metrics::gauge!("facecrawl_worker_slots", "kind" => kind);
-    slots_gauge.set(slots.now as f64);
+    slots_gauge.set(slots.current as f64);
     let mut tick = tokio::time::interval(POLL_INTERVAL);
     while shutdown.run_until_cancelled(tick.tick()).await.is_some() {
         let Some(memory) = read() else { continue };
         metrics::gauge!("facecrawl_memory_available_bytes").set(memory.available as f64);
-        let before = slots.now;
-        if let Some(now) = slots.update(memory, concurrency.used(kind)) {
-            concurrency.set(kind, now);
-            slots_gauge.set(now as f64);
+        let before = slots.current;
+        if let Some(new) = slots.update(memory, concurrency.used(kind)) {
+            concurrency.set(kind, new);
+            slots_gauge.set(new as f64);
             let available_mb = memory.available >> 20;
-            match (now, before) {
+            match (new, before) {
                 (0, _) => tracing::warn!(available_mb, "low memory: no new images until memory is available"),
-                (now, before) if now < before => {
-                    tracing::warn!(available_mb, slots = now, "low memory: reduced image slots");
+                (new, before) if new < before => {
+                    tracing::warn!(available_mb, slots = new, "low memory: reduced image slots");
                 }
-                (now, _) => {
-                    tracing::info!(available_mb, slots = now, "memory available again: increased image slots")
+                (new, _) => {
+                    tracing::info!(available_mb, slots = new, "memory available again: increased image slots")
                 }
             }
         }
@@ -109,8 +109,8 @@ pub(super) async fn keep_within(
 /// `None` if there is no `/proc`.
 pub(super) fn read() -> Option<Memory> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    read_from(Path::new("/proc/meminfo"), Path::new("/sys/fs/cgroup"), own)
+    let group_path = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    read_from(Path::new("/proc/meminfo"), Path::new("/sys/fs/cgroup"), group_path)
 }
 
 fn read_from(meminfo: &Path, root: &Path, group: &str) -> Option<Memory> {
@@ -120,21 +120,21 @@ fn read_from(meminfo: &Path, root: &Path, group: &str) -> Option<Memory> {
     // A container sees its own control group as the root. Both groups may have a limit.
     let folder: PathBuf = root.join(group);
     let groups = folder.ancestors().take_while(|folder| folder.starts_with(root));
-    Some(groups.filter_map(limited).fold(machine, |least, group| Memory {
-        available: least.available.min(group.available),
-        total: least.total.min(group.total),
+    Some(groups.filter_map(group_memory).fold(machine, |minimum, group| Memory {
+        available: minimum.available.min(group.available),
+        total: minimum.total.min(group.total),
     }))
 }
 
 /// Returns the memory of one control group, or `None` if it has no limit.
-fn limited(group: &Path) -> Option<Memory> {
+fn group_memory(group: &Path) -> Option<Memory> {
     let number = |file: &str| std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
     // `memory.max` contains "max" if there is no limit, which is not a number.
     let (limit, used) = (number("memory.max")?, number("memory.current")?);
     let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     // The kernel reclaims inactive file pages before an allocation fails.
-    let gives_way = field(&stat, "inactive_file").unwrap_or(0);
-    Some(Memory { available: limit.saturating_sub(used.saturating_sub(gives_way)), total: limit })
+    let reclaimable = field(&stat, "inactive_file").unwrap_or(0);
+    Some(Memory { available: limit.saturating_sub(used.saturating_sub(reclaimable)), total: limit })
 }
 
 /// Returns the number after `name` at the start of a line.
@@ -166,8 +166,8 @@ mod tests {
         assert_eq!(slots.update(memory(0), 0), None);
         assert_eq!(slots.update(memory(128 + 64), 0), None, "room for one, without the margin");
         assert_eq!(slots.update(memory(128 + 64 + 1), 0), Some(1));
-        for wanted in 2..=8 {
-            assert_eq!(slots.update(memory(4000), 0), Some(wanted));
+        for expected in 2..=8 {
+            assert_eq!(slots.update(memory(4000), 0), Some(expected));
         }
         assert_eq!(slots.update(memory(4000), 0), None);
     }

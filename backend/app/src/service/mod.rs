@@ -12,7 +12,7 @@ pub use http::{Surface, bind, serve};
 pub use worker::start_runner;
 
 use crate::config::{LogFormat, Settings};
-use crate::decoder::{open_decoder, video_tools_of};
+use crate::decoder::{create_video_tools, open_decoder};
 use crate::models::ModelStore;
 use anyhow::Context;
 use crawler::Fetcher;
@@ -122,7 +122,7 @@ impl Foundation {
 /// is the reason.
 fn tools_of(settings: &Settings, decoder: Result<Decoder, VideoError>) -> Result<VideoTools, String> {
     let tools = decoder.map_err(|error| error.to_string());
-    let tools = tools.and_then(|decoder| video_tools_of(settings, decoder));
+    let tools = tools.and_then(|decoder| create_video_tools(settings, decoder));
     tools.inspect_err(|reason| tracing::warn!(reason, "video decoding is disabled"))
 }
 

@@ -15,12 +15,12 @@ use uuid::Uuid;
 
 /// Number of changes that are applied in one step. A face becomes visible to the engine when its
 /// step ends.
-pub const STEP: i64 = 1_000;
+pub const STEP_CHANGES: i64 = 1_000;
 /// Time between two steps while no change is left.
-pub const IDLE: Duration = Duration::from_millis(200);
+pub const IDLE_PAUSE: Duration = Duration::from_millis(200);
 /// Time after a failed step. It doubles with each further failure, up to the maximum.
-const PAUSE: Duration = Duration::from_millis(500);
-const MAX_PAUSE: Duration = Duration::from_secs(30);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(30);
 /// What a process does with the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -73,28 +73,28 @@ pub fn follow(index: ExternalIndex, shutdown: CancellationToken) {
 }
 
 async fn follow_changes(index: ExternalIndex) {
-    let mut pause = PAUSE;
-    let mut taken = false;
+    let mut pause = RETRY_PAUSE;
+    let mut is_claimed = false;
     loop {
         let step = async {
-            if !taken {
+            if !is_claimed {
                 index.claim().await?;
-                taken = true;
+                is_claimed = true;
             }
-            index.step(STEP).await
+            index.step(STEP_CHANGES).await
         };
         let wait = match step.await {
             Ok(Followed::Applied(1..)) => Duration::ZERO,
-            Ok(Followed::Applied(0) | Followed::Busy) => IDLE,
+            Ok(Followed::Applied(0) | Followed::Busy) => IDLE_PAUSE,
             Err(error) => {
                 tracing::warn!(%error, seconds = pause.as_secs_f64(), "failed to update the search index; trying again");
                 let wait = pause;
-                pause = (pause * 2).min(MAX_PAUSE);
+                pause = (pause * 2).min(MAX_RETRY_PAUSE);
                 wait
             }
         };
-        if wait <= IDLE {
-            pause = PAUSE;
+        if wait <= IDLE_PAUSE {
+            pause = RETRY_PAUSE;
         }
         tokio::time::sleep(wait).await;
     }
@@ -134,20 +134,20 @@ pub fn is_serving(sets: &[IndexSet], index: SearchIndex, model_id: i32) -> bool 
 }
 
 /// The name under which the database records the index in files of earlier versions.
-const IN_FILES: &str = "edge";
+const FILE_ENGINE_NAME: &str = "edge";
 
 /// Stops recording changes if no index needs them. Deletes the index in files of earlier versions,
 /// and the collections of `qdrant` if it is not the selected index. Fails if the files or the
 /// collections cannot be deleted, or with the database's error.
 async fn remove_unused(settings: &Settings, store: &Store) -> anyhow::Result<()> {
-    let used = settings.storage.search_index;
+    let selected = settings.storage.search_index;
     // First, so that no process applies changes while recording stops.
     let mut server_id = None;
-    ExternalIndex::release(store.pool(), IN_FILES).await?;
-    if used != SearchIndex::Qdrant {
+    ExternalIndex::release(store.pool(), FILE_ENGINE_NAME).await?;
+    if selected != SearchIndex::Qdrant {
         server_id = ExternalIndex::release(store.pool(), SearchIndex::Qdrant.name()).await?;
     }
-    if used == SearchIndex::Pgvector && store.index().records_changes().await? {
+    if selected == SearchIndex::Pgvector && store.index().records_changes().await? {
         store.index().stop_changes().await.context("cannot stop recording the changes of faces")?;
     }
     remove_files(settings, store).await?;
@@ -158,7 +158,7 @@ async fn remove_unused(settings: &Settings, store: &Store) -> anyhow::Result<()>
 }
 
 async fn remove_files(settings: &Settings, store: &Store) -> anyhow::Result<()> {
-    store.index().forget(IN_FILES).await?;
+    store.index().forget(FILE_ENGINE_NAME).await?;
     let folder = settings.storage.data_dir.join("index");
     if !folder.exists() {
         return Ok(());
@@ -183,9 +183,9 @@ async fn remove_collections(settings: &Settings, store: &Store, id: Uuid) -> any
     // Another server or prefix belongs to another installation.
     let ids = server.ids().await.context(EXPLANATION)?;
     if !ids.contains(&id) {
-        let found = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let found_ids = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         return Err(anyhow::anyhow!(
-            "QDRANT_URL and QDRANT_PREFIX lead to the index [{found}], and the one to delete is {id}"
+            "QDRANT_URL and QDRANT_PREFIX lead to the index [{found_ids}], and the one to delete is {id}"
         ))
         .context(EXPLANATION);
     }

@@ -60,16 +60,16 @@ fn load_or_create(folder: &Path) -> anyhow::Result<String> {
     let secret = hex::encode(store::keys::random::<32>()?);
     // The hard link ensures that the file is complete when it becomes visible. Creating the link
     // fails if another process has just created the file.
-    let draft = folder.join(format!(".{FILE}.{}", std::process::id()));
+    let temporary = folder.join(format!(".{FILE}.{}", std::process::id()));
     let write = || -> std::io::Result<()> {
         let mut file: File =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(secret.as_bytes())?;
         file.sync_all()?;
-        std::fs::hard_link(&draft, &path)
+        std::fs::hard_link(&temporary, &path)
     };
     let written = write();
-    let _ = std::fs::remove_file(&draft);
+    let _ = std::fs::remove_file(&temporary);
     match written {
         Ok(()) => Ok(secret),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => load_or_create(folder),

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long a job that ended its process twice keeps other jobs from starting.
-const ALONE: Duration = Duration::from_secs(300);
+const ALONE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Files of videos that are fetched concurrently.
 const FETCH_PLACES: usize = 8;
@@ -57,7 +57,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         never_alone: vec![JobKind::FetchVideo.into()],
         poll: Duration::from_secs(1),
         drain: settings.drain(),
-        alone: ALONE,
+        alone: ALONE_TIMEOUT,
         worker: format!("{}-{}", machine.nodename().to_string_lossy(), std::process::id()),
     };
     tracing::info!(pages, images, worker = config.worker, "worker started");
@@ -68,7 +68,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         let floor = settings.crawl.memory_floor_mb.map(|megabytes| megabytes << 20);
         let slots = ImageSlots::new(images, floor);
         let kind = JobKind::ScanImage.as_str();
-        tokio::spawn(memory::keep_within(memory::read, slots, kind, runner.concurrency(), shutdown));
+        tokio::spawn(memory::adapt_slots(memory::read, slots, kind, runner.concurrency(), shutdown));
     }
     runner
 }

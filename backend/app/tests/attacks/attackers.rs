@@ -1,8 +1,8 @@
 //! Runs hostile callers, at least one for each entry point and each scope, and checks their
 //! responses. They send complete requests, or keep connections busy.
 use crate::common::service::client;
-use crate::common::sites::vast;
-use crate::site::{deep, grey, many_parts, many_values, truncated};
+use crate::common::sites::vast_png;
+use crate::site::{grey_image, many_parts, many_values, nested_json, truncated};
 use crate::world::World;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -19,32 +19,32 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 /// The result of one attack: the status, or `None` if the connection ended.
-pub(crate) type Answer = Option<u16>;
+pub(crate) type ResponseStatus = Option<u16>;
 
 #[derive(Default)]
 struct Tally {
-    answers: BTreeMap<String, usize>,
+    counts: BTreeMap<String, usize>,
 }
 
 pub(crate) struct Record {
     tallies: Mutex<BTreeMap<&'static str, Tally>>,
-    surprises: Mutex<Vec<String>>,
-    ran_once: watch::Sender<usize>,
+    unexpected: Mutex<Vec<String>>,
+    started_attacks: watch::Sender<usize>,
 }
 
 impl Record {
     /// Counts a response. Keeps it as a surprise if `allowed` does not contain it.
-    pub(crate) fn note(&self, attack: &'static str, answer: Answer, allowed: &[u16], text: &str) {
+    pub(crate) fn note(&self, attack: &'static str, status: ResponseStatus, allowed: &[u16], text: &str) {
         let mut tallies = self.tallies.lock().unwrap();
         let tally = tallies.entry(attack).or_insert_with(|| {
-            self.ran_once.send_modify(|ran_once| *ran_once += 1);
+            self.started_attacks.send_modify(|started_attacks| *started_attacks += 1);
             Tally::default()
         });
-        let name = answer.map_or("closed".to_owned(), |status| status.to_string());
-        *tally.answers.entry(name).or_default() += 1;
-        if answer.is_some_and(|status| !allowed.contains(&status)) {
+        let name = status.map_or("closed".to_owned(), |status| status.to_string());
+        *tally.counts.entry(name).or_default() += 1;
+        if status.is_some_and(|status| !allowed.contains(&status)) {
             let text: String = text.chars().take(300).collect();
-            self.surprises.lock().unwrap().push(format!("{attack}: {answer:?} {text}"));
+            self.unexpected.lock().unwrap().push(format!("{attack}: {status:?} {text}"));
         }
     }
 }
@@ -55,51 +55,51 @@ pub(crate) struct Attacks {
     stop: CancellationToken,
     count: usize,
     /// Only attacks whose name contains this text are started.
-    only: String,
+    name_filter: String,
 }
 
 pub(crate) struct Report {
     /// One line per attack, with the different responses and the number of each.
     pub(crate) lines: Vec<String>,
     /// Responses that no caller should receive.
-    pub(crate) surprises: Vec<String>,
+    pub(crate) unexpected: Vec<String>,
 }
 
 /// Starts all attacks of this module, or those that `ATTACKS` selects.
 pub(crate) fn start(world: &World) -> Attacks {
-    let mut attacks = Attacks::none();
+    let mut attacks = Attacks::empty();
     start_requests(world, &mut attacks);
     start_sockets(world, &mut attacks);
-    assert!(attacks.count > 0, "no attack has `{}` in its name", attacks.only);
+    assert!(attacks.count > 0, "no attack has `{}` in its name", attacks.name_filter);
     attacks
 }
 
 impl Attacks {
     /// Returns no attacks. [`Self::add`] starts those that `ATTACKS` selects.
-    pub(crate) fn none() -> Self {
+    pub(crate) fn empty() -> Self {
         let record = Arc::new(Record {
             tallies: Mutex::default(),
-            surprises: Mutex::default(),
-            ran_once: watch::Sender::new(0),
+            unexpected: Mutex::default(),
+            started_attacks: watch::Sender::new(0),
         });
-        let only = std::env::var("ATTACKS").unwrap_or_default();
-        Self { tasks: JoinSet::new(), record, stop: CancellationToken::new(), count: 0, only }
+        let name_filter = std::env::var("ATTACKS").unwrap_or_default();
+        Self { tasks: JoinSet::new(), record, stop: CancellationToken::new(), count: 0, name_filter }
     }
 
-    /// Starts an attack. `at_once` callers repeat it until all attacks are stopped.
-    pub(crate) fn add<Run, Running>(&mut self, name: &str, at_once: usize, run: Run)
+    /// Starts an attack. `callers` callers repeat it until all attacks are stopped.
+    pub(crate) fn add<Run, Running>(&mut self, name: &str, callers: usize, run: Run)
     where
         Run: Fn(Arc<Record>) -> Running + Clone + Send + Sync + 'static,
         Running: Future<Output = ()> + Send,
     {
-        if !name.contains(&self.only) {
+        if !name.contains(&self.name_filter) {
             return;
         }
         self.count += 1;
-        for _ in 0..at_once {
+        for _ in 0..callers {
             let (run, record, stop) = (run.clone(), self.record.clone(), self.stop.clone());
             self.tasks.spawn(async move {
-                let repeated = async {
+                let repeat = async {
                     loop {
                         run(record.clone()).await;
                         // Without a pause, callers whose requests are served immediately would use
@@ -107,15 +107,15 @@ impl Attacks {
                         tokio::time::sleep(PAUSE).await;
                     }
                 };
-                stop.run_until_cancelled(repeated).await;
+                stop.run_until_cancelled(repeat).await;
             });
         }
     }
 
     /// Waits until every attack has received its first response or its connection has ended.
-    pub(crate) async fn wait_until_each_has_run(&self) {
-        let mut ran_once = self.record.ran_once.subscribe();
-        ran_once.wait_for(|ran_once| *ran_once >= self.count).await.unwrap();
+    pub(crate) async fn wait_for_first_results(&self) {
+        let mut started_attacks = self.record.started_attacks.subscribe();
+        started_attacks.wait_for(|started_attacks| *started_attacks >= self.count).await.unwrap();
     }
 
     pub(crate) async fn stop(mut self) -> Report {
@@ -124,9 +124,9 @@ impl Attacks {
             ended.unwrap();
         }
         let tallies = self.record.tallies.lock().unwrap();
-        let lines = tallies.iter().map(|(attack, tally)| format!("{attack}: {:?}", tally.answers)).collect();
-        let surprises = std::mem::take(&mut *self.record.surprises.lock().unwrap());
-        Report { lines, surprises }
+        let lines = tallies.iter().map(|(attack, tally)| format!("{attack}: {:?}", tally.counts)).collect();
+        let unexpected = std::mem::take(&mut *self.record.unexpected.lock().unwrap());
+        Report { lines, unexpected }
     }
 }
 
@@ -134,8 +134,8 @@ impl Attacks {
 /// allowed responses.
 struct RequestAttack {
     name: &'static str,
-    at_once: usize,
-    build: Box<dyn Fn(&Client) -> RequestBuilder + Send + Sync>,
+    callers: usize,
+    build_request: Box<dyn Fn(&Client) -> RequestBuilder + Send + Sync>,
     allowed: &'static [u16],
 }
 
@@ -144,55 +144,55 @@ struct RequestAttack {
 fn request_attacks(world: &World) -> Vec<RequestAttack> {
     let base = world.service.base.clone();
     let mut attacks = Vec::new();
-    let mut add = |(scope, at_once): (&str, usize), name, request: &str, body: Sent, allowed| {
+    let mut add = |(scope, callers): (&str, usize), name, request: &str, body: Payload, allowed| {
         let (method, path) = request.split_once(' ').unwrap();
         let (method, url) = (method.parse::<Method>().unwrap(), format!("{base}{path}"));
         let key = world.hostile_key(scope);
-        let build = move |client: &Client| {
+        let build_request = move |client: &Client| {
             let request = client.request(method.clone(), &url).bearer_auth(&key);
             match &body {
-                Sent::Nothing => request,
-                Sent::Json(value) => request.json(value),
-                Sent::Bytes(kind, bytes) => request.header("content-type", *kind).body(bytes.clone()),
+                Payload::Nothing => request,
+                Payload::Json(value) => request.json(value),
+                Payload::Bytes(kind, bytes) => request.header("content-type", *kind).body(bytes.clone()),
             }
         };
-        attacks.push(RequestAttack { name, at_once, build: Box::new(build), allowed });
+        attacks.push(RequestAttack { name, callers, build_request: Box::new(build_request), allowed });
     };
     let face = &world.faces[0];
     let (json, jpeg) =
-        (|bytes| Sent::Bytes("application/json", bytes), |bytes| Sent::Bytes("image/jpeg", bytes));
-    let url = |url: &str| Sent::Json(json!({ "url": url }));
+        (|bytes| Payload::Bytes("application/json", bytes), |bytes| Payload::Bytes("image/jpeg", bytes));
+    let url = |url: &str| Payload::Json(json!({ "url": url }));
     // A caller with the scope `analyze` sends bodies and images.
     let (once, twice) = (("analyze", 1), ("analyze", 2));
     let thorough = |score| format!("POST /faces/detect?min_score={score}&passes=thorough");
     let (detect, batch) = ("POST /faces/detect", "POST /faces/detect/batch");
     add(twice, "json of many values", batch, json(many_values(40 << 20)), REFUSED);
-    add(once, "json in depth", batch, json(deep(1 << 20)), REFUSED);
-    add(once, "grey image, every score", &thorough("0"), jpeg(grey()), REFUSED);
-    add(once, "grey image, low score", &thorough("0.1"), jpeg(grey()), WORKED);
-    add(twice, "vast image", detect, Sent::Bytes("image/png", vast()), REFUSED);
-    add(twice, "half an image", detect, jpeg(truncated()), WORKED);
+    add(once, "json in depth", batch, json(nested_json(1 << 20)), REFUSED);
+    add(once, "grey image, every score", &thorough("0"), jpeg(grey_image()), REFUSED);
+    add(once, "grey image, low score", &thorough("0.1"), jpeg(grey_image()), VALID);
+    add(twice, "vast image", detect, Payload::Bytes("image/png", vast_png()), REFUSED);
+    add(twice, "half an image", detect, jpeg(truncated()), VALID);
     add(
         twice,
         "form of many parts",
         batch,
-        Sent::Bytes("multipart/form-data; boundary=b", many_parts(50_000)),
+        Payload::Bytes("multipart/form-data; boundary=b", many_parts(50_000)),
         REFUSED,
     );
     add(twice, "metadata address", detect, url("http://169.254.169.254/latest"), REFUSED);
     add(twice, "slow address", detect, url(&format!("{}/drip.jpg", world.hostile_site)), REFUSED);
     // A caller with the scope `read` or `search` requests data of other tenants, and endless lists.
     let read = ("read", 2);
-    let of_face = || Sent::Json(json!({ "face_id": face }));
-    add(read, "a stranger's face", &format!("GET /faces/{face}"), Sent::Nothing, &[404, 429]);
-    add(read, "a stranger's crop", &format!("GET /faces/{face}/crop"), Sent::Nothing, &[404, 429]);
-    add(read, "a stranger's collection", "GET /faces?collection=normal", Sent::Nothing, &[403, 404, 429]);
-    add(read, "a list without an end", "GET /faces?limit=1000000", Sent::Nothing, REFUSED);
+    let of_face = || Payload::Json(json!({ "face_id": face }));
+    add(read, "a stranger's face", &format!("GET /faces/{face}"), Payload::Nothing, &[404, 429]);
+    add(read, "a stranger's crop", &format!("GET /faces/{face}/crop"), Payload::Nothing, &[404, 429]);
+    add(read, "a stranger's collection", "GET /faces?collection=normal", Payload::Nothing, &[403, 404, 429]);
+    add(read, "a list without an end", "GET /faces?limit=1000000", Payload::Nothing, REFUSED);
     add(("search", 2), "a search with a stranger's face", "POST /faces/search", of_face(), &[404, 422, 429]);
     // A caller with the scope `crawl` crawls hostile sites, and sends seeds that do not fit into a
     // row.
     let (crawl, crawls) = (("crawl", 1), "POST /crawls");
-    let seeds = |seeds: Vec<String>| Sent::Json(json!({"seeds": seeds, "delay_ms": 0, "max_pages": 200}));
+    let seeds = |seeds: Vec<String>| Payload::Json(json!({"seeds": seeds, "delay_ms": 0, "max_pages": 200}));
     let seed = |seed: String| seeds(vec![seed]);
     add(crawl, "a crawl of the hostile site", crawls, seed(world.hostile_site.clone()), &[201, 409, 429]);
     add(
@@ -219,30 +219,30 @@ fn request_attacks(world: &World) -> Vec<RequestAttack> {
         erase,
         "erase a stranger's image",
         "POST /erasures?dry_run=true",
-        Sent::Json(json!({"image_url": world.image_url})),
-        WORKED,
+        Payload::Json(json!({"image_url": world.image_url})),
+        VALID,
     );
-    add(erase, "delete a stranger's face", &format!("DELETE /faces/{face}"), Sent::Nothing, &[404, 429]);
+    add(erase, "delete a stranger's face", &format!("DELETE /faces/{face}"), Payload::Nothing, &[404, 429]);
     // Callers with the scopes `admin` and `keys` use the names of other tenants, and request keys
     // with more scopes.
     add(
         ("admin", 1),
         "a stranger's name",
         "POST /collections",
-        Sent::Json(json!({"name": "normal"})),
+        Payload::Json(json!({"name": "normal"})),
         &[403, 429],
     );
     add(
         ("keys", 1),
         "a stronger key",
         "POST /keys",
-        Sent::Json(json!({"name": "x", "collection": null, "scopes": ["read"]})),
+        Payload::Json(json!({"name": "x", "collection": null, "scopes": ["read"]})),
         &[403, 422, 429],
     );
     attacks
 }
 
-enum Sent {
+enum Payload {
     Nothing,
     Json(Value),
     Bytes(&'static str, Vec<u8>),
@@ -251,12 +251,12 @@ enum Sent {
 /// Statuses of requests refused by limits, validation or missing scopes.
 const REFUSED: &[u16] = &[400, 403, 404, 408, 413, 415, 422, 429, 431, 503, 504];
 /// Statuses of legal requests, which may also be refused.
-const WORKED: &[u16] = &[200, 201, 400, 404, 408, 413, 415, 422, 429, 503, 504];
+const VALID: &[u16] = &[200, 201, 400, 404, 408, 413, 415, 422, 429, 503, 504];
 
-fn start_requests(world: &World, all: &mut Attacks) {
+fn start_requests(world: &World, attacks: &mut Attacks) {
     for attack in request_attacks(world) {
-        let (name, at_once, client, attack) = (attack.name, attack.at_once, client(), Arc::new(attack));
-        all.add(name, at_once, move |record| {
+        let (name, callers, client, attack) = (attack.name, attack.callers, client(), Arc::new(attack));
+        attacks.add(name, callers, move |record| {
             let (attack, client) = (attack.clone(), client.clone());
             async move { send_request(&attack, &client, &record).await }
         });
@@ -264,10 +264,10 @@ fn start_requests(world: &World, all: &mut Attacks) {
 }
 
 async fn send_request(attack: &RequestAttack, client: &Client, record: &Record) {
-    match (attack.build)(client).send().await {
-        Ok(answer) => {
-            let status = answer.status().as_u16();
-            let text = answer.text().await.unwrap_or_default();
+    match (attack.build_request)(client).send().await {
+        Ok(response) => {
+            let status = response.status().as_u16();
+            let text = response.text().await.unwrap_or_default();
             record.note(attack.name, Some(status), attack.allowed, &text);
         }
         // The service may close the connection when it refuses a request before the body has
@@ -279,18 +279,18 @@ async fn send_request(attack: &RequestAttack, client: &Client, record: &Record) 
 #[derive(Clone)]
 pub(crate) struct SocketAttack {
     pub(crate) name: &'static str,
-    pub(crate) at_once: usize,
+    pub(crate) callers: usize,
     /// Sent in one piece.
     pub(crate) head: Vec<u8>,
     /// Sent one byte at a time, with pauses.
-    pub(crate) drip: Vec<u8>,
+    pub(crate) slow: Vec<u8>,
     /// Number of bytes read at a time, with pauses; 0 reads without pauses.
     pub(crate) read_size: usize,
     pub(crate) allowed: &'static [u16],
 }
 
 /// Number of bytes of a response that an attacker reads before it reconnects.
-const ENOUGH: usize = 200;
+const MAX_RESPONSE_BYTES: usize = 200;
 
 pub(crate) fn request(address: &str, line: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let head = format!("{line} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n");
@@ -301,9 +301,9 @@ fn socket_attacks(world: &World) -> Vec<SocketAttack> {
     let address = world.address();
     let bearer = |scope: &str| format!("authorization: Bearer {}\r\n", world.hostile_key(scope));
     let json = format!("{}content-type: application/json\r\ncontent-length: 40000000\r\n", bearer("analyze"));
-    let picture = testing::drawing("throng.jpg");
+    let image_bytes = testing::drawing("throng.jpg");
     let image =
-        format!("{}content-type: image/jpeg\r\ncontent-length: {}\r\n", bearer("analyze"), picture.len());
+        format!("{}content-type: image/jpeg\r\ncontent-length: {}\r\n", bearer("analyze"), image_bytes.len());
     let long = format!("{}x-filler: {}\r\n", bearer("read"), "f".repeat(400 << 10));
     let foreign = format!(
         "{}content-type: application/json\r\norigin: http://evil.example\r\nsec-fetch-site: cross-site\r\ncontent-length: 2\r\n",
@@ -311,27 +311,27 @@ fn socket_attacks(world: &World) -> Vec<SocketAttack> {
     );
     let unknown = "authorization: Bearer fc_0000000000000000000000000000000000000000000\r\n";
     let events = format!("GET /crawls/{}/events", world.hostile_crawl);
-    let plain = |name, at_once, head, allowed| SocketAttack {
+    let plain = |name, callers, head, allowed| SocketAttack {
         name,
-        at_once,
+        callers,
         head,
-        drip: Vec::new(),
+        slow: Vec::new(),
         read_size: 0,
         allowed,
     };
     let events = request(&address, &events, &bearer("read"), b"");
     let body = request(&address, "POST /faces/detect", &json, b"");
-    let enhance = request(&address, "POST /images/enhance", &image, &picture);
+    let enhance = request(&address, "POST /images/enhance", &image, &image_bytes);
     let unknown = request(&address, "GET /faces", unknown, b"");
     let long = request(&address, "GET /faces", &long, b"");
     let foreign = request(&address, "POST /erasures", &foreign, b"{}");
-    let drip = request(&address, "GET /faces", "", b"");
+    let slow = request(&address, "GET /faces", "", b"");
     vec![
         // An event stream ends only with the crawl or with the attack.
         SocketAttack { read_size: 1, ..plain("event streams", 30, events, &[200, 429, 503]) },
-        SocketAttack { drip, ..plain("a head a byte at a time", 40, Vec::new(), &[400, 401, 408]) },
+        SocketAttack { slow, ..plain("a head a byte at a time", 40, Vec::new(), &[400, 401, 408]) },
         SocketAttack {
-            drip: vec![b' '; 100],
+            slow: vec![b' '; 100],
             ..plain("a body a byte at a time", 4, body, &[400, 408, 413, 422, 429, 503])
         },
         SocketAttack { read_size: 2, ..plain("a slow reader", 6, enhance, &[200, 408, 413, 422, 429, 503]) },
@@ -341,11 +341,11 @@ fn socket_attacks(world: &World) -> Vec<SocketAttack> {
     ]
 }
 
-fn start_sockets(world: &World, all: &mut Attacks) {
+fn start_sockets(world: &World, attacks: &mut Attacks) {
     for attack in socket_attacks(world) {
-        let (name, at_once, address, attack) =
-            (attack.name, attack.at_once, world.address(), Arc::new(attack));
-        all.add(name, at_once, move |record| {
+        let (name, callers, address, attack) =
+            (attack.name, attack.callers, world.address(), Arc::new(attack));
+        attacks.add(name, callers, move |record| {
             let (attack, address) = (attack.clone(), address.clone());
             async move { run_on_socket(&attack, &address, &record).await }
         });
@@ -353,18 +353,18 @@ fn start_sockets(world: &World, all: &mut Attacks) {
 }
 
 pub(crate) async fn run_on_socket(attack: &SocketAttack, address: &str, record: &Record) {
-    let answer = answer(attack, address).await;
-    let text = String::from_utf8_lossy(&answer);
+    let response = response(attack, address).await;
+    let text = String::from_utf8_lossy(&response);
     let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
     record.note(attack.name, status, attack.allowed, &text);
 }
 
 /// Returns the beginning of the response, or nothing if the connection ended without one.
-async fn answer(attack: &SocketAttack, address: &str) -> Vec<u8> {
-    let mut answer = Vec::new();
-    let Ok(mut stream) = TcpStream::connect(address).await else { return answer };
+async fn response(attack: &SocketAttack, address: &str) -> Vec<u8> {
+    let mut response = Vec::new();
+    let Ok(mut stream) = TcpStream::connect(address).await else { return response };
     if stream.write_all(&attack.head).await.is_ok() {
-        for byte in &attack.drip {
+        for byte in &attack.slow {
             if stream.write_all(&[*byte]).await.is_err() {
                 break;
             }
@@ -374,12 +374,12 @@ async fn answer(attack: &SocketAttack, address: &str) -> Vec<u8> {
     let mut buffer = vec![0; if attack.read_size == 0 { 64 << 10 } else { attack.read_size }];
     while let Ok(read) = stream.read(&mut buffer).await
         && read > 0
-        && answer.len() < ENOUGH
+        && response.len() < MAX_RESPONSE_BYTES
     {
-        answer.extend_from_slice(&buffer[..read]);
+        response.extend_from_slice(&buffer[..read]);
         if attack.read_size > 0 {
             tokio::time::sleep(PAUSE).await;
         }
     }
-    answer
+    response
 }

@@ -27,26 +27,26 @@ async fn concurrent_attacks_fail_no_normal_request() {
     let before = world.normal_data().await;
     assert!(before.faces > 0, "the normal tenant has no face");
 
-    let load = Load::of(&world);
-    let alone = load.run(requests).await;
-    let peak_alone = world.service.peak_memory();
+    let load = Load::new(&world);
+    let baseline = load.run(requests).await;
+    let baseline_peak = world.service.peak_memory();
     let attacks = attackers::start(&world);
     // The comparison starts when every attacker has received a response or its connection has
     // ended.
-    attacks.wait_until_each_has_run().await;
-    let beside = load.run(requests).await;
+    attacks.wait_for_first_results().await;
+    let attacked = load.run(requests).await;
     let report = attacks.stop().await;
 
-    println!("alone:  {alone}");
-    println!("beside: {beside}");
-    println!("p99 ratio: {:.2}", beside.p99().as_secs_f64() / alone.p99().as_secs_f64());
-    let peaks = [peak_alone, world.service.peak_memory()].map(|bytes| bytes >> 20);
+    println!("alone:  {baseline}");
+    println!("beside: {attacked}");
+    println!("p99 ratio: {:.2}", attacked.p99().as_secs_f64() / baseline.p99().as_secs_f64());
+    let peaks = [baseline_peak, world.service.peak_memory()].map(|bytes| bytes >> 20);
     println!("peak resident memory: alone {} MiB, beside {} MiB", peaks[0], peaks[1]);
     for line in &report.lines {
         println!("{line}");
     }
-    assert_eq!(report.surprises, Vec::<String>::new(), "responses that an attacker must not get");
-    assert_eq!((alone.failures, beside.failures), (Vec::new(), Vec::new()), "normal requests failed");
+    assert_eq!(report.unexpected, Vec::<String>::new(), "responses that an attacker must not get");
+    assert_eq!((baseline.failures, attacked.failures), (Vec::new(), Vec::new()), "normal requests failed");
     assert_eq!(world.normal_data().await, before, "the normal tenant's data changed");
     // The service still responds, and it stops on request.
     world.stop(MAX_WAIT).await;

@@ -31,7 +31,7 @@ fn robots() -> String {
 }
 
 /// Returns a page of links to pages that contain only such links.
-fn farm(page: u64) -> Html<String> {
+fn link_farm(page: u64) -> Html<String> {
     Html((0..200).map(|n| format!("<a href=/farm/{}>x</a>", page.wrapping_mul(200) + n)).collect())
 }
 
@@ -82,19 +82,19 @@ pub(crate) async fn hostile() -> String {
             "/loop/{n}",
             get(|Path(n): Path<u64>| async move { Redirect::to(&format!("/loop/{}", n + 1)) }),
         )
-        .route("/farm/{page}", get(|Path(page): Path<u64>| async move { farm(page) }))
+        .route("/farm/{page}", get(|Path(page): Path<u64>| async move { link_farm(page) }))
         .route("/copies", get(|| async { copies() }))
         .route("/copy/{name}", get(|| async move { image }))
         .route("/base", get(|| async { long_base() }))
         .route("/headers", get(|| async { long_headers() }))
-        .route("/grey.jpg", get(|| async { grey() }))
+        .route("/grey.jpg", get(|| async { grey_image() }))
         .route("/cut.jpg", get(|| async { truncated() }));
     serve(router).await
 }
 
 /// Returns a flat grey image of 50 megapixels. A detector that accepts every score finds thousands
 /// of equal candidates in it.
-pub(crate) fn grey() -> Vec<u8> {
+pub(crate) fn grey_image() -> Vec<u8> {
     static GREY: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let (width, height) = (10_000, 5_000);
         let mut jpeg = Vec::new();
@@ -117,7 +117,7 @@ pub(crate) fn many_values(bytes: usize) -> Vec<u8> {
     [&b"{\"images\":["[..], &b"0,".repeat(bytes / 2), b"0],\"x\":\"\\u0000\"}"].concat()
 }
 
-pub(crate) fn deep(depth: usize) -> Vec<u8> {
+pub(crate) fn nested_json(depth: usize) -> Vec<u8> {
     [&b"{\"images\":"[..], &b"[".repeat(depth), &b"]".repeat(depth), b"}"].concat()
 }
 

@@ -10,7 +10,7 @@ mod attackers;
 mod world;
 
 use crate::common::service::wait_until;
-use attackers::{Hostile, LARGE, Site, padding};
+use attackers::{Hostile, LARGE_FILE_BYTES, Site, padding};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use reqwest::Method;
@@ -27,7 +27,7 @@ const KILLS: usize = 5;
 /// Space on the disk for everything except the files of the hostile tenant, in bytes.
 const SMALL_FILES: u64 = 64 << 20;
 /// Number of requests that read all accepted videos at the same time.
-const AT_ONCE: usize = 8;
+const CONCURRENT_READS: usize = 8;
 
 struct Films {
     /// 2 s with two people.
@@ -42,7 +42,7 @@ impl Hostile {
     /// Stores a video of the tenant, so that there is something to read.
     async fn prepare(tenant: Tenant, films: &Films) -> Self {
         let video = tenant.send(variant(&films.short, 1), "sampling=fps=5").await.id;
-        tenant.until_read(&video).await;
+        tenant.wait_until_read(&video).await;
         let (_, _, face) = stored(&tenant, &video).await;
         Self {
             tenant,
@@ -86,12 +86,12 @@ async fn stored(tenant: &Tenant, video: &str) -> (Value, Value, Value) {
 }
 
 /// Returns the videos that no longer exist.
-async fn lost(tenant: &Tenant, videos: Vec<String>) -> Vec<String> {
-    let lost = stream::iter(videos).map(async |id| {
-        let answer = tenant.request(Method::GET, &format!("/videos/{id}")).send().await.unwrap();
-        (answer.status() != 200).then(|| format!("{id}: {}", answer.status()))
+async fn missing_videos(tenant: &Tenant, videos: Vec<String>) -> Vec<String> {
+    let missing_videos = stream::iter(videos).map(async |id| {
+        let response = tenant.request(Method::GET, &format!("/videos/{id}")).send().await.unwrap();
+        (response.status() != 200).then(|| format!("{id}: {}", response.status()))
     });
-    lost.buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await
+    missing_videos.buffer_unordered(CONCURRENT_READS).filter_map(std::future::ready).collect().await
 }
 
 /// What happened while the service was killed.
@@ -135,12 +135,12 @@ async fn kill_repeatedly(world: &mut World, hostile: &Hostile, film: &Bytes) -> 
 }
 
 /// Sends a film of the normal tenant and waits until it was read. Returns its id.
-async fn read_beside_the_attacks(normal: &Tenant, film: &Bytes) -> String {
+async fn read_during_attacks(normal: &Tenant, film: &Bytes) -> String {
     let sent = Instant::now();
     let video = normal.send(variant(film, 0), "").await.id;
-    normal.until(&video, |video| video["state"] != "queued").await;
+    normal.wait_for_video(&video, |video| video["state"] != "queued").await;
     let begun = sent.elapsed().as_secs_f64();
-    let read = normal.until_read(&video).await;
+    let read = normal.wait_until_read(&video).await;
     let ended = sent.elapsed().as_secs_f64();
     println!("a video of {} bytes is read after {begun:.1} s and until {ended:.1} s", film.len());
     assert!(read["people"].as_i64() > Some(0), "{read:#}");
@@ -150,7 +150,7 @@ async fn read_beside_the_attacks(normal: &Tenant, film: &Bytes) -> String {
 /// Requires that memory and disk space stayed within their limits.
 async fn check_usage(world: &World) {
     let (peaks, unused) = (world.usage.peaks(), world.unused_files().await);
-    let (memory, large) = (world::memory_limit(), LARGE as u64);
+    let (memory, large) = (world::memory_limit(), LARGE_FILE_BYTES as u64);
     // A process that is killed before it inserts the row of a file leaves the file to the sweep.
     let disk = world::disk_limit(large) + unused * large + SMALL_FILES;
     let mb = |bytes: u64| bytes / 1_000_000;
@@ -182,30 +182,30 @@ async fn hostile_videos_and_kills_lose_no_accepted_video() {
     let mut world = World::start().await;
     let normal = world.normal.clone();
     let first = normal.send(variant(&films.short, 0), "sampling=fps=5").await.id;
-    normal.until_read(&first).await;
+    normal.wait_until_read(&first).await;
     let before = stored(&normal, &first).await;
     let hostile = Hostile::prepare(world.hostile.clone(), &films).await;
 
     let attacks = hostile.start();
     let kills = kill_repeatedly(&mut world, &hostile, &films.short).await;
-    attacks.wait_until_each_has_run().await;
+    attacks.wait_for_first_results().await;
     let suspects = world.database.number("select count(*) from jobs where crashes > 1").await;
     for video in &kills.accepted {
-        normal.until_read(video).await;
+        normal.wait_until_read(video).await;
     }
-    let last = read_beside_the_attacks(&normal, &films.standard).await;
+    let last = read_during_attacks(&normal, &films.standard).await;
     let report = attacks.stop().await;
 
     let (sent, incomplete) = (kills.requests, kills.incomplete);
     println!("{} videos were accepted by {sent} requests during {KILLS} kills", kills.accepted.len());
     println!("{incomplete} files were interrupted; {suspects} jobs crashed more than once");
     report.lines.iter().for_each(|line| println!("{line}"));
-    assert_eq!(report.surprises, Vec::<String>::new(), "responses that an attacker must not get");
-    assert_eq!(lost(&hostile.tenant, hostile.progress.accepted()).await, Vec::<String>::new());
+    assert_eq!(report.unexpected, Vec::<String>::new(), "responses that an attacker must not get");
+    assert_eq!(missing_videos(&hostile.tenant, hostile.progress.accepted()).await, Vec::<String>::new());
     let accepted = [&kills.accepted[..], &[first.clone(), last]].concat();
     let listed = normal.get("/videos?limit=100").await;
     assert_eq!(listed["videos"].as_array().unwrap().len(), accepted.len());
-    assert_eq!(lost(&normal, accepted).await, Vec::<String>::new());
+    assert_eq!(missing_videos(&normal, accepted).await, Vec::<String>::new());
     assert_eq!(stored(&normal, &first).await, before, "the other tenant's data changed");
 
     world.stop().await;

@@ -1,6 +1,6 @@
 //! Starts the attacked service with its tenants and their keys. Runs the normal load, which is the
 //! daily requests of a tenant, and measures the latency of each response.
-use crate::common::service::{Caller, Finished, Service, TestFolder, client};
+use crate::common::service::{Caller, Output, Service, TestFolder, client};
 use crate::site;
 use futures::{StreamExt, stream};
 use reqwest::{Client, Method, RequestBuilder};
@@ -22,7 +22,7 @@ pub(crate) struct NormalData {
 pub(crate) struct World {
     pub(crate) service: Service,
     _database: TestDatabase,
-    _place: TestFolder,
+    _folder: TestFolder,
     pub(crate) hostile_site: String,
     /// Id of a crawl of that site by the hostile tenant.
     pub(crate) hostile_crawl: String,
@@ -40,42 +40,42 @@ const HOSTILE_SCOPES: [&str; 8] = ["analyze", "read", "search", "crawl", "write"
 impl World {
     pub(crate) async fn start() -> Self {
         let database = TestDatabase::create().await;
-        let place = TestFolder::with_models();
-        let mut command = place.on(&database, &["up", "--port", "0"]);
+        let folder = TestFolder::with_models();
+        let mut command = folder.facecrawl_with(&database, &["up", "--port", "0"]);
         command.env("AUTH", "keys").env("LOG_LEVEL", "error");
         // These settings are for a machine with a gigabyte of free memory, which processes one
         // image of the largest size at a time.
         command.env("MAX_DECODED_MEGAPIXELS", "60").env("MAX_PENDING_BODY_MB", "64");
         let service = Service::start(&mut command);
-        let make = |of: &[&str], scopes: &str| key(&place, &database, of, scopes);
-        let operator = Caller { base: service.base.clone(), key: make(&["--all"], "admin") };
+        let create_key = |args: &[&str], scopes: &str| key(&folder, &database, args, scopes);
+        let operator = Caller { base: service.base.clone(), key: create_key(&["--all"], "admin") };
         for name in ["normal", "hostile"] {
-            operator.ask(201, Method::POST, "/collections", Some(&json!({"name": name}))).await;
+            operator.request(201, Method::POST, "/collections", Some(&json!({"name": name}))).await;
         }
-        let normal = make(&["--collection", "normal"], "analyze,read,search,crawl,write");
+        let normal = create_key(&["--collection", "normal"], "analyze,read,search,crawl,write");
         // This is the rate in docs/how-to/TENANTS.md. Only a rate limits a flood of complete
         // requests.
         let limited = ["--collection", "hostile", "--requests-per-minute", "600"];
-        let hostile_key = |scope| (scope, make(&limited, scope));
+        let hostile_key = |scope| (scope, create_key(&limited, scope));
         let hostile = HOSTILE_SCOPES.map(hostile_key).to_vec();
-        let good = site::good().await;
+        let good_site = site::good().await;
         let mut world = Self {
             service,
             _database: database,
-            _place: place,
+            _folder: folder,
             hostile_site: site::hostile().await,
             hostile_crawl: String::new(),
             faces: Vec::new(),
-            image_url: format!("{good}/ada.jpg"),
+            image_url: format!("{good_site}/ada.jpg"),
             normal,
             hostile,
         };
-        world.crawl(&good).await;
+        world.crawl(&good_site).await;
         let faces = world.caller(&world.normal).get("/faces?limit=100").await;
         world.faces = ids(&faces["faces"]);
         let seeds = json!({"seeds": [world.hostile_site], "delay_ms": 0, "max_pages": 200});
         let caller = world.caller(&world.hostile_key("crawl"));
-        let crawl = caller.ask(201, Method::POST, "/crawls", Some(&seeds)).await;
+        let crawl = caller.request(201, Method::POST, "/crawls", Some(&seeds)).await;
         world.hostile_crawl = crawl["id"].as_str().unwrap().to_owned();
         world
     }
@@ -124,11 +124,11 @@ impl World {
     }
 }
 
-/// Creates a key with the command line. `of` are the arguments that limit it.
-pub(crate) fn key(place: &TestFolder, database: &TestDatabase, of: &[&str], scopes: &str) -> String {
-    let mut command = place.facecrawl(&[&["keys", "create", "--scope", scopes], of].concat());
+/// Creates a key with the command line. `args` are the arguments that limit it.
+pub(crate) fn key(folder: &TestFolder, database: &TestDatabase, args: &[&str], scopes: &str) -> String {
+    let mut command = folder.facecrawl(&[&["keys", "create", "--scope", scopes], args].concat());
     command.env("DATABASE_URL", database.url()).env("AUTH", "keys");
-    Finished::of(&mut command).expect(0).stdout.trim().to_owned()
+    Output::run(&mut command).success().stdout.trim().to_owned()
 }
 
 fn ids(rows: &Value) -> Vec<String> {
@@ -155,7 +155,7 @@ pub(crate) struct Latencies {
 }
 
 impl Load {
-    pub(crate) fn of(world: &World) -> Self {
+    pub(crate) fn new(world: &World) -> Self {
         Self {
             client: client(),
             base: world.service.base.clone(),
@@ -168,7 +168,7 @@ impl Load {
     /// Returns request number `number`: health, lists, search and detection alternate.
     fn request(&self, number: usize) -> (&'static str, RequestBuilder) {
         let at = |path: &str| format!("{}{path}", self.base);
-        let (what, request) = match number % 5 {
+        let (kind, request) = match number % 5 {
             0 => ("live", self.client.get(at("/health/live"))),
             1 => ("faces", self.client.get(at("/faces?limit=20"))),
             2 => {
@@ -178,35 +178,35 @@ impl Load {
             3 => ("search", self.client.post(at("/faces/search")).json(&json!({"face_id": self.face}))),
             _ => ("face", self.client.get(at(&format!("/faces/{}", self.face)))),
         };
-        (what, request.bearer_auth(&self.key))
+        (kind, request.bearer_auth(&self.key))
     }
 
     pub(crate) async fn run(&self, requests: usize) -> Latencies {
-        let answers = stream::iter(0..requests).map(|number| async move {
-            let (what, request) = self.request(number);
-            let begun = Instant::now();
+        let results = stream::iter(0..requests).map(|number| async move {
+            let (kind, request) = self.request(number);
+            let started = Instant::now();
             let failure = match request.send().await {
                 Ok(answer) if answer.status() == 200 => match answer.bytes().await {
                     Ok(_) => None,
-                    Err(error) => Some(format!("{what}: {error}")),
+                    Err(error) => Some(format!("{kind}: {error}")),
                 },
                 Ok(answer) => {
                     let status = answer.status();
-                    Some(format!("{what}: {status} {}", answer.text().await.unwrap_or_default()))
+                    Some(format!("{kind}: {status} {}", answer.text().await.unwrap_or_default()))
                 }
-                Err(error) => Some(format!("{what}: {error:?}")),
+                Err(error) => Some(format!("{kind}: {error:?}")),
             };
-            (what, begun.elapsed(), failure)
+            (kind, started.elapsed(), failure)
         });
-        let answers: Vec<_> = answers.buffer_unordered(CALLERS).collect().await;
+        let results: Vec<_> = results.buffer_unordered(CALLERS).collect().await;
         let mut kinds: BTreeMap<_, Vec<Duration>> = BTreeMap::new();
-        for (what, took, _) in &answers {
-            kinds.entry(*what).or_default().push(*took);
+        for (kind, elapsed, _) in &results {
+            kinds.entry(*kind).or_default().push(*elapsed);
         }
         let mut sorted: Vec<Duration> = kinds.values().flatten().copied().collect();
         sorted.sort_unstable();
         kinds.values_mut().for_each(|kind| kind.sort_unstable());
-        let failures = answers.into_iter().filter_map(|(_, _, failure)| failure).collect();
+        let failures = results.into_iter().filter_map(|(_, _, failure)| failure).collect();
         Latencies { sorted, kinds, failures }
     }
 }
@@ -223,9 +223,9 @@ impl Latencies {
 
 impl fmt::Display for Latencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let show = |f: &mut fmt::Formatter<'_>, what: &str, sorted: &[Duration]| {
+        let show = |f: &mut fmt::Formatter<'_>, kind: &str, sorted: &[Duration]| {
             let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| quantile(sorted, share).as_millis());
-            write!(f, "{} {what}, p50 {p50} ms, p95 {p95} ms, p99 {p99} ms", sorted.len())
+            write!(f, "{} {kind}, p50 {p50} ms, p95 {p95} ms, p99 {p99} ms", sorted.len())
         };
         show(f, "requests", &self.sorted)?;
         self.kinds.iter().try_for_each(|(kind, sorted)| {

@@ -36,7 +36,7 @@ async fn enter(stage: &Stage, view: &str, secret: &str) {
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
 async fn page_asks_for_key_and_reports_missing_scope() {
-    let stage = Stage::with(&[("AUTH", "keys")]).await;
+    let stage = Stage::with_environment(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let secret =
         key(&stage, "a reader", &[Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl], true).await;
@@ -76,7 +76,7 @@ async fn page_asks_for_key_and_reports_missing_scope() {
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
 async fn key_with_scopes_can_find_and_name_people() {
-    let stage = Stage::with(&[("AUTH", "keys")]).await;
+    let stage = Stage::with_environment(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let scopes = [Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl, Scope::Write];
     let secret = key(&stage, "picture desk", &scopes, true).await;
@@ -108,7 +108,7 @@ async fn key_with_scopes_can_find_and_name_people() {
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
 async fn revokes_key_with_keys_created_by_it() {
-    let stage = Stage::with(&[("AUTH", "keys")]).await;
+    let stage = Stage::with_environment(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let operator = key(&stage, "operator", &[Scope::Read, Scope::Keys], false).await;
     let desk = key(&stage, "press desk", &[Scope::Read, Scope::Keys], true).await;
@@ -140,7 +140,7 @@ async fn revokes_key_with_keys_created_by_it() {
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]
 async fn creates_key_shows_secret_once_and_revokes_it() {
-    let stage = Stage::with(&[("AUTH", "keys")]).await;
+    let stage = Stage::with_environment(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let operator =
         key(&stage, "operator", &[Scope::Read, Scope::Search, Scope::Admin, Scope::Keys], false).await;

@@ -19,7 +19,7 @@ pub struct Browser {
     client: reqwest::Client,
     session: String,
     /// The actions so far, which the report of a failure lists.
-    done: Mutex<Vec<String>>,
+    actions: Mutex<Vec<String>>,
     _profile: tempfile::TempDir,
 }
 
@@ -35,7 +35,7 @@ fn program(names: &[&str]) -> PathBuf {
 }
 
 /// How often the page may replace an element before a click on it.
-const MAX_REPLACED: usize = 20;
+const MAX_REPLACEMENTS: usize = 20;
 
 impl Browser {
     /// Opens a window. The test must declare `#[needs(browser)]`.
@@ -75,7 +75,7 @@ impl Browser {
             driver,
             client,
             session: format!("http://127.0.0.1:{port}/session"),
-            done: Mutex::default(),
+            actions: Mutex::default(),
             _profile: profile,
         };
         let capabilities = json!({
@@ -83,25 +83,25 @@ impl Browser {
             "goog:chromeOptions": {"binary": chromium, "args": arguments},
             "timeouts": {"script": DEADLINE_MS, "pageLoad": DEADLINE_MS},
         });
-        let made = browser.post("", json!({"capabilities": {"alwaysMatch": capabilities}})).await;
-        browser.session = format!("{}/{}", browser.session, made["sessionId"].as_str().unwrap());
+        let created = browser.post("", json!({"capabilities": {"alwaysMatch": capabilities}})).await;
+        browser.session = format!("{}/{}", browser.session, created["sessionId"].as_str().unwrap());
         browser
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, String> {
+    async fn request(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, String> {
         let mut request = self.client.request(method, format!("{}{path}", self.session));
         if let Some(body) = body {
             request = request.json(&body);
         }
         let response = request.send().await.unwrap();
-        let good = response.status().is_success();
-        let mut answer: Value = response.json().await.unwrap();
-        let value = answer["value"].take();
-        if good { Ok(value) } else { Err(format!("{}: {}", value["error"], value["message"])) }
+        let is_success = response.status().is_success();
+        let mut response_body: Value = response.json().await.unwrap();
+        let value = response_body["value"].take();
+        if is_success { Ok(value) } else { Err(format!("{}: {}", value["error"], value["message"])) }
     }
 
     async fn post(&self, path: &str, body: Value) -> Value {
-        self.ask(Method::POST, path, Some(body)).await.unwrap_or_else(|error| panic!("{path}: {error}"))
+        self.request(Method::POST, path, Some(body)).await.unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
     pub async fn load(&self, url: &str) {
@@ -132,16 +132,16 @@ impl Browser {
              if (held || Date.now() > end) done(held); else setTimeout(look, 20) }})()",
             DEADLINE_MS / 2
         );
-        let held = self.post("/execute/async", json!({"script": script, "args": []})).await;
-        if held != true {
+        let is_true = self.post("/execute/async", json!({"script": script, "args": []})).await;
+        if is_true != true {
             let text = self.run("return `${location}\\n${document.body.innerText}`").await;
-            let done = self.done.lock().unwrap().join("\n  ");
+            let actions = self.actions.lock().unwrap().join("\n  ");
             panic!(
-                "this never held: {condition}\nafter\n  {done}\nthe page shows\n{}",
+                "this never held: {condition}\nafter\n  {actions}\nthe page shows\n{}",
                 text.as_str().unwrap()
             );
         }
-        self.note(format!("it held: {condition}"));
+        self.record_action(format!("it held: {condition}"));
     }
 
     /// Waits until this number of elements is in the page.
@@ -156,8 +156,8 @@ impl Browser {
         .await;
     }
 
-    fn note(&self, what: String) {
-        self.done.lock().unwrap().push(what);
+    fn record_action(&self, what: String) {
+        self.actions.lock().unwrap().push(what);
     }
 
     async fn element(&self, css: &str) -> String {
@@ -167,7 +167,7 @@ impl Browser {
 
     async fn find(&self, css: &str) -> Result<String, String> {
         let body = json!({"using": "css selector", "value": css});
-        let found = self.ask(Method::POST, "/element", Some(body)).await?;
+        let found = self.request(Method::POST, "/element", Some(body)).await?;
         Ok(found.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned())
     }
 
@@ -195,16 +195,16 @@ impl Browser {
     /// Waits for a condition and clicks an element. Tries again if the page replaces the element in
     /// between, because the new element looks the same to a user.
     async fn click_when(&self, condition: &str, css: &str) {
-        for _ in 0..MAX_REPLACED {
+        for _ in 0..MAX_REPLACEMENTS {
             self.until(condition).await;
             let Ok(id) = self.find(css).await else { continue };
-            match self.ask(Method::POST, &format!("/element/{id}/click"), Some(json!({}))).await {
-                Ok(_) => return self.note(format!("clicked {css}")),
+            match self.request(Method::POST, &format!("/element/{id}/click"), Some(json!({}))).await {
+                Ok(_) => return self.record_action(format!("clicked {css}")),
                 Err(error) if error.contains("stale element") => {}
                 Err(error) => panic!("click on {css}: {error}"),
             }
         }
-        panic!("the page replaced {css} {MAX_REPLACED} times");
+        panic!("the page replaced {css} {MAX_REPLACEMENTS} times");
     }
 
     /// Types into an element. For a file input, sets the path of the file.
@@ -243,7 +243,7 @@ impl Browser {
     }
 
     pub async fn screenshot(&self, file: &Path) {
-        let image = self.ask(Method::GET, "/screenshot", None).await.unwrap();
+        let image = self.request(Method::GET, "/screenshot", None).await.unwrap();
         let bytes = BASE64_STANDARD.decode(image.as_str().unwrap()).unwrap();
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, bytes).unwrap();
@@ -253,20 +253,20 @@ impl Browser {
     pub async fn console(&self) -> Vec<String> {
         let lines = self.post("/se/log", json!({"type": "browser"})).await;
         let line =
-            |one: &Value| format!("{} {}", one["level"].as_str().unwrap(), one["message"].as_str().unwrap());
+            |log: &Value| format!("{} {}", log["level"].as_str().unwrap(), log["message"].as_str().unwrap());
         lines.as_array().unwrap().iter().map(line).collect()
     }
 
     /// Closes the window. The driver stops when this value is dropped.
     pub async fn close(&self) {
-        let _gone = self.ask(Method::DELETE, "", None).await;
+        let _result = self.request(Method::DELETE, "", None).await;
     }
 }
 
 impl Drop for Browser {
     /// Kills the driver, which also ends its browser.
     fn drop(&mut self) {
-        let _gone = self.driver.kill();
+        let _result = self.driver.kill();
         let _reaped = self.driver.wait();
     }
 }

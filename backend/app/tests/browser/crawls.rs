@@ -127,7 +127,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     browser.click(".probeface").await;
     browser.until_text("h1", "Face").await;
     browser.until("document.querySelector('.portrait img') && document.querySelector('.marked img')").await;
-    stage.images_loaded().await;
+    stage.wait_for_images().await;
     browser.click_text("Erase").await;
     browser.until("document.activeElement.textContent === 'Cancel'").await;
     stage.check_view("erase").await;
@@ -139,7 +139,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     stage.open("/crawls", "Crawls").await;
     browser.click(".crawl a").await;
     browser.until("document.querySelector('.tile')").await;
-    stage.images_loaded().await;
+    stage.wait_for_images().await;
     browser.click_text("Delete").await;
     browser.click("dialog input[type=checkbox]").await;
     browser.click("dialog .danger").await;

@@ -136,7 +136,7 @@ async fn finds_names_merges_enrols_and_deletes_people() {
     browser.until_text("h1", "Example").await;
     browser.until("document.querySelectorAll('.person').length >= 2").await;
     let faces = browser.run("return document.querySelectorAll('.person').length").await.as_u64().unwrap();
-    stage.images_loaded().await;
+    stage.wait_for_images().await;
     browser.click(".person .button").await;
     browser.until_count(".person", faces - 1).await;
     browser.confirm("Delete").await;
@@ -157,7 +157,7 @@ async fn finds_names_merges_enrols_and_deletes_people() {
 #[testing::needs(browser, slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn erased_face_person_and_url_stay_suppressed() {
-    let stage = Stage::with(&[("SUPPRESSION_SECRET", &"s".repeat(40))]).await;
+    let stage = Stage::with_environment(&[("SUPPRESSION_SECRET", &"s".repeat(40))]).await;
     let browser = &stage.browser;
     let site = start_site().await;
     stage.crawl(&site).await;
@@ -170,7 +170,7 @@ async fn erased_face_person_and_url_stay_suppressed() {
     browser.click_text("Erase and suppress").await;
     browser.until_text("h1", "New erasure").await;
     browser.until("document.querySelector('.probeface img')").await;
-    stage.images_loaded().await;
+    stage.wait_for_images().await;
     browser.click_text("Show preview").await;
     browser.until_text("h2", "1 face and 1 whole image would be erased").await;
     browser.click_text("Erase permanently").await;
@@ -193,7 +193,7 @@ async fn erased_face_person_and_url_stay_suppressed() {
     browser.until_text("h2", "whole images would be erased").await;
     // The view shows two or three images, depending on which face was erased before.
     browser.until("document.querySelector('.tile img')").await;
-    stage.images_loaded().await;
+    stage.wait_for_images().await;
     stage.check_view("new-erasure").await;
     // Typing would append to the number in the field. At similarity 0, strangers match too, so the
     // web page asks for confirmation.
@@ -205,7 +205,7 @@ async fn erased_face_person_and_url_stay_suppressed() {
     stage.expect_only_status(422).await;
     browser.click_text("Preview anyway").await;
     browser.until_text("h2", "whole images would be erased").await;
-    stage.images_loaded().await;
+    stage.wait_for_images().await;
     browser.confirm("Erase permanently").await;
     browser.until_text("tbody tr", "A person, by an image").await;
     browser.until_text(".chip", "Person").await;
@@ -215,7 +215,7 @@ async fn erased_face_person_and_url_stay_suppressed() {
         stage.open(&format!("/erasures/new?url={}", site.url(path)), "New erasure").await;
         browser.click_text("Show preview").await;
         browser.until_text("h2", "would be erased").await;
-        stage.images_loaded().await;
+        stage.wait_for_images().await;
         browser.click(".panel .heading .danger").await;
         browser.click("dialog .danger").await;
         browser.until_count("tbody tr", rows).await;

@@ -12,7 +12,7 @@ use testing::{TestDatabase, root};
 pub struct Stage {
     pub browser: Browser,
     pub service: Service,
-    pub place: TestFolder,
+    pub folder: TestFolder,
     pub database: TestDatabase,
     axe: String,
 }
@@ -20,28 +20,28 @@ pub struct Stage {
 impl Stage {
     /// Starts a service and a browser. The test must declare `#[needs(browser)]`.
     pub async fn start() -> Self {
-        Self::with(&[]).await
+        Self::with_environment(&[]).await
     }
 
     /// Works like [`Self::start`], with a decoder of videos. The test must declare
     /// `#[needs(video)]`.
     pub async fn with_videos() -> Self {
-        Self::with(&[("FFMPEG", testing::ffmpeg().to_str().unwrap())]).await
+        Self::with_environment(&[("FFMPEG", testing::ffmpeg().to_str().unwrap())]).await
     }
 
     /// Works like [`Self::start`], with additional variables in the service's environment.
-    pub async fn with(variables: &[(&str, &str)]) -> Self {
+    pub async fn with_environment(variables: &[(&str, &str)]) -> Self {
         let axe = std::fs::read_to_string(root().join(".runtime/axe/axe.min.js"))
             .expect("./scripts/browser-tools has installed axe-core");
         let browser = Browser::start().await;
         let database = TestDatabase::create().await;
-        let place = TestFolder::new();
-        let mut command = place.on(&database, &["up", "--port", "0"]);
+        let folder = TestFolder::new();
+        let mut command = folder.facecrawl_with(&database, &["up", "--port", "0"]);
         command.env_remove("CRAWL_DELAY_MS").envs(variables.iter().copied());
         // The log is not read while the test runs, so it must stay short.
         command.env("WORKERS", "2").env("LOG_LEVEL", "warn");
         let service = Service::start(&mut command);
-        let stage = Self { browser, service, place, database, axe };
+        let stage = Self { browser, service, folder, database, axe };
         stage.browser.set_appearance(1280, 860, false).await;
         stage
     }
@@ -64,7 +64,7 @@ impl Stage {
     /// Waits until each image in or near the window is loaded or has failed to load. If an image is
     /// requested after its erasure, the service answers 404, and the console reports that. A test
     /// therefore calls this before it erases something.
-    pub async fn images_loaded(&self) {
+    pub async fn wait_for_images(&self) {
         // The web page loads images at a distance of up to 400 pixels from the window.
         self.browser
             .until(
@@ -77,7 +77,7 @@ impl Stage {
 
     /// Writes an image to a file, for the file inputs. Returns the path.
     pub fn file(&self, name: &str, content: &[u8]) -> String {
-        self.place.put(name, content).display().to_string()
+        self.folder.put(name, content).display().to_string()
     }
 
     /// Checks the view in a wide light window and in a narrow dark one. axe-core must find nothing
@@ -89,8 +89,8 @@ impl Stage {
             // A phone's browser zooms out if the content is too wide, so the width of the window
             // itself is not enough.
             self.browser.until(&format!("document.documentElement.scrollWidth <= {width}")).await;
-            let tone = if dark { "dark" } else { "light" };
-            self.check_window(&format!("{name}-{width}-{tone}")).await;
+            let scheme = if dark { "dark" } else { "light" };
+            self.check_window(&format!("{name}-{width}-{scheme}")).await;
         }
         self.browser.set_appearance(1280, 860, false).await;
         self.expect_empty_console().await;
@@ -100,18 +100,18 @@ impl Stage {
     pub async fn check_window(&self, name: &str) {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../screenshots");
         self.browser.screenshot(&folder.join(format!("{name}.png"))).await;
-        let found = self.violations().await;
-        assert!(found.is_empty(), "{name}: {found:#?}");
+        let violations = self.axe_violations().await;
+        assert!(violations.is_empty(), "{name}: {violations:#?}");
     }
 
-    async fn violations(&self) -> Vec<Value> {
+    async fn axe_violations(&self) -> Vec<Value> {
         self.browser.run(&format!("if (!window.axe) {{ {} }}", self.axe)).await;
         let script = "const { violations } = await axe.run({ resultTypes: ['violations'] }); \
                       return violations.map(v => ({ impact: v.impact, id: v.id, help: v.help, nodes: v.nodes.map(n => n.html + ' ' + n.failureSummary) }))";
-        let found = self.browser.run_async(script).await;
-        let found = found.as_array().unwrap_or_else(|| panic!("axe-core: {found}"));
-        let bad = |one: &&Value| matches!(one["impact"].as_str(), Some("serious" | "critical"));
-        found.iter().filter(bad).cloned().collect()
+        let violations = self.browser.run_async(script).await;
+        let violations = violations.as_array().unwrap_or_else(|| panic!("axe-core: {violations}"));
+        let is_serious = |found: &&Value| matches!(found["impact"].as_str(), Some("serious" | "critical"));
+        violations.iter().filter(is_serious).cloned().collect()
     }
 
     /// Requires an empty console, without errors, warnings or violations of the content security
@@ -151,7 +151,7 @@ pub async fn site_with_last(image: Vec<u8>) -> FileServer {
     serve_site(Some(image)).await
 }
 
-async fn serve_site(last: Option<Vec<u8>>) -> FileServer {
+async fn serve_site(last_image: Option<Vec<u8>>) -> FileServer {
     static PORTRAIT_FILES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     let portraits =
         PORTRAIT_FILES.get_or_init(|| (0..15).map(|number| portrait(number / 3, number % 3)).collect());
@@ -171,8 +171,8 @@ async fn serve_site(last: Option<Vec<u8>>) -> FileServer {
         ("/damaged.jpg".to_owned(), b"not an image".to_vec()),
     ];
     files.extend(portraits.iter().enumerate().map(|(number, file)| (format!("/{number}.jpg"), file.clone())));
-    if let (Some(image), Some((_, file))) = (last, files.last_mut()) {
+    if let (Some(image), Some((_, file))) = (last_image, files.last_mut()) {
         *file = image;
     }
-    FileServer::with(files).await
+    FileServer::with_files(files).await
 }

@@ -7,20 +7,20 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 /// Prints the duration of each step.
-struct Watch {
-    begun: Instant,
+struct Stopwatch {
+    started: Instant,
     last: Instant,
 }
 
-impl Watch {
+impl Stopwatch {
     fn start() -> Self {
         println!("{:>8} {:>8}  step", "seconds", "total");
-        Self { begun: Instant::now(), last: Instant::now() }
+        Self { started: Instant::now(), last: Instant::now() }
     }
 
     fn step(&mut self, what: &str) {
-        let took = self.last.elapsed().as_secs_f64();
-        println!("{took:>8.2} {:>8.2}  {what}", self.begun.elapsed().as_secs_f64());
+        let elapsed = self.last.elapsed().as_secs_f64();
+        println!("{elapsed:>8.2} {:>8.2}  {what}", self.started.elapsed().as_secs_f64());
         self.last = Instant::now();
     }
 }
@@ -31,36 +31,36 @@ async fn measures_first_command_to_first_search_result() {
     let browser = Browser::start().await;
     browser.set_appearance(1280, 860, false).await;
     let site = start_site().await;
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     let binary =
         std::env::var_os("TOUR_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_facecrawl").into(), PathBuf::from);
     // The private database, which a new user has by default.
-    let mut command = place.facecrawl_at(&binary, &["up", "--port", "0"]);
+    let mut command = folder.facecrawl_at(&binary, &["up", "--port", "0"]);
     command
         .env("POSTGRES_BIN_DIR", testing::database::programs())
         .env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8")
         .env("LOG_LEVEL", "warn");
 
-    let mut watch = Watch::start();
+    let mut stopwatch = Stopwatch::start();
     let mut service = Service::start(&mut command);
-    watch.step("started in an empty folder: database made, models brought in and loaded, ready");
+    stopwatch.step("started in an empty folder: database made, models brought in and loaded, ready");
     browser.load(&format!("{}/", service.base)).await;
     browser.until("document.querySelector('h1')?.textContent === 'Detect'").await;
-    watch.step("the page is open");
+    stopwatch.step("the page is open");
     browser.click("nav a[href='#/crawls']").await;
     browser.click_text("Start the first crawl").await;
     browser.type_into("textarea", &site.url("/")).await;
     browser.click_text("Start the crawl").await;
     browser.until("document.querySelector('dl.big')").await;
-    watch.step("a crawl is described and started");
+    stopwatch.step("a crawl is described and started");
     browser.until("document.querySelector('.tile img')?.naturalWidth > 0").await;
-    watch.step("the first stored face is shown");
+    stopwatch.step("the first stored face is shown");
     browser.until_text(".chip", "Completed").await;
-    watch.step("the crawl has ended: 4 pages, 17 images");
+    stopwatch.step("the crawl has ended: 4 pages, 17 images");
     browser.click(".tile").await;
     browser.click_text("Search this face").await;
     browser.until("document.querySelector('.match:not([hidden]) img')?.naturalWidth > 0").await;
-    watch.step("a search with it shows the first hit");
+    stopwatch.step("a search with it shows the first hit");
 
     browser.close().await;
     service.stop();

@@ -23,7 +23,7 @@ const HOLD_FAILED: &str = "const send = window.fetch; window.fetch = (url, init)
 async fn uploaded_video_shows_lane_for_each_person() {
     let stage = Stage::with_videos().await;
     let browser = &stage.browser;
-    let film = stage.place.path().join("film.mp4");
+    let film = stage.folder.path().join("film.mp4");
     let encoding = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Mp4) };
     Film::standard().encode(&encoding, &film).unwrap();
     stage.open("/videos", "Videos").await;
@@ -93,14 +93,14 @@ async fn uploaded_video_shows_lane_for_each_person() {
 async fn shows_videos_of_crawl_with_origin() {
     let stage = Stage::with_videos().await;
     let browser = &stage.browser;
-    let film = stage.place.put_film("film.mp4", &Film::short());
+    let film = stage.folder.put_film("film.mp4", &Film::short());
     let page = b"<video src=\"/film.mp4\"></video><a href=\"/text.mp4\">text</a>".to_vec();
     let files = [
         ("/", page),
         ("/film.mp4", std::fs::read(film).unwrap()),
         ("/text.mp4", b"no video at all".to_vec()),
     ];
-    let site = FileServer::with(files.map(|(path, file)| (path.to_owned(), file)).into()).await;
+    let site = FileServer::with_files(files.map(|(path, file)| (path.to_owned(), file)).into()).await;
     stage.open("/crawls/new", "New crawl").await;
     browser.type_into("textarea", &site.url("/")).await;
     browser.type_into("[name=delay_ms]", "0").await;

@@ -23,7 +23,7 @@ impl Bucket {
         let mut bucket =
             Self { server: serve("0"), endpoint: String::new(), key: String::new(), secret: String::new() };
         bucket.endpoint = endpoint(&mut bucket.server);
-        bucket.make().await;
+        bucket.create_bucket().await;
         bucket
     }
 
@@ -34,11 +34,11 @@ impl Bucket {
     }
 
     /// Starts another server on the same port, with an empty bucket and other credentials.
-    pub async fn start_again(&mut self) {
+    pub async fn restart(&mut self) {
         let port = self.endpoint.rsplit(':').next().unwrap().to_owned();
         self.server = serve(&port);
         endpoint(&mut self.server);
-        self.make().await;
+        self.create_bucket().await;
     }
 
     /// Returns the variables with which a service uses the bucket.
@@ -59,18 +59,18 @@ impl Bucket {
 
     /// Creates a user with a key for everything, and the bucket. The server does not authenticate
     /// its first four requests.
-    async fn make(&mut self) {
+    async fn create_bucket(&mut self) {
         let client = client();
         let policy =
             r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:*","Resource":"*"}]}"#;
-        let mut answers = Vec::new();
-        for call in [
+        let mut responses = Vec::new();
+        for parameters in [
             vec![("Action", "CreateUser")],
             vec![("Action", "CreateAccessKey")],
             vec![("Action", "PutUserPolicy"), ("PolicyName", "all"), ("PolicyDocument", policy)],
         ] {
             let form = url::form_urlencoded::Serializer::new(String::new())
-                .extend_pairs(call)
+                .extend_pairs(parameters)
                 .extend_pairs([("UserName", "facecrawl"), ("Version", "2010-05-08")])
                 .finish();
             let request = client
@@ -78,20 +78,20 @@ impl Bucket {
                 .header("authorization", "AWS4-HMAC-SHA256 Credential=none/20260101/us-east-1/iam/aws4_request, SignedHeaders=host, Signature=0")
                 .header("content-type", "application/x-www-form-urlencoded")
                 .body(form);
-            answers.push(request.send().await.unwrap().error_for_status().unwrap().text().await.unwrap());
+            responses.push(request.send().await.unwrap().error_for_status().unwrap().text().await.unwrap());
         }
-        let between = |name: &str| {
-            let rest = answers[1].split_once(&format!("<{name}>")).unwrap().1;
+        let element_text = |name: &str| {
+            let rest = responses[1].split_once(&format!("<{name}>")).unwrap().1;
             rest.split_once('<').unwrap().0.to_owned()
         };
-        (self.key, self.secret) = (between("AccessKeyId"), between("SecretAccessKey"));
+        (self.key, self.secret) = (element_text("AccessKeyId"), element_text("SecretAccessKey"));
         client.put(format!("{}/faces", self.endpoint)).send().await.unwrap().error_for_status().unwrap();
     }
 }
 
 impl Drop for Bucket {
     fn drop(&mut self) {
-        let _gone = self.server.kill();
+        let _killed = self.server.kill();
         let _reaped = self.server.wait();
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use testing::film::{Codec, Container, Encoding, Film};
@@ -25,9 +25,9 @@ impl TestFolder {
 
     /// Creates a folder that contains the models.
     pub fn with_models() -> Self {
-        let place = Self::new();
-        place.run(&["models", "fetch"]).expect(0);
-        place
+        let folder = Self::new();
+        folder.run(&["models", "fetch"]).success();
+        folder
     }
 
     pub fn path(&self) -> &Path {
@@ -50,30 +50,30 @@ impl TestFolder {
     }
 
     /// Returns a command that uses a database, and that may crawl this machine without a delay.
-    pub fn on(&self, database: &TestDatabase, args: &[&str]) -> Command {
+    pub fn facecrawl_with(&self, database: &TestDatabase, args: &[&str]) -> Command {
         let mut command = self.facecrawl(args);
         command.env("DATABASE_URL", database.url());
         command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
         command
     }
 
-    pub fn run(&self, args: &[&str]) -> Finished {
-        Finished::of(&mut self.facecrawl(args))
+    pub fn run(&self, args: &[&str]) -> Output {
+        Output::run(&mut self.facecrawl(args))
     }
 
     /// Runs a command that uses a database.
-    pub fn run_on(&self, database: &TestDatabase, args: &[&str]) -> Finished {
-        Finished::of(&mut self.on(database, args))
+    pub fn run_with(&self, database: &TestDatabase, args: &[&str]) -> Output {
+        Output::run(&mut self.facecrawl_with(database, args))
     }
 
     /// Creates a folder with small models, which need no download, and their manifest.
     pub fn with_small_models() -> (Self, FixturePack) {
-        let place = Self::new();
-        let models = place.path().join("models");
+        let folder = Self::new();
+        let models = folder.path().join("models");
         std::fs::create_dir(&models).unwrap();
         let pack = testing::fixture_pack(&models);
-        place.put("models/packs.toml", pack.manifest());
-        (place, pack)
+        folder.put("models/packs.toml", pack.manifest());
+        (folder, pack)
     }
 
     /// Writes an image that shows faces at these points, each with an identity, for the small
@@ -111,15 +111,15 @@ pub fn through_shell(script: &str, command: &Command) -> Command {
 }
 
 #[derive(Debug)]
-pub struct Finished {
+pub struct Output {
     pub status: i32,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Finished {
-    pub fn of(command: &mut Command) -> Self {
-        let Output { status, stdout, stderr } = command.output().unwrap();
+impl Output {
+    pub fn run(command: &mut Command) -> Self {
+        let std::process::Output { status, stdout, stderr } = command.output().unwrap();
         Self {
             status: status.code().expect("the process exited without a signal"),
             stdout: String::from_utf8(stdout).unwrap(),
@@ -128,20 +128,24 @@ impl Finished {
     }
 
     /// Panics with the whole output if the exit status is not `status`.
-    pub fn expect(self, status: i32) -> Self {
+    pub fn assert_status(self, status: i32) -> Self {
         assert_eq!(self.status, status, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
 
+    pub fn success(self) -> Self {
+        self.assert_status(0)
+    }
+
     /// Requires this exit status, and that stderr contains all parts.
     pub fn fails(self, status: i32, parts: &[&str]) -> Self {
-        let finished = self.expect(status);
-        assert_says(&finished.stderr, parts);
+        let finished = self.assert_status(status);
+        assert_contains(&finished.stderr, parts);
         finished
     }
 
     /// Panics if a table on stdout is wider than 100 columns.
-    pub fn fits(&self) {
+    pub fn assert_table_width(&self) {
         for line in self.stdout.lines().filter(|line| line.starts_with(['│', '┌', '├', '└', '╞'])) {
             assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
         }
@@ -185,8 +189,8 @@ impl Service {
     }
 
     /// Starts the API and a worker on any free port.
-    pub fn up(place: &TestFolder, database: &TestDatabase) -> Self {
-        Self::start(&mut place.on(database, &["up", "--port", "0"]))
+    pub fn up(folder: &TestFolder, database: &TestDatabase) -> Self {
+        Self::start(&mut folder.facecrawl_with(database, &["up", "--port", "0"]))
     }
 
     /// Reads the log up to the line that starts with `start` and contains `part`.
@@ -213,7 +217,7 @@ impl Service {
     /// Stops the service and requires that it exits cleanly. Returns its log.
     pub fn stop(&mut self) -> String {
         self.signal(Signal::TERM);
-        let (status, log) = self.ended();
+        let (status, log) = self.wait_for_exit();
         assert_eq!(status, Some(0), "{log}");
         log
     }
@@ -221,7 +225,7 @@ impl Service {
     /// Kills the service and waits for the end of the process.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
-        let _ = self.ended();
+        let _ = self.wait_for_exit();
     }
 
     /// Returns the peak of the process's resident memory in bytes.
@@ -230,7 +234,7 @@ impl Service {
     }
 
     /// Waits for the end of the process. Returns its exit status and its log.
-    pub fn ended(&mut self) -> (Option<i32>, String) {
+    pub fn wait_for_exit(&mut self) -> (Option<i32>, String) {
         let deadline = Instant::now() + MAX_WAIT;
         let rest: Vec<String> = std::iter::from_fn(|| next_line(&self.lines, deadline)).collect();
         let status = self.child.wait().unwrap();
@@ -241,7 +245,7 @@ impl Service {
 impl Drop for Service {
     /// Kills a service that a failed test did not stop. Otherwise the process has already ended.
     fn drop(&mut self) {
-        let _gone = self.child.kill();
+        let _killed = self.child.kill();
         let _reaped = self.child.wait();
     }
 }
@@ -268,7 +272,7 @@ pub fn peak_memory(process: u32) -> Option<u64> {
 
 /// Returns the children of a process, and their children.
 pub fn descendants(process: u32) -> Vec<u32> {
-    let mut all = Vec::new();
+    let mut descendants = Vec::new();
     let mut parents = vec![process];
     while let Some(parent) = parents.pop() {
         let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
@@ -277,27 +281,27 @@ pub fn descendants(process: u32) -> Vec<u32> {
             .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
             .collect();
         parents.extend(&children);
-        all.extend(children);
+        descendants.extend(children);
     }
-    all
+    descendants
 }
 
 /// Repeats a question until the answer is `true`. Panics after [`MAX_WAIT`].
-pub async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + MAX_WAIT;
-    while !is_so().await {
+    while !condition().await {
         assert!(Instant::now() < deadline, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
 /// Returns a body that shows an image of [`testing::drawing`].
-pub fn showing(file: &str) -> Value {
+pub fn image_json(file: &str) -> Value {
     json!({ "image_base64": BASE64_STANDARD.encode(testing::drawing(file)) })
 }
 
 /// Requires that a text contains all parts.
-pub fn assert_says(text: &str, parts: &[&str]) {
+pub fn assert_contains(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "`{text}` does not contain `{part}`");
     }
@@ -323,13 +327,13 @@ pub async fn expire_leases(database: &TestDatabase) {
 /// Runs a program of Postgres, and returns its output.
 pub fn postgres(program: &str, args: &[&str]) -> String {
     let program = testing::database::programs().join(program);
-    Finished::of(Command::new(program).args(args)).expect(0).stdout
+    Output::run(Command::new(program).args(args)).success().stdout
 }
 
 /// Runs a statement with psql, and returns the rows as text.
 pub fn psql(url: &str, statement: &str) -> String {
-    let form = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"];
-    postgres("psql", &[&form[..], &["--command", statement, url]].concat())
+    let options = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"];
+    postgres("psql", &[&options[..], &["--command", statement, url]].concat())
 }
 
 /// A caller of a service, with a key if the service requires one.
@@ -353,20 +357,20 @@ impl Caller {
     }
 
     /// Sends a request and requires `status`. Returns the JSON of the response.
-    pub async fn ask(&self, status: u16, method: Method, path: &str, body: Option<&Value>) -> Value {
+    pub async fn request(&self, status: u16, method: Method, path: &str, body: Option<&Value>) -> Value {
         let response = self.send(method, path, body).await;
-        let (got, text) = (response.status().as_u16(), response.text().await.unwrap());
-        assert_eq!(got, status, "{path}: {text}");
+        let (actual, text) = (response.status().as_u16(), response.text().await.unwrap());
+        assert_eq!(actual, status, "{path}: {text}");
         serde_json::from_str(&text).unwrap_or_default()
     }
 
     pub async fn get(&self, path: &str) -> Value {
-        self.ask(200, Method::GET, path, None).await
+        self.request(200, Method::GET, path, None).await
     }
 
     /// Starts a crawl, and returns its path.
     pub async fn crawl(&self, body: &Value) -> String {
-        let crawl = self.ask(201, Method::POST, "/crawls", Some(body)).await;
+        let crawl = self.request(201, Method::POST, "/crawls", Some(body)).await;
         format!("/crawls/{}", crawl["id"].as_str().unwrap())
     }
 
@@ -394,13 +398,13 @@ impl Caller {
         response.bytes().await.unwrap().to_vec()
     }
 
-    /// Repeats a GET request until `right` returns `true` for the response. Panics after
+    /// Repeats a GET request until `is_expected` returns `true` for the response. Panics after
     /// [`MAX_WAIT`].
-    pub async fn until(&self, path: &str, right: impl Fn(&Value) -> bool) -> Value {
+    pub async fn until(&self, path: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + MAX_WAIT;
         loop {
             let answer = self.get(path).await;
-            if right(&answer) {
+            if is_expected(&answer) {
                 return answer;
             }
             assert!(Instant::now() < deadline, "{answer:#}");

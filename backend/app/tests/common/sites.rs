@@ -53,14 +53,14 @@ pub struct FileServer {
 
 impl FileServer {
     pub async fn start<const N: usize>(files: [(&str, Vec<u8>); N]) -> Self {
-        Self::with(files.into_iter().map(|(path, content)| (path.to_owned(), content)).collect()).await
+        Self::with_files(files.into_iter().map(|(path, content)| (path.to_owned(), content)).collect()).await
     }
-    pub async fn with(files: Vec<(String, Vec<u8>)>) -> Self {
+    pub async fn with_files(files: Vec<(String, Vec<u8>)>) -> Self {
         // In the program, the command line installs the provider. A test has no command line.
         let _already = rustls::crypto::ring::default_provider().install_default();
         let files = files.into_iter().map(|(path, content)| (path, content.into())).collect();
         let shared = Arc::new(Shared { files, ..Shared::default() });
-        let base = serve(Router::new().fallback(answer).with_state(shared.clone())).await;
+        let base = serve(Router::new().fallback(serve_file).with_state(shared.clone())).await;
         Self { base, shared }
     }
     pub fn url(&self, path: &str) -> String {
@@ -79,7 +79,7 @@ impl FileServer {
     }
 }
 
-async fn answer(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap) -> Response<Body> {
+async fn serve_file(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap) -> Response<Body> {
     let range = headers.get(header::RANGE).map(|range| range.to_str().unwrap().to_owned());
     shared.requests.lock().unwrap().push((uri.path().to_owned(), range.clone()));
     let Some(content) = shared.files.get(uri.path()).cloned() else {
@@ -108,8 +108,8 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap)
     }
     let body = match shared.break_after.lock().unwrap().take() {
         Some(bytes) => {
-            let torn = [Ok(rest.slice(..bytes)), Err(io::Error::other("torn on purpose"))];
-            Body::from_stream(stream::iter(torn))
+            let broken_body = [Ok(rest.slice(..bytes)), Err(io::Error::other("torn on purpose"))];
+            Body::from_stream(stream::iter(broken_body))
         }
         None => Body::from(rest),
     };
@@ -130,15 +130,15 @@ fn content_type(path: &str) -> Option<&'static str> {
 /// Returns the routes of bodies that are slow, endless or vast, and of a page that is `bomb` with
 /// the encoding gzip.
 pub fn hostile_routes(bomb: Vec<u8>) -> Router {
-    let html = || [(header::CONTENT_TYPE, "text/html")];
-    let zipped = || [(header::CONTENT_TYPE, "text/html"), (header::CONTENT_ENCODING, "gzip")];
+    let html_headers = || [(header::CONTENT_TYPE, "text/html")];
+    let gzip_headers = || [(header::CONTENT_TYPE, "text/html"), (header::CONTENT_ENCODING, "gzip")];
     Router::new()
-        .route("/huge", get(async move || (html(), huge())))
-        .route("/drip", get(async move || (html(), drip())))
-        .route("/bomb", get(async move || (zipped(), bomb)))
+        .route("/huge", get(async move || (html_headers(), huge())))
+        .route("/drip", get(async move || (html_headers(), slow_body())))
+        .route("/bomb", get(async move || (gzip_headers(), bomb)))
         .route("/huge.jpg", get(async || huge()))
-        .route("/drip.jpg", get(async || drip()))
-        .route("/vast.png", get(async || vast()))
+        .route("/drip.jpg", get(async || slow_body()))
+        .route("/vast.png", get(async || vast_png()))
 }
 
 pub fn gzip(data: &[u8]) -> Vec<u8> {
@@ -148,22 +148,22 @@ pub fn gzip(data: &[u8]) -> Vec<u8> {
 }
 
 /// Returns an endless body of single bytes with pauses.
-pub fn drip() -> Body {
-    let beat = tokio::time::interval(Duration::from_millis(300));
-    Body::from_stream(stream::unfold(beat, async |mut beat| {
-        beat.tick().await;
-        Some((Ok::<_, Infallible>(Bytes::from_static(b"<")), beat))
+pub fn slow_body() -> Body {
+    let interval = tokio::time::interval(Duration::from_millis(300));
+    Body::from_stream(stream::unfold(interval, async |mut interval| {
+        interval.tick().await;
+        Some((Ok::<_, Infallible>(Bytes::from_static(b"<")), interval))
     }))
 }
 
 /// Returns a body of ten gigabytes, generated as it is read.
 pub fn huge() -> Body {
-    let piece = Bytes::from_static(&[b'a'; 1 << 16]);
-    Body::from_stream(stream::repeat(piece).take(160 << 10).map(Ok::<_, Infallible>))
+    let chunk = Bytes::from_static(&[b'a'; 1 << 16]);
+    Body::from_stream(stream::repeat(chunk).take(160 << 10).map(Ok::<_, Infallible>))
 }
 
 /// Returns the header of a PNG of 900 megapixels.
-pub fn vast() -> Vec<u8> {
+pub fn vast_png() -> Vec<u8> {
     let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
     png.extend([30_000_u32.to_be_bytes(), 30_000_u32.to_be_bytes()].concat());
     png.extend(b"\x08\x02\0\0\0\0\0\0\0");

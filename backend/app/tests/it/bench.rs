@@ -1,14 +1,14 @@
 //! Tests the command `bench` with the default pack. `backend/bench` tests the measurements.
 
-use crate::common::service::{Finished, TestFolder};
+use crate::common::service::{Output, TestFolder};
 use serde_json::Value;
 use std::process::Command;
 
 #[test]
 fn invalid_bench_argument_error_names_allowed_values() {
-    let place = TestFolder::new();
-    std::fs::create_dir(place.path().join("empty")).unwrap();
-    for (args, said) in [
+    let folder = TestFolder::new();
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    for (args, expected_text) in [
         (&["--operation", "dancing"][..], "face_detection"),
         (&["--image-size", "huge"], "medium"),
         (&["--gpu", "--no-gpu"], "cannot be used with"),
@@ -25,21 +25,21 @@ fn invalid_bench_argument_error_names_allowed_values() {
         (&["a.mp4"], "FILE is only for --operation video"),
         (&["--sampling", "auto"], "--sampling is only for --operation video"),
     ] {
-        let refused = place.run(&[&["bench"], args].concat()).expect(2);
-        assert!(refused.stderr.contains(said) && refused.stdout.is_empty(), "{args:?}: {refused:?}");
+        let refused = folder.run(&[&["bench"], args].concat()).assert_status(2);
+        assert!(refused.stderr.contains(expected_text) && refused.stdout.is_empty(), "{args:?}: {refused:?}");
     }
-    place
+    folder
         .run(&["bench", "--profile", "nowhere/trace.json"])
         .fails(1, &["cannot write the profile nowhere/trace.json"]);
 }
 
 #[test]
 fn bench_writes_report_trace_and_plot() {
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     let sizes = "--operation pipeline --image-size small --no-gpu --batch-size 2 --iterations 2";
     let files = "--json - --profile trace.json --plot plot.svg --auto-batch --set GPU_BATCH_SIZE=2";
     let args: Vec<&str> = ["bench"].into_iter().chain(sizes.split(' ')).chain(files.split(' ')).collect();
-    let printed = place.run(&args).expect(0);
+    let printed = folder.run(&args).success();
     let report = printed.json();
     let result = &report["benchmark_results"]["pipeline"]["small"]["gpu_false"];
     assert_eq!((&result["success_rate"], &result["images"]), (&1.0.into(), &4.into()), "{report}");
@@ -51,39 +51,39 @@ fn bench_writes_report_trace_and_plot() {
     let steps = report["auto_batch"]["steps"].as_array().unwrap();
     assert_eq!(steps.iter().map(|step| step["batch"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(report["auto_batch"]["recommended_gpu_batch_size"], Value::Null);
-    assert!(std::fs::read_to_string(place.path().join("plot.svg")).unwrap().starts_with("<svg"));
-    trace_is_nested(
-        &serde_json::from_slice(&std::fs::read(place.path().join("trace.json")).unwrap()).unwrap(),
+    assert!(std::fs::read_to_string(folder.path().join("plot.svg")).unwrap().starts_with("<svg"));
+    assert_trace_is_nested(
+        &serde_json::from_slice(&std::fs::read(folder.path().join("trace.json")).unwrap()).unwrap(),
     );
 }
 
 /// Requires that every stage lies within the time of its image, and that every run has a named
 /// thread.
-fn trace_is_nested(trace: &Value) {
+fn assert_trace_is_nested(trace: &Value) {
     let events = trace["traceEvents"].as_array().unwrap();
-    let of = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
-    let named: Vec<&Value> = of("M").map(|event| &event["tid"]).collect();
-    assert!(of("X").all(|event| named.contains(&&event["tid"])));
+    let events_of_phase = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
+    let named: Vec<&Value> = events_of_phase("M").map(|event| &event["tid"]).collect();
+    assert!(events_of_phase("X").all(|event| named.contains(&&event["tid"])));
     for run in ["decode and hash", "letterbox", "face_detection", "face_embedding", "device"] {
-        assert!(of("X").any(|event| event["name"] == run), "{run}");
+        assert!(events_of_phase("X").any(|event| event["name"] == run), "{run}");
     }
     let time = |phase: &'static str, name: &str, id: &Value| {
-        of(phase)
+        events_of_phase(phase)
             .filter(|e| e["name"] == name && e["id"] == *id)
             .map(|e| e["ts"].as_f64().unwrap())
             .collect::<Vec<_>>()
     };
     let images: Vec<&Value> =
-        of("b").filter(|event| event["name"] == "analyze").map(|event| &event["id"]).collect();
+        events_of_phase("b").filter(|event| event["name"] == "analyze").map(|event| &event["id"]).collect();
     assert!(images.len() >= 4, "four images and the warm-up");
     for id in images {
-        let (begun, ended) = (time("b", "analyze", id), time("e", "analyze", id));
+        let (starts, ends) = (time("b", "analyze", id), time("e", "analyze", id));
         for stage in ["decode", "detect", "align", "embed"] {
             let (from, to) = (time("b", stage, id), time("e", stage, id));
             assert!(!from.is_empty() && from.len() == to.len(), "{stage} of {id}");
             assert!(from.iter().zip(&to).all(|(from, to)| from <= to), "{stage} of {id}");
             // A later image may reuse an id after the stages of the earlier image are closed.
-            let inside = |at: &f64| begun.iter().zip(&ended).any(|(begun, ended)| begun <= at && at <= ended);
+            let inside = |at: &f64| starts.iter().zip(&ends).any(|(starts, ends)| starts <= at && at <= ends);
             assert!(from.iter().chain(&to).all(inside), "{stage} of {id}");
         }
     }
@@ -91,30 +91,30 @@ fn trace_is_nested(trace: &Value) {
 
 #[test]
 fn default_detector_finds_every_drawn_face() {
-    let place = TestFolder::new();
-    everybody_is_found(testing::DEFAULT_PACK, |args| place.facecrawl(args));
+    let folder = TestFolder::new();
+    assert_all_faces_are_found(testing::DEFAULT_PACK, |args| folder.facecrawl(args));
 }
 
 #[testing::needs(shared)]
 #[test]
 fn both_detector_families_find_every_drawn_face() {
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     for pack in ["compact", "research"] {
-        everybody_is_found(pack, |args| {
-            let mut command = place.facecrawl(args);
+        assert_all_faces_are_found(pack, |args| {
+            let mut command = folder.facecrawl(args);
             command.env("FACE_MODEL_MIRROR", testing::shared_models());
             command
         });
     }
 }
 
-fn everybody_is_found(pack: &str, facecrawl: impl Fn(&[&str]) -> Command) {
+fn assert_all_faces_are_found(pack: &str, facecrawl: impl Fn(&[&str]) -> Command) {
     for size in ["small", "medium"] {
         let args = ["bench", "--operation", "pipeline", "--image-size", size, "--no-gpu", "--json", "-"];
-        let few = ["--batch-size", "4", "--iterations", "1", "--warmup", "0"];
+        let limits_args = ["--batch-size", "4", "--iterations", "1", "--warmup", "0"];
         let models = ["--model-pack", pack, "--accept-license"];
-        let command = &mut facecrawl(&[&args[..], &few, &models].concat());
-        let report = Finished::of(command).expect(0).json();
+        let command = &mut facecrawl(&[&args[..], &limits_args, &models].concat());
+        let report = Output::run(command).success().json();
         let result = &report["benchmark_results"]["pipeline"][size]["gpu_false"];
         assert_eq!((&result["images"], &result["faces"]), (&4.into(), &16.into()), "{pack}: {result}");
     }
@@ -123,23 +123,23 @@ fn everybody_is_found(pack: &str, facecrawl: impl Fn(&[&str]) -> Command) {
 #[testing::needs(no_gpu)]
 #[test]
 fn missing_gpu_fails_only_when_requested() {
-    let place = TestFolder::new();
-    let common = "--operation face_detection --image-size small --batch-size 1 --iterations 1 --warmup 0";
-    let common: Vec<&str> = common.split(' ').collect();
+    let folder = TestFolder::new();
+    let options = "--operation face_detection --image-size small --batch-size 1 --iterations 1 --warmup 0";
+    let options: Vec<&str> = options.split(' ').collect();
     let cpu_library = "was built for the CPU only";
-    let both = place.run(&[&["bench", "--json", "report.json"], &common[..]].concat()).expect(0);
+    let output = folder.run(&[&["bench", "--json", "report.json"], &options[..]].concat()).success();
     let report: Value =
-        serde_json::from_slice(&std::fs::read(place.path().join("report.json")).unwrap()).unwrap();
-    let sides = report["benchmark_results"]["face_detection"]["small"].as_object().unwrap();
-    assert!(!sides.contains_key("gpu_true"), "{report}");
+        serde_json::from_slice(&std::fs::read(folder.path().join("report.json")).unwrap()).unwrap();
+    let results_by_device = report["benchmark_results"]["face_detection"]["small"].as_object().unwrap();
+    assert!(!results_by_device.contains_key("gpu_true"), "{report}");
     let notes = report["notes"].as_array().unwrap();
     assert!(notes.iter().any(|note| note.as_str().unwrap().contains(cpu_library)), "{report}");
-    both.fits();
-    assert!(both.stdout.contains("images/s") && both.stdout.contains(cpu_library), "{}", both.stdout);
-    place
-        .run(&[&["bench", "--gpu"], &common[..]].concat())
+    output.assert_table_width();
+    assert!(output.stdout.contains("images/s") && output.stdout.contains(cpu_library), "{}", output.stdout);
+    folder
+        .run(&[&["bench", "--gpu"], &options[..]].concat())
         .fails(1, &["there is no GPU to measure: face_detection:"]);
-    place
-        .run(&[&["bench", "--gpu", "--set", "GPU_BACKEND=cpu"], &common[..]].concat())
+    folder
+        .run(&[&["bench", "--gpu", "--set", "GPU_BACKEND=cpu"], &options[..]].concat())
         .fails(1, &["GPU_BACKEND is cpu"]);
 }

@@ -1,6 +1,6 @@
 //! Tests the binary without a database.
 
-use crate::common::service::{Finished, TestFolder, assert_says};
+use crate::common::service::{Output, TestFolder, assert_contains};
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn help_lists_every_command_and_exit_codes() {
-    let help = TestFolder::new().run(&["--help"]).expect(0);
+    let help = TestFolder::new().run(&["--help"]).success();
     for word in [
         "up", "serve", "worker", "scan", "detect", "bench", "models", "gpu", "config", "jobs", "migrate",
         "openapi", "health",
@@ -18,14 +18,14 @@ fn help_lists_every_command_and_exit_codes() {
     }
     assert!(help.stdout.contains("Examples:") && help.stdout.contains("Exit status: 0 success"));
     for command in ["up", "scan", "detect", "models", "config"] {
-        let help = TestFolder::new().run(&[command, "--help"]).expect(0);
+        let help = TestFolder::new().run(&[command, "--help"]).success();
         assert!(help.stdout.contains("--data-dir"), "{}", help.stdout);
     }
 }
 
 #[test]
 fn invalid_command_line_exits_with_status_2() {
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     for args in [
         &["fly"][..],
         &["scan"],
@@ -37,137 +37,136 @@ fn invalid_command_line_exits_with_status_2() {
         &["--set", "PORT"],
         &["models", "verify", "huge"],
     ] {
-        let finished = place.run(args).fails(2, &["error"]);
+        let finished = folder.run(args).fails(2, &["error"]);
         assert!(finished.stdout.is_empty(), "{finished:?}");
     }
-    assert!(place.run(&["scan", "nowhere"]).stderr.contains("nowhere is neither"));
+    assert!(folder.run(&["scan", "nowhere"]).stderr.contains("nowhere is neither"));
 }
 
 #[test]
 fn config_check_shows_values_and_sources_without_secrets() {
-    let place = TestFolder::new();
-    place.put("facecrawl.toml", "gpu_batch_size = 16");
-    place.put(".env", "LOG_FORMAT=json\n");
+    let folder = TestFolder::new();
+    folder.put("facecrawl.toml", "gpu_batch_size = 16");
+    folder.put(".env", "LOG_FORMAT=json\n");
     let run = |args: &[&str]| {
-        Finished::of(
-            place.facecrawl(args).env("DATABASE_URL", "postgres://u:s3cret@db/faces").env("WORKERS", ""),
+        Output::run(
+            folder.facecrawl(args).env("DATABASE_URL", "postgres://u:s3cret@db/faces").env("WORKERS", ""),
         )
     };
-    let checked = run(&["config", "check", "--json", "--port", "9000"]).expect(0).json();
-    let of = |name: &str| -> (Value, Value) {
-        let all = checked["variables"].as_array().unwrap();
-        let one = all.iter().find(|variable| variable["name"] == name).unwrap();
-        (one["value"].clone(), one["source"].clone())
+    let checked = run(&["config", "check", "--json", "--port", "9000"]).success().json();
+    let variable = |name: &str| -> (Value, Value) {
+        let variables = checked["variables"].as_array().unwrap();
+        let variable = variables.iter().find(|variable| variable["name"] == name).unwrap();
+        (variable["value"].clone(), variable["source"].clone())
     };
-    assert_eq!(of("PORT"), ("9000".into(), "--port".into()));
-    assert_eq!(of("DATABASE_URL"), ("postgres://u:***@db/faces".into(), "environment".into()));
-    assert_eq!(of("LOG_FORMAT"), ("json".into(), ".env".into()));
-    assert_eq!(of("GPU_BATCH_SIZE"), ("16".into(), "facecrawl.toml".into()));
-    assert_eq!(of("WORKERS"), ("0".into(), "default".into()));
-    assert_eq!(of("AUTH"), (Value::Null, "default".into()));
-    let table = run(&["config", "check"]).expect(0);
+    assert_eq!(variable("PORT"), ("9000".into(), "--port".into()));
+    assert_eq!(variable("DATABASE_URL"), ("postgres://u:***@db/faces".into(), "environment".into()));
+    assert_eq!(variable("LOG_FORMAT"), ("json".into(), ".env".into()));
+    assert_eq!(variable("GPU_BATCH_SIZE"), ("16".into(), "facecrawl.toml".into()));
+    assert_eq!(variable("WORKERS"), ("0".into(), "default".into()));
+    assert_eq!(variable("AUTH"), (Value::Null, "default".into()));
+    let table = run(&["config", "check"]).success();
     assert!(table.stdout.contains("GPU_BATCH_SIZE") && !table.stdout.contains("s3cret"), "{}", table.stdout);
 }
 
 #[test]
 fn invalid_configuration_exits_2_and_names_setting() {
-    let place = TestFolder::new();
-    Finished::of(place.facecrawl(&["up"]).env("GPU_BACKEND", "vulkan"))
+    let folder = TestFolder::new();
+    Output::run(folder.facecrawl(&["up"]).env("GPU_BACKEND", "vulkan"))
         .fails(2, &["GPU_BACKEND=vulkan (from environment)"]);
-    place.run(&["config", "check", "--host", "0.0.0.0"]).fails(2, &["AUTH=none"]);
-    place.run(&["serve", "--host", "0.0.0.0"]).fails(2, &["AUTH=none"]);
-    let refused = Finished::of(
-        place.facecrawl(&["gpu"]).env("FORCE_GPU_ONLY", "true").env("ALL_GPU", "1").env("GPU_BACKEND", "cpu"),
-    );
-    refused.fails(2, &["contradicts GPU_BACKEND=cpu"]);
+    folder.run(&["config", "check", "--host", "0.0.0.0"]).fails(2, &["AUTH=none"]);
+    folder.run(&["serve", "--host", "0.0.0.0"]).fails(2, &["AUTH=none"]);
+    let mut command = folder.facecrawl(&["gpu"]);
+    command.env("FORCE_GPU_ONLY", "true").env("ALL_GPU", "1").env("GPU_BACKEND", "cpu");
+    Output::run(&mut command).fails(2, &["contradicts GPU_BACKEND=cpu"]);
 }
 
 #[test]
 fn custom_pack_works_like_builtin_pack() {
-    let (place, pack) = TestFolder::with_small_models();
+    let (folder, pack) = TestFolder::with_small_models();
     // The fixture's detector finds faces only at the scale of the whole image.
     let run = |args: &[&str]| {
-        let mut command = place.facecrawl(args);
-        Finished::of(command.env("MODEL_PACK", "fixture").env("DETECTION_PASSES", "single"))
+        let mut command = folder.facecrawl(args);
+        Output::run(command.env("MODEL_PACK", "fixture").env("DETECTION_PASSES", "single"))
     };
-    assert!(run(&["models", "list"]).expect(0).stdout.contains("fixture (ready, in use)"));
-    run(&["models", "verify"]).expect(0);
+    assert!(run(&["models", "list"]).success().stdout.contains("fixture (ready, in use)"));
+    run(&["models", "verify"]).success();
 
-    place.put_drawing("one.png", &[(4, 3, 0)]);
-    let found = run(&["detect", "one.png", "--json"]).expect(0).json();
+    folder.put_drawing("one.png", &[(4, 3, 0)]);
+    let found = run(&["detect", "one.png", "--json"]).success().json();
     assert_eq!(found["results"][0]["faces"].as_array().unwrap().len(), 1, "{found}");
 
-    place.put("pictures/one.png", std::fs::read(place.path().join("one.png")).unwrap());
-    run(&["models", "samples", "--images", "pictures", "--to", "shown"]).expect(0);
-    let shown = |name: &str| std::fs::read(place.path().join("shown").join(name)).unwrap();
-    assert_eq!(shown("chips.rgb").len(), 112 * 112 * 3);
-    assert_eq!(shown("canvas_0.rgb").len(), 640 * 480 * 3, "without black bars");
-    let samples: Value = serde_json::from_slice(&shown("samples.json")).unwrap();
+    folder.put("pictures/one.png", std::fs::read(folder.path().join("one.png")).unwrap());
+    run(&["models", "samples", "--images", "pictures", "--to", "shown"]).success();
+    let read_sample = |name: &str| std::fs::read(folder.path().join("shown").join(name)).unwrap();
+    assert_eq!(read_sample("chips.rgb").len(), 112 * 112 * 3);
+    assert_eq!(read_sample("canvas_0.rgb").len(), 640 * 480 * 3, "without black bars");
+    let samples: Value = serde_json::from_slice(&read_sample("samples.json")).unwrap();
     assert_eq!(
         (&samples["canvases"][0]["faces"], &samples["embedder"]["dimensions"]),
         (&1.into(), &128.into())
     );
     run(&["models", "samples", "--images", "pictures", "--to", "shown"]).fails(2, &["not empty"]);
-    place.put("pictures/two.png", "not an image");
-    run(&["models", "samples", "--images", "pictures", "--to", "again"]).expect(3);
+    folder.put("pictures/two.png", "not an image");
+    run(&["models", "samples", "--images", "pictures", "--to", "again"]).assert_status(3);
 
-    place.put("models/fixture_embedder.onnx", "bit rot");
-    let mut fetch = place.facecrawl(&["models", "fetch"]);
-    Finished::of(fetch.env("MODEL_PACK", "fixture").env_remove("FACE_MODEL_MIRROR"))
+    folder.put("models/fixture_embedder.onnx", "bit rot");
+    let mut fetch = folder.facecrawl(&["models", "fetch"]);
+    Output::run(fetch.env("MODEL_PACK", "fixture").env_remove("FACE_MODEL_MIRROR"))
         .fails(1, &["fixture_embedder.onnx", "packs.toml"]);
-    place.put("models/packs.toml", pack.manifest().replace("match_threshold = 0.6\n", ""));
+    folder.put("models/packs.toml", pack.manifest().replace("match_threshold = 0.6\n", ""));
     run(&["config", "check"])
         .fails(2, &["packs.toml: fixture_embedder.onnx: an embedder requires match_threshold"]);
-    place.put("models/packs.toml", "");
+    folder.put("models/packs.toml", "");
     run(&["config", "check"]).fails(2, &["MODEL_PACK", "compact"]);
 }
 
-fn state(place: &TestFolder, name: &str) -> Value {
-    let list = place.run(&["models", "list", "--json"]).expect(0).json();
+fn state(folder: &TestFolder, name: &str) -> Value {
+    let list = folder.run(&["models", "list", "--json"]).success().json();
     let packs = list["packs"].as_array().unwrap();
     packs.iter().find(|pack| pack["name"] == name).unwrap()["state"].clone()
 }
 
 #[test]
 fn lists_fetches_and_verifies_models() {
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     let pack = testing::pack().pack;
-    let state = || state(&place, &pack.name);
+    let state = || state(&folder, &pack.name);
     assert_eq!(state(), "missing");
-    place.run(&["models", "verify"]).expect(1);
-    place.run(&["models", "fetch"]).expect(0);
+    folder.run(&["models", "verify"]).assert_status(1);
+    folder.run(&["models", "fetch"]).success();
     assert_eq!(state(), "ready");
-    place.run(&["models", "verify", &pack.name, "--json"]).expect(0);
-    place.put(&format!("models/{}", pack.files[1].file), "bit rot");
+    folder.run(&["models", "verify", &pack.name, "--json"]).success();
+    folder.put(&format!("models/{}", pack.files[1].file), "bit rot");
     assert_eq!(state(), "corrupt");
-    assert!(place.run(&["models", "verify"]).expect(1).stdout.contains("corrupt"));
-    place.run(&["models", "fetch", &pack.name]).expect(0);
-    place.run(&["models", "verify"]).expect(0);
-    let listed = place.run(&["models", "list"]).expect(0).stdout;
+    assert!(folder.run(&["models", "verify"]).assert_status(1).stdout.contains("corrupt"));
+    folder.run(&["models", "fetch", &pack.name]).success();
+    folder.run(&["models", "verify"]).success();
+    let listed = folder.run(&["models", "list"]).success().stdout;
     assert!(listed.contains(&format!("{} (ready, in use)", pack.name)), "{listed}");
 
-    place.run(&["models", "fetch", "research"]).fails(2, &["non-commercial", "--accept-license"]);
+    folder.run(&["models", "fetch", "research"]).fails(2, &["non-commercial", "--accept-license"]);
 }
 
 #[testing::needs(shared)]
 #[test]
 fn fetches_restricted_pack_after_license_acceptance() {
-    let place = TestFolder::new();
-    let mut fetch = place.facecrawl(&["models", "fetch", "research", "--accept-license"]);
-    Finished::of(fetch.env("FACE_MODEL_MIRROR", testing::shared_models())).expect(0);
-    assert_eq!(state(&place, "research"), "ready");
+    let folder = TestFolder::new();
+    let mut fetch = folder.facecrawl(&["models", "fetch", "research", "--accept-license"]);
+    Output::run(fetch.env("FACE_MODEL_MIRROR", testing::shared_models())).success();
+    assert_eq!(state(&folder, "research"), "ready");
 }
 
 #[test]
 fn detect_processes_more_files_than_fit_in_memory() {
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     let files: Vec<String> = (0..6).map(|number| format!("{number}.jpg")).collect();
-    files.iter().for_each(|file| drop(place.put(file, testing::drawing("ada.jpg"))));
+    files.iter().for_each(|file| drop(folder.put(file, testing::drawing("ada.jpg"))));
     // The memory suffices for one of these images at a time.
-    let room = ["-s", "MAX_IMAGE_MEGAPIXELS=2", "-s", "MAX_DECODED_MEGAPIXELS=2"];
-    let args = ["detect", "--json"].into_iter().chain(room).chain(files.iter().map(String::as_str));
-    let found = place.run(&args.collect::<Vec<_>>()).expect(0).json();
-    for (result, file) in found["results"].as_array().unwrap().iter().zip(&files) {
+    let limits_args = ["-s", "MAX_IMAGE_MEGAPIXELS=2", "-s", "MAX_DECODED_MEGAPIXELS=2"];
+    let args = ["detect", "--json"].into_iter().chain(limits_args).chain(files.iter().map(String::as_str));
+    let output = folder.run(&args.collect::<Vec<_>>()).success().json();
+    for (result, file) in output["results"].as_array().unwrap().iter().zip(&files) {
         assert_eq!((&result["file"], result["faces"].as_array().unwrap().len()), (&file.as_str().into(), 1));
     }
 }
@@ -175,13 +174,13 @@ fn detect_processes_more_files_than_fit_in_memory() {
 #[test]
 fn detect_returns_api_fields_and_reports_failed_files() {
     let ada = testing::drawing("ada.jpg");
-    let place = TestFolder::new();
-    place.put("ada.jpg", &ada);
-    place.put("view.jpg", testing::drawing("view.jpg"));
-    place.put("truncated.jpg", &ada[..2000]);
-    place.put("notes.jpg", "no image");
-    let found = place.run(&["detect", "--json", "ada.jpg", "view.jpg"]).expect(0).json();
-    let results = found["results"].as_array().unwrap();
+    let folder = TestFolder::new();
+    folder.put("ada.jpg", &ada);
+    folder.put("view.jpg", testing::drawing("view.jpg"));
+    folder.put("truncated.jpg", &ada[..2000]);
+    folder.put("notes.jpg", "no image");
+    let output = folder.run(&["detect", "--json", "ada.jpg", "view.jpg"]).success().json();
+    let results = output["results"].as_array().unwrap();
     assert_eq!((&results[0]["file"], &results[1]["file"]), (&"ada.jpg".into(), &"view.jpg".into()));
     let faces = results[0]["faces"].as_array().unwrap();
     assert_eq!(faces.len(), 1);
@@ -192,92 +191,93 @@ fn detect_returns_api_fields_and_reports_failed_files() {
     assert_eq!(results[0]["image"]["format"], "jpeg");
     assert_eq!(results[1]["faces"], Value::Array(Vec::new()));
 
-    let mixed =
-        place.run(&["detect", "--json", "--no-embeddings", "notes.jpg", "ada.jpg", "gone.jpg"]).expect(3);
-    let mixed = mixed.json();
+    let mixed = folder
+        .run(&["detect", "--json", "--no-embeddings", "notes.jpg", "ada.jpg", "gone.jpg"])
+        .assert_status(3)
+        .json();
     assert_eq!(mixed["results"][0]["error"]["code"], "not_an_image");
     assert_eq!(mixed["results"][2]["error"]["code"], "unreadable");
     assert!(mixed["results"][1]["faces"][0].get("embedding").is_none());
     let failed =
-        place.run(&["detect", "notes.jpg", "truncated.jpg"]).fails(1, &["notes.jpg", "not an image"]);
+        folder.run(&["detect", "notes.jpg", "truncated.jpg"]).fails(1, &["notes.jpg", "not an image"]);
     assert_eq!(failed.stdout, "", "no table without rows");
 }
 
 #[test]
 fn detect_prints_table_and_draws_faces() {
     let ada = testing::drawing("ada.jpg");
-    let place = TestFolder::new();
-    place.put("ada.jpg", &ada);
-    let table = place.run(&["detect", "ada.jpg", "--draw", "faces.png"]).expect(0);
+    let folder = TestFolder::new();
+    folder.put("ada.jpg", &ada);
+    let table = folder.run(&["detect", "ada.jpg", "--draw", "faces.png"]).success();
     assert!(table.stdout.contains("ada.jpg") && table.stdout.contains("score"), "{}", table.stdout);
-    let drawn = std::fs::read(place.path().join("faces.png")).unwrap();
+    let drawn = std::fs::read(folder.path().join("faces.png")).unwrap();
     let limits = vision::Limits::default();
     let (before, after) =
         (vision::decode(&ada, &limits).unwrap().frame, vision::decode(&drawn, &limits).unwrap().frame);
     assert_eq!((before.width(), before.height()), (after.width(), after.height()));
-    let green = |frame: &vision::Frame| frame.data().chunks(3).filter(|rgb| **rgb == [64, 255, 64]).count();
-    assert!(green(&after) > 500 && green(&before) == 0);
+    let greens = |frame: &vision::Frame| frame.data().chunks(3).filter(|rgb| **rgb == [64, 255, 64]).count();
+    assert!(greens(&after) > 500 && greens(&before) == 0);
 }
 
 #[test]
 fn onnx_runtime_leaves_no_files_in_home_folder() {
-    let place = TestFolder::new();
-    let home = place.path().join("home");
+    let folder = TestFolder::new();
+    let home = folder.path().join("home");
     std::fs::create_dir(&home).unwrap();
-    let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("HOME", &home)).expect(0).json();
+    let report = Output::run(folder.facecrawl(&["gpu", "--json"]).env("HOME", &home)).success().json();
     assert!(report["runtime_version"].is_string(), "the library was loaded: {report}");
-    let left: Vec<_> = std::fs::read_dir(&home).unwrap().collect();
-    assert!(left.is_empty(), "{left:?}");
+    let remaining_files: Vec<_> = std::fs::read_dir(&home).unwrap().collect();
+    assert!(remaining_files.is_empty(), "{remaining_files:?}");
 }
 
 #[test]
 fn gpu_reports_device_of_each_operation() {
-    let place = TestFolder::new();
-    let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("GPU_BACKEND", "cpu")).expect(0).json();
+    let folder = TestFolder::new();
+    let report = Output::run(folder.facecrawl(&["gpu", "--json"]).env("GPU_BACKEND", "cpu")).success().json();
     let operations = report["operations"].as_array().unwrap();
     assert_eq!(operations.len(), 6);
     // ffmpeg runs the last operation, and may be missing.
     assert!(operations[..5].iter().all(|operation| operation["effective"] == "cpu"), "{report}");
-    let table = place.run(&["gpu"]).expect(0);
-    assert_says(&table.stdout, &["ONNX Runtime", "face_detection"]);
+    let table = folder.run(&["gpu"]).success();
+    assert_contains(&table.stdout, &["ONNX Runtime", "face_detection"]);
 }
 
 #[testing::needs(slow)]
 #[test]
 fn gpu_test_and_model_build_report_missing_providers() {
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     let run = |args: &[&str], backend: &str| {
-        Finished::of(place.facecrawl(args).env("GPU_BACKEND", backend).env("GPU_BATCH_SIZE", "2"))
+        Output::run(folder.facecrawl(args).env("GPU_BACKEND", backend).env("GPU_BATCH_SIZE", "2"))
     };
-    let report = run(&["gpu", "--test", "--json"], "auto").expect(0).json();
+    let report = run(&["gpu", "--test", "--json"], "auto").success().json();
     let tests = report["tests"].as_array().unwrap();
     assert!(tests.iter().any(|test| test["operation"] == "face_embedding" && test["outcome"] == "passed"));
     assert!(tests.iter().any(|test| test["provider"] == "cuda" && test["outcome"] == "absent"), "{report}");
-    let missing = run(&["gpu", "--test"], "cuda").expect(1);
+    let missing = run(&["gpu", "--test"], "cuda").assert_status(1);
     assert!(missing.stdout.contains("absent") && missing.stdout.contains("passed"), "{}", missing.stdout);
     assert!(missing.stdout.contains("\ncuda, tensorrt: the loaded ONNX Runtime"), "{}", missing.stdout);
-    missing.fits();
-    let listed = Finished::of(place.facecrawl(&["gpu"]).env("ALL_GPU", "true")).expect(0);
+    missing.assert_table_width();
+    let listed = Output::run(folder.facecrawl(&["gpu"]).env("ALL_GPU", "true")).success();
     let reasons = listed.stdout.lines().filter(|line| line.contains("built without it")).count();
     assert_eq!(reasons, 1, "each reason is reported once: {}", listed.stdout);
-    listed.fits();
-    run(&["config", "check"], "auto").expect(0).fits();
-    run(&["models", "list"], "auto").expect(0).fits();
+    listed.assert_table_width();
+    run(&["config", "check"], "auto").success().assert_table_width();
+    run(&["models", "list"], "auto").success().assert_table_width();
 
     run(&["models", "build"], "cuda").fails(2, &["GPU_BACKEND=tensorrt"]);
     run(&["models", "build"], "tensorrt").fails(1, &["cannot build TensorRT engines"]);
-    let forced = Finished::of(
-        place.facecrawl(&["gpu"]).env("FORCE_GPU_ONLY", "true").env("FACE_DETECTION_GPU", "true"),
+    let forced = Output::run(
+        folder.facecrawl(&["gpu"]).env("FORCE_GPU_ONLY", "true").env("FACE_DETECTION_GPU", "true"),
     );
     forced.fails(1, &["FORCE_GPU_ONLY", "cuda: "]);
 }
 
 #[test]
 fn error_names_unloadable_onnx_runtime_library() {
-    let (place, _) = TestFolder::with_small_models();
-    let library = place.put("broken.so", "no library");
-    let mut gpu = place.facecrawl(&["gpu"]);
-    Finished::of(gpu.env("ORT_DYLIB_PATH", &library).env("MODEL_PACK", "fixture")).fails(1, &["broken.so"]);
+    let (folder, _) = TestFolder::with_small_models();
+    let library = folder.put("broken.so", "no library");
+    let mut gpu = folder.facecrawl(&["gpu"]);
+    Output::run(gpu.env("ORT_DYLIB_PATH", &library).env("MODEL_PACK", "fixture")).fails(1, &["broken.so"]);
 }
 
 /// A library with a destructor that leaves a file. ONNX Runtime has destructors of static objects.
@@ -293,18 +293,18 @@ const WITH_DESTRUCTOR: &str = r#"
 #[cfg(target_os = "linux")]
 #[test]
 fn exit_runs_no_destructor_of_loaded_library() {
-    let place = TestFolder::new();
-    let source = place.put("library.rs", WITH_DESTRUCTOR);
-    let library = place.path().join("library.so");
+    let folder = TestFolder::new();
+    let source = folder.put("library.rs", WITH_DESTRUCTOR);
+    let library = folder.path().join("library.so");
     testing::build_library(&source, &library, &[]);
-    let destroyed = place.path().join("destroyed");
-    let mut other = Command::new("true");
-    other.current_dir(place.path()).env("LD_PRELOAD", &library);
-    Finished::of(&mut other).expect(0);
+    let destroyed = folder.path().join("destroyed");
+    let mut true_command = Command::new("true");
+    true_command.current_dir(folder.path()).env("LD_PRELOAD", &library);
+    Output::run(&mut true_command).success();
     assert!(std::fs::exists(&destroyed).unwrap());
     std::fs::remove_file(&destroyed).unwrap();
     for (args, status) in [(&["config", "check"][..], 0), (&["detect", "nowhere.jpg"], 1)] {
-        let finished = Finished::of(place.facecrawl(args).env("LD_PRELOAD", &library)).expect(status);
+        let finished = Output::run(folder.facecrawl(args).env("LD_PRELOAD", &library)).assert_status(status);
         assert!(!std::fs::exists(&destroyed).unwrap(), "{args:?}");
         assert!(!finished.stdout.is_empty() || status > 0, "what is on stdout is written first");
     }
@@ -312,7 +312,7 @@ fn exit_runs_no_destructor_of_loaded_library() {
 
 #[test]
 fn client_guide_matches_openapi_document() {
-    let document = TestFolder::new().run(&["openapi"]).expect(0).stdout;
+    let document = TestFolder::new().run(&["openapi"]).success().stdout;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut script = Command::new("python3");
     script.arg(root.join("scripts/client-snippets")).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -328,7 +328,7 @@ fn client_guide_matches_openapi_document() {
 
 #[test]
 fn openapi_command_prints_document_without_service() {
-    let printed = TestFolder::new().run(&["openapi", "--log-level", "info"]).expect(0);
+    let printed = TestFolder::new().run(&["openapi", "--log-level", "info"]).success();
     let document = printed.json();
     assert!(document["paths"]["/faces/detect"]["post"].is_object(), "{document}");
     assert_eq!(printed.stderr, "", "the examples of errors are not logged as events");

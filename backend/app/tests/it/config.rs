@@ -1,5 +1,5 @@
 //! Tests the sources of values, which values are rejected, and the settings of devices and memory.
-use crate::common::service::assert_says;
+use crate::common::service::assert_contains;
 use app::config::{ConfigError, ConfigErrors, Flag, Loaded, Sources, env_example, load, variables};
 use inference::{CpuBackend, GpuBackend, Operation, Precision};
 use std::path::Path;
@@ -53,7 +53,7 @@ impl Layers {
     }
     /// Requires that there is one error, whose text contains all parts.
     fn refuses(&self, parts: &[&str]) {
-        assert_says(&self.mistake(), parts);
+        assert_contains(&self.mistake(), parts);
     }
 }
 
@@ -174,18 +174,18 @@ fn removed_edge_index_error_names_replacements() {
         let text = Layers::new().env("SEARCH_INDEX", value).mistake();
         let refused = format!("SEARCH_INDEX={value} (from environment) is no longer supported; ");
         let remedy = "run `facecrawl index rebuild --index pgvector` if";
-        assert_says(&text, &[&refused, "set SEARCH_INDEX=pgvector or qdrant", remedy]);
+        assert_contains(&text, &[&refused, "set SEARCH_INDEX=pgvector or qdrant", remedy]);
     }
     Layers::new().file("search_index = \"edge\"").refuses(&["facecrawl.toml", "no longer supported"]);
     let text = Layers::new().env("SEARCH_INDEX", "ivf").mistake();
-    assert_says(&text, &["is not allowed; allowed: pgvector, qdrant"]);
+    assert_contains(&text, &["is not allowed; allowed: pgvector, qdrant"]);
 }
 
 #[test]
 fn all_config_errors_are_reported_at_once() {
     let errors = Layers::new().env("PORT", "x").file("gpu_batch_size = 0").load().err().unwrap();
     assert_eq!(errors.0.len(), 2);
-    assert_says(&errors.to_string(), &["2 errors", "PORT=x", "GPU_BATCH_SIZE=0", "facecrawl.toml"]);
+    assert_contains(&errors.to_string(), &["2 errors", "PORT=x", "GPU_BATCH_SIZE=0", "facecrawl.toml"]);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn missing_required_file_and_malformed_dotenv_are_rejected() {
     layers.sources.file_required = true;
     assert!(matches!(layers.load().err().unwrap().0[0], ConfigError::File { .. }));
     let text = Layers::new().dotenv("PORT=1\nthis is s3cret\n").mistake();
-    assert_says(&text, &[".env", "NAME=value"]);
+    assert_contains(&text, &[".env", "NAME=value"]);
     assert!(!text.contains("s3cret"), "{text}");
 }
 
@@ -255,7 +255,7 @@ fn public_host_requires_explicit_auth_setting() {
     assert!(refused(Layers::new().env("HOST", "::")));
     assert!(!refused(Layers::new().env("HOST", "0.0.0.0").env("AUTH", "none")));
     let error = Layers::new().env("HOST", "10.1.2.3").ok().settings.check_listen().unwrap_err().to_string();
-    assert_says(&error, &["HOST=10.1.2.3", "AUTH=none", "127.0.0.1"]);
+    assert_contains(&error, &["HOST=10.1.2.3", "AUTH=none", "127.0.0.1"]);
 }
 
 #[test]

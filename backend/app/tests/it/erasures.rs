@@ -1,7 +1,7 @@
 //! Tests that no data of an erased person remains in the files of the database and of the blobs.
 //! The test searches for every format in which an embedding or a chip is written. Compressed
 //! columns are decompressed, and stored images are decoded.
-use crate::common::service::{Finished, Service, TestFolder, postgres, psql, showing};
+use crate::common::service::{Output, Service, TestFolder, image_json, postgres, psql};
 use crate::common::sites::serve;
 use axum::Router;
 use axum::extract::Path as UrlPath;
@@ -16,30 +16,30 @@ use testing::files_below;
 
 /// Number of consecutive components of an embedding that are searched for. No other face has the
 /// same run of components.
-const RUN: usize = 12;
+const LENGTH: usize = 12;
 /// Number of bytes from the middle of an image that are searched for.
-const PIECE: usize = 64;
+const PIECE_BYTES: usize = 64;
 /// Tables that contained data of the person or the sources of the images.
 const TABLES: &str = "faces images image_sources image_urls image_visits subjects \
     subject_faces pages page_visits jobs finished_jobs";
 
 /// The formats in which consecutive components can be stored in a file.
-struct Forms(Vec<(&'static str, Vec<u8>)>);
+struct StoredForms(Vec<(&'static str, Vec<u8>)>);
 
-impl Forms {
+impl StoredForms {
     fn of(url: &str, face: &str) -> Self {
-        let ask = |what: &str| {
+        let select = |what: &str| {
             psql(url, &format!("select {what} from faces where id = '{face}'")).trim().to_owned()
         };
-        let text = ask("embedding");
+        let text = select("embedding");
         let text = text.trim_matches(['[', ']']);
-        let parts: Vec<&str> = text.split(',').take(RUN).collect();
+        let parts: Vec<&str> = text.split(',').take(LENGTH).collect();
         let floats: Vec<f32> = parts.iter().map(|part| part.parse().unwrap()).collect();
         let doubles = || floats.iter().map(|value| f64::from(*value));
         // The wire format consists of dimensions and flags, followed by half-precision values with
         // the high byte first.
-        let halves =
-            hex::decode(ask("encode(halfvec_send(embedding), 'hex')")).unwrap()[4..4 + 2 * RUN].to_vec();
+        let halves = hex::decode(select("encode(halfvec_send(embedding), 'hex')")).unwrap();
+        let halves = halves[4..4 + 2 * LENGTH].to_vec();
         let swapped: Vec<u8> = halves.chunks(2).flat_map(|half| [half[1], half[0]]).collect();
         let json: Vec<String> = floats.iter().map(f32::to_string).collect();
         Self(vec![
@@ -57,14 +57,14 @@ impl Forms {
 
 /// Files with their content, in which compressed parts are decompressed. The write-ahead log is
 /// excluded.
-struct Files(Vec<(String, Vec<u8>)>);
+struct FileContents(Vec<(String, Vec<u8>)>);
 
-impl Files {
-    fn below(folder: &Path) -> Self {
-        let kept = files_below(folder)
+impl FileContents {
+    fn read_folder(folder: &Path) -> Self {
+        let files_to_read = files_below(folder)
             .into_iter()
             .filter(|path| !path.components().any(|part| part.as_os_str() == "pg_wal"));
-        let read = kept.filter_map(|path| match std::fs::read(&path) {
+        let read = files_to_read.filter_map(|path| match std::fs::read(&path) {
             Ok(content) => Some((path.display().to_string(), testing::unpacked(content))),
             // The database deleted the file after it was listed.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -73,10 +73,10 @@ impl Files {
         Self(read.collect())
     }
 
-    fn holding(&self, wanted: &[u8]) -> Vec<&str> {
+    fn files_with(&self, searched_bytes: &[u8]) -> Vec<&str> {
         self.0
             .iter()
-            .filter(|(_, content)| testing::holds(content, wanted))
+            .filter(|(_, content)| testing::holds(content, searched_bytes))
             .map(|(name, _)| name.as_str())
             .collect()
     }
@@ -89,10 +89,10 @@ impl Files {
 }
 
 /// Returns the pixels of an image that are searched for, from its middle.
-fn run_of_pixels(picture: &[u8]) -> Vec<u8> {
-    let pixels = image::load_from_memory(picture).unwrap().into_rgb8();
+fn middle_pixels(image_bytes: &[u8]) -> Vec<u8> {
+    let pixels = image::load_from_memory(image_bytes).unwrap().into_rgb8();
     let start = (pixels.height() / 2 * pixels.width() + pixels.width() / 3) as usize * 3;
-    pixels.into_raw()[start..start + PIECE].to_vec()
+    pixels.into_raw()[start..start + PIECE_BYTES].to_vec()
 }
 
 /// Starts a local site with images of two people, one of whom has two.
@@ -103,106 +103,107 @@ async fn site() -> String {
         let alt = if name.starts_with("Quax") { "Quaxsmile" } else { "somebody else" };
         format!("<img src=/i/{name} alt='{alt}'>")
     };
-    let shown: String = NAMES.iter().map(|(name, _)| image(name)).collect();
-    let html = format!("<title>Quaxtitle</title><body>{shown}</body>");
+    let decoded_files: String = NAMES.iter().map(|(name, _)| image(name)).collect();
+    let html = format!("<title>Quaxtitle</title><body>{decoded_files}</body>");
     let page = move || std::future::ready(([("etag", "\"page\"")], Html(html.clone())));
-    let picture = |UrlPath(name): UrlPath<String>| async move {
-        let (_, file) = NAMES.iter().find(|(known, _)| *known == name).unwrap();
+    let image_bytes = |UrlPath(name): UrlPath<String>| async move {
+        let (_, file) = NAMES.iter().find(|(image_name, _)| *image_name == name).unwrap();
         ([("etag", format!("\"{name}\""))], testing::drawing(file)).into_response()
     };
-    let router = Router::new().route("/", get(page)).route("/i/{name}", get(picture));
+    let router = Router::new().route("/", get(page)).route("/i/{name}", get(image_bytes));
     serve(router).await
 }
 
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn erasure_removes_all_personal_data_from_files() {
-    let place = TestFolder::new();
-    let data = place.path().join("postgres");
+    let folder = TestFolder::new();
+    let data = folder.path().join("postgres");
     let cluster = Cluster::start(&embedded_postgres::Config::new(programs(), &data)).await.unwrap();
     let url = cluster.default_url();
     for file in ["cora.jpg", "cora_2.jpg", "ada.jpg", "ben.jpg", "two_people.jpg"] {
-        place.put(&format!("album/{}", file.replace("cora", "Quaxphoto")), testing::drawing(file));
+        folder.put(&format!("album/{}", file.replace("cora", "Quaxphoto")), testing::drawing(file));
     }
     let facecrawl = |args: &[&str]| {
-        let mut command = place.facecrawl(args);
+        let mut command = folder.facecrawl(args);
         command.env("DATABASE_URL", &url).env("SUPPRESSION_SECRET", "thirty-two characters, kept apart.");
         command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
         command
     };
-    Finished::of(&mut facecrawl(&["scan", "album"])).expect(0);
+    Output::run(&mut facecrawl(&["scan", "album"])).success();
     let service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
     let caller = service.caller();
     let path = caller.crawl(&json!({"seeds": [site().await]})).await;
     caller.until(&path, |crawl| crawl["state"] == "completed").await;
-    let found = caller.ask(200, Method::POST, "/faces/search", Some(&showing("cora.jpg"))).await;
+    let found = caller.request(200, Method::POST, "/faces/search", Some(&image_json("cora.jpg"))).await;
     let faces: Vec<&str> =
         found["matches"].as_array().unwrap().iter().map(|hit| hit["face_id"].as_str().unwrap()).collect();
     assert_eq!(faces.len(), 2, "{found}");
     let person = json!({"name": "Zebulon Quaxthorpe", "external_id": "quaxthorpe-17", "metadata": {"born": "quaxville"}});
-    let subject = caller.ask(201, Method::POST, "/subjects", Some(&person)).await;
+    let subject = caller.request(201, Method::POST, "/subjects", Some(&person)).await;
     let subject = subject["id"].as_str().unwrap();
     let enrol = json!({"face_ids": faces, "force": true});
-    caller.ask(200, Method::POST, &format!("/subjects/{subject}/faces"), Some(&enrol)).await;
+    caller.request(200, Method::POST, &format!("/subjects/{subject}/faces"), Some(&enrol)).await;
     // The only face of another person is in one image. Erasing that image therefore deletes the
     // person.
-    let other =
-        caller.ask(200, Method::POST, "/faces/search", Some(&showing("ben.jpg"))).await["matches"][0].clone();
+    let ben =
+        caller.request(200, Method::POST, "/faces/search", Some(&image_json("ben.jpg"))).await["matches"][0]
+            .clone();
     let person = json!({"name": "Ottokar Vexborough", "external_id": "vexborough-4", "metadata": {"born": "vexville"}});
-    let named = caller.ask(201, Method::POST, "/subjects", Some(&person)).await;
-    let path = format!("/subjects/{}/faces", named["id"].as_str().unwrap());
-    let enrol = json!({"face_ids": [other["face_id"]], "force": true});
-    caller.ask(200, Method::POST, &path, Some(&enrol)).await;
+    let other_subject = caller.request(201, Method::POST, "/subjects", Some(&person)).await;
+    let path = format!("/subjects/{}/faces", other_subject["id"].as_str().unwrap());
+    let enrol = json!({"face_ids": [ben["face_id"]], "force": true});
+    caller.request(200, Method::POST, &path, Some(&enrol)).await;
 
-    let mut wanted: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut searched_bytes: Vec<(String, Vec<u8>)> = Vec::new();
     let mut images = Vec::new();
-    let mut runs = Vec::new();
+    let mut pixel_runs = Vec::new();
     for face in &faces {
-        let forms = Forms::of(&url, face);
-        wanted.extend(forms.0.into_iter().map(|(form, bytes)| (format!("{face} as {form}"), bytes)));
+        let forms = StoredForms::of(&url, face);
+        searched_bytes.extend(forms.0.into_iter().map(|(form, bytes)| (format!("{face} as {form}"), bytes)));
         for kind in ["chip", "crop"] {
             let image = caller.bytes(&format!("/faces/{face}/crop?kind={kind}")).await;
-            runs.push((format!("pixels of the {kind} of {face}"), run_of_pixels(&image)));
+            pixel_runs.push((format!("pixels of the {kind} of {face}"), middle_pixels(&image)));
             images.push((format!("{kind} of {face}"), image));
         }
     }
-    let words = ["Quaxthorpe", "quaxthorpe-17", "quaxville", "Quaxphoto", "Quaxsmile", "Quaxtitle"];
-    let words = words.into_iter().chain(["Vexborough", "vexborough-4", "vexville"]);
-    wanted.extend(words.map(|word| (word.to_owned(), word.as_bytes().to_vec())));
+    let personal_words = ["Quaxthorpe", "quaxthorpe-17", "quaxville", "Quaxphoto", "Quaxsmile", "Quaxtitle"];
+    let personal_words = personal_words.into_iter().chain(["Vexborough", "vexborough-4", "vexville"]);
+    searched_bytes.extend(personal_words.map(|word| (word.to_owned(), word.as_bytes().to_vec())));
     for (name, image) in &images {
         let middle = image.len() / 2;
-        wanted.push((name.clone(), image[middle..middle + PIECE].to_vec()));
+        searched_bytes.push((name.clone(), image[middle..middle + PIECE_BYTES].to_vec()));
     }
     // The planner's samples are searched too, and the checkpoint writes everything to the files.
     psql(&url, "vacuum analyze");
     psql(&url, "checkpoint");
-    let blobs = place.path().join("data/blobs");
-    let disk = |form: &str| wanted.iter().find(|(name, _)| name.ends_with(form)).unwrap().1.clone();
-    let files = Files::below(&data);
-    assert!(files.holding(&disk("halfvec on disk")).len() >= 2, "the table and the index contain it");
+    let blobs = folder.path().join("data/blobs");
+    let disk = |form: &str| searched_bytes.iter().find(|(name, _)| name.ends_with(form)).unwrap().1.clone();
+    let files = FileContents::read_folder(&data);
+    assert!(files.files_with(&disk("halfvec on disk")).len() >= 2, "the table and the index contain it");
     for word in ["Quaxthorpe", "Quaxsmile", "Quaxtitle", "Vexborough"] {
-        assert!(!files.holding(word.as_bytes()).is_empty(), "{word}");
+        assert!(!files.files_with(word.as_bytes()).is_empty(), "{word}");
     }
-    let stored = Files::below(&blobs);
-    assert_eq!(stored.holding(&images[0].1).len(), 1, "the search finds an existing image");
-    assert_eq!(stored.decoded().holding(&runs[0].1).len(), 1, "the search finds existing pixels");
+    let stored = FileContents::read_folder(&blobs);
+    assert_eq!(stored.files_with(&images[0].1).len(), 1, "the search finds an existing image");
+    assert_eq!(stored.decoded().files_with(&pixel_runs[0].1).len(), 1, "the search finds existing pixels");
 
     let erase = json!({"subject_id": subject, "suppress_person": true});
-    let done: Value = caller.ask(201, Method::POST, "/erasures", Some(&erase)).await;
-    assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(2)), "{done}");
-    let erase = json!({"image_id": other["image_id"]});
-    let done: Value = caller.ask(201, Method::POST, "/erasures", Some(&erase)).await;
-    assert_eq!((&done["images"], &done["subjects"]), (&json!(1), &json!(1)), "{done}");
+    let erasure: Value = caller.request(201, Method::POST, "/erasures", Some(&erase)).await;
+    assert_eq!((&erasure["faces"], &erasure["images"]), (&json!(2), &json!(2)), "{erasure}");
+    let erase = json!({"image_id": ben["image_id"]});
+    let erasure: Value = caller.request(201, Method::POST, "/erasures", Some(&erase)).await;
+    assert_eq!((&erasure["images"], &erasure["subjects"]), (&json!(1), &json!(1)), "{erasure}");
     let dump = testing::unpacked(postgres("pg_dump", &[&url]));
     assert!(testing::holds(&dump, b"create") || testing::holds(&dump, b"CREATE"));
-    let stored = Files::below(&blobs);
-    for (name, bytes) in &wanted {
+    let stored = FileContents::read_folder(&blobs);
+    for (name, bytes) in &searched_bytes {
         assert!(!testing::holds(&dump, bytes), "{name} is in the dump");
-        assert_eq!(stored.holding(bytes), [] as [&str; 0], "{name}");
+        assert_eq!(stored.files_with(bytes), [] as [&str; 0], "{name}");
     }
-    let shown = stored.decoded();
-    for (name, bytes) in &runs {
-        assert_eq!(shown.holding(bytes), [] as [&str; 0], "{name}");
+    let decoded_files = stored.decoded();
+    for (name, bytes) in &pixel_runs {
+        assert_eq!(decoded_files.files_with(bytes), [] as [&str; 0], "{name}");
     }
     // `vacuum` frees the space of dead rows without overwriting it; `vacuum full` rewrites the
     // table. Plain `vacuum` overwrites the data of the index.
@@ -212,9 +213,9 @@ async fn erasure_removes_all_personal_data_from_files() {
         psql(&url, &format!("vacuum full {table}"));
     }
     psql(&url, "checkpoint");
-    let files = Files::below(&data);
-    for (name, bytes) in &wanted {
-        assert_eq!(files.holding(bytes), [] as [&str; 0], "{name}");
+    let files = FileContents::read_folder(&data);
+    for (name, bytes) in &searched_bytes {
+        assert_eq!(files.files_with(bytes), [] as [&str; 0], "{name}");
     }
     cluster.stop().await;
 }

@@ -1,6 +1,6 @@
 //! Tests `scripts/gpu-check` with the real program on this machine, and with programs that pretend
 //! to have a GPU.
-use crate::common::service::Finished;
+use crate::common::service::Output;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,50 +11,50 @@ fn script() -> PathBuf {
 }
 
 /// Runs the script and reads its report.
-fn check(folder: &Path, binary: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> (Finished, Value) {
+fn check(folder: &Path, binary: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> (Output, Value) {
     let out = folder.join("gpu-check.json");
     let mut command = Command::new("python3");
     command.arg(script()).args(["--binary".as_ref(), binary.as_os_str(), "--out".as_ref(), out.as_os_str()]);
     command.args(args).current_dir(folder);
-    let finished = Finished::of(&mut command);
+    let finished = Output::run(&mut command);
     let report = std::fs::read(&out).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
     (finished, serde_json::from_slice(&report).unwrap())
 }
 
 /// Creates a folder with one image. Returns it with the arguments for a check with the default
-/// models, followed by `more`.
-fn workplace(image: &str, more: &[&str]) -> (tempfile::TempDir, Vec<String>) {
+/// models, followed by `extra_args`.
+fn image_folder(image: &str, extra_args: &[&str]) -> (tempfile::TempDir, Vec<String>) {
     let (models, image) = (testing::models_dir(), testing::drawing(image));
     let folder = tempfile::tempdir().unwrap();
     let images = folder.path().join("images");
     std::fs::create_dir(&images).unwrap();
     std::fs::write(images.join("ada.jpg"), image).unwrap();
     let text = |path: &Path| path.to_str().unwrap().to_owned();
-    let named =
+    let path_args =
         [("--models", text(&models)), ("--library", text(&testing::library())), ("--images", text(&images))];
-    let named = named.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
-    let more = ["--iterations", "1"].iter().chain(more).map(|one| (*one).to_owned());
-    (folder, named.chain(more).collect())
+    let path_args = path_args.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+    let extra_args = ["--iterations", "1"].iter().chain(extra_args).map(|arg| (*arg).to_owned());
+    (folder, path_args.chain(extra_args).collect())
 }
 
 fn outcome<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
     let all = report["checks"].as_array().unwrap();
-    let one = all.iter().find(|one| one["check"] == check).unwrap_or_else(|| panic!("{check}: {report}"));
-    (one["outcome"].as_str().unwrap(), one["reason"].as_str().unwrap_or_default())
+    let row = all.iter().find(|row| row["check"] == check).unwrap_or_else(|| panic!("{check}: {report}"));
+    (row["outcome"].as_str().unwrap(), row["reason"].as_str().unwrap_or_default())
 }
 
 #[testing::needs(no_gpu, slow)]
 #[test]
 fn gpu_checks_are_skipped_without_gpu() {
-    let (folder, args) = workplace("ada.jpg", &[]);
+    let (folder, args) = image_folder("ada.jpg", &[]);
     let (finished, report) = check(folder.path(), Path::new(env!("CARGO_BIN_EXE_facecrawl")), &args);
     assert_eq!(finished.status, 0, "{finished:?}");
     for cpu in ["device", "models", "cpu_test", "cpu_faces", "cpu_bench", "strict_refusal"] {
         assert_eq!(outcome(&report, cpu).0, "passed", "{cpu}: {report}");
     }
-    let of_gpu = "provider gpu_test agreement strict_start pixel_operations video_decoding \
+    let gpu_checks = "provider gpu_test agreement strict_start pixel_operations video_decoding \
          embedding_throughput tensorrt";
-    for gpu in of_gpu.split(' ') {
+    for gpu in gpu_checks.split(' ') {
         let (outcome, reason) = outcome(&report, gpu);
         assert!(outcome == "skipped" && reason.contains("without cuda"), "{gpu}: {reason}");
     }
@@ -64,7 +64,7 @@ fn gpu_checks_are_skipped_without_gpu() {
 /// Writes a program that claims to have a GPU and finds `faces` faces. On the GPU, it finds the
 /// first face `shift` pixels further to the right and with the embedding `[1, turn]`. The report
 /// states that the GPU's operations run on `place`.
-fn pretender(folder: &Path, faces: usize, shift: f64, turn: f64, place: &str) -> PathBuf {
+fn write_fake_program(folder: &Path, faces: usize, shift: f64, turn: f64, place: &str) -> PathBuf {
     let path = folder.join("pretender");
     let program = format!(
         r#"#!/usr/bin/env python3
@@ -92,7 +92,7 @@ else:
 fn agreement(faces: usize, shift: f64, turn: f64, place: &str) -> (i32, Value) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.jpg"), "never read").unwrap();
-    let binary = pretender(folder.path(), faces, shift, turn, place);
+    let binary = write_fake_program(folder.path(), faces, shift, turn, place);
     let args = [
         "--images",
         folder.path().to_str().unwrap(),
@@ -138,7 +138,7 @@ fn wrong_result_fails_only_affected_check() {
 
 /// Writes a wrapper of the real program that reports the CPU as a GPU. Every output has the real
 /// format.
-fn dressed_up(folder: &Path) -> PathBuf {
+fn write_wrapper(folder: &Path) -> PathBuf {
     let program = r#"#!/usr/bin/env python3
 import json, os, subprocess, sys
 args, gpu = sys.argv[1:], os.environ.get("FACE_DETECTION_GPU") == "true"
@@ -192,16 +192,16 @@ fn every_check_parses_program_output() {
         "strict_refusal,provider,gpu_test,agreement,strict_start,pixel_operations,embedding_throughput,pipeline,small_memory,\
          batch_size,tensorrt",
     ];
-    let (folder, args) = workplace("ada_wide.jpg", &only);
-    let (_, report) = check(folder.path(), &dressed_up(folder.path()), &args);
+    let (folder, args) = image_folder("ada_wide.jpg", &only);
+    let (_, report) = check(folder.path(), &write_wrapper(folder.path()), &args);
     let expected = "device provider gpu_test agreement strict_start pixel_operations \
          embedding_throughput pipeline small_memory batch_size tensorrt";
-    for one in expected.split(' ') {
-        assert_eq!(outcome(&report, one), ("passed", ""), "{one}: {report}");
+    for row in expected.split(' ') {
+        assert_eq!(outcome(&report, row), ("passed", ""), "{row}: {report}");
     }
     let facts = |check: &str| {
         let all = report["checks"].as_array().unwrap();
-        all.iter().find(|one| one["check"] == check).unwrap()["facts"].clone()
+        all.iter().find(|row| row["check"] == check).unwrap()["facts"].clone()
     };
     assert_eq!(
         (&facts("agreement")["faces"], &facts("agreement")["largest_box_difference_px"]),
@@ -214,9 +214,9 @@ fn every_check_parses_program_output() {
 
 #[test]
 fn invalid_gpu_check_argument_error_names_cause() {
-    Finished::of(Command::new("python3").arg(script()).args(["--binary", "/nowhere/facecrawl"]))
+    Output::run(Command::new("python3").arg(script()).args(["--binary", "/nowhere/facecrawl"]))
         .fails(2, &["specify the facecrawl program"]);
     let binary = env!("CARGO_BIN_EXE_facecrawl");
-    Finished::of(Command::new("python3").arg(script()).args(["--binary", binary, "--only", "magic"]))
+    Output::run(Command::new("python3").arg(script()).args(["--binary", binary, "--only", "magic"]))
         .fails(2, &["there is no check magic"]);
 }

@@ -4,7 +4,7 @@
 //! Runtime. These tests need no GPU, because they test how the program reports what is missing.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use crate::common::service::{Finished, TestFolder};
+use crate::common::service::{Output, TestFolder};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,78 +13,81 @@ use testing::root;
 
 /// Returns the output for a command with these variables. `GPU_BACKEND` is `cuda` unless they set a
 /// different value.
-fn wanted(place: &TestFolder, args: &[&str], variables: &[(&str, &str)]) -> String {
-    let mut command = place.facecrawl(&["--gpu-runtime"]);
+fn gpu_runtime(folder: &TestFolder, args: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut command = folder.facecrawl(&["--gpu-runtime"]);
     command.args(args).env_remove("ORT_DYLIB_PATH").env("GPU_BACKEND", "cuda").envs(variables.to_vec());
-    Finished::of(&mut command).expect(0).stdout.trim().to_owned()
+    Output::run(&mut command).success().stdout.trim().to_owned()
 }
 
 #[test]
 fn any_config_layer_can_request_gpu_libraries() {
-    let place = TestFolder::new();
-    assert_eq!(wanted(&place, &[], &[]), "", "no operation asks for a GPU");
-    assert_eq!(wanted(&place, &[], &[("ALL_GPU", "true")]), "cuda");
-    assert_eq!(wanted(&place, &["--set", "FACE_DETECTION_GPU=1", "gpu"], &[]), "cuda");
-    place.put("facecrawl.toml", "quality_checks_gpu = true");
-    assert_eq!(wanted(&place, &["scan", "."], &[]), "cuda", "facecrawl.toml");
-    place.put("facecrawl.toml", "");
-    place.put(".env", "FACE_EMBEDDING_GPU=true\n");
-    assert_eq!(wanted(&place, &["worker"], &[]), "cuda", ".env");
-    assert_eq!(wanted(&place, &["worker"], &[("FACE_EMBEDDING_GPU", "false")]), "");
+    let folder = TestFolder::new();
+    assert_eq!(gpu_runtime(&folder, &[], &[]), "", "no operation asks for a GPU");
+    assert_eq!(gpu_runtime(&folder, &[], &[("ALL_GPU", "true")]), "cuda");
+    assert_eq!(gpu_runtime(&folder, &["--set", "FACE_DETECTION_GPU=1", "gpu"], &[]), "cuda");
+    folder.put("facecrawl.toml", "quality_checks_gpu = true");
+    assert_eq!(gpu_runtime(&folder, &["scan", "."], &[]), "cuda", "facecrawl.toml");
+    folder.put("facecrawl.toml", "");
+    folder.put(".env", "FACE_EMBEDDING_GPU=true\n");
+    assert_eq!(gpu_runtime(&folder, &["worker"], &[]), "cuda", ".env");
+    assert_eq!(gpu_runtime(&folder, &["worker"], &[("FACE_EMBEDDING_GPU", "false")]), "");
 }
 
 #[test]
 fn gpu_libraries_are_not_requested_when_unused() {
-    let place = TestFolder::new();
-    let all = |name, value| [("ALL_GPU", "true"), (name, value)];
-    assert_eq!(wanted(&place, &[], &all("GPU_BACKEND", "cpu")), "");
-    assert_eq!(wanted(&place, &[], &all("GPU_BACKEND", "mps")), "");
-    assert_eq!(wanted(&place, &[], &all("GPU_BACKEND", "rocm")), "rocm");
-    assert_eq!(wanted(&place, &[], &all("GPU_BACKEND", "tensorrt")), "cuda");
-    assert_eq!(wanted(&place, &[], &all("ORT_DYLIB_PATH", "/opt/libonnxruntime.so")), "");
+    let folder = TestFolder::new();
+    let set = |name, value| [("ALL_GPU", "true"), (name, value)];
+    assert_eq!(gpu_runtime(&folder, &[], &set("GPU_BACKEND", "cpu")), "");
+    assert_eq!(gpu_runtime(&folder, &[], &set("GPU_BACKEND", "mps")), "");
+    assert_eq!(gpu_runtime(&folder, &[], &set("GPU_BACKEND", "rocm")), "rocm");
+    assert_eq!(gpu_runtime(&folder, &[], &set("GPU_BACKEND", "tensorrt")), "cuda");
+    assert_eq!(gpu_runtime(&folder, &[], &set("ORT_DYLIB_PATH", "/opt/libonnxruntime.so")), "");
     // ffmpeg uses only the libraries of the driver.
-    assert_eq!(wanted(&place, &[], &[("VIDEO_DECODING_GPU", "true")]), "");
+    assert_eq!(gpu_runtime(&folder, &[], &[("VIDEO_DECODING_GPU", "true")]), "");
     for command in [&["config", "check"][..], &["openapi"], &["keys", "list"]] {
-        assert_eq!(wanted(&place, command, &all("GPU_BACKEND", "cuda")), "", "{command:?} loads no models");
+        let output = gpu_runtime(&folder, command, &set("GPU_BACKEND", "cuda"));
+        assert_eq!(output, "", "{command:?} loads no models");
     }
 }
 
 #[test]
 fn selects_runtime_library_by_gpu_settings() {
-    let place = TestFolder::new();
-    let root = place.path().to_str().unwrap();
-    let library = |folder: &str| place.put(&format!(".runtime/{folder}/libonnxruntime.so"), "");
-    let (plain, cuda) = (library("onnxruntime"), library("cuda"));
-    let in_force = |variables: &[(&str, &str)]| {
-        let mut command = place.facecrawl(&["config", "check", "--json"]);
+    let folder = TestFolder::new();
+    let root = folder.path().to_str().unwrap();
+    let library = |name: &str| folder.put(&format!(".runtime/{name}/libonnxruntime.so"), "");
+    let (cpu_library, cuda_library) = (library("onnxruntime"), library("cuda"));
+    let selected_library = |variables: &[(&str, &str)]| {
+        let mut command = folder.facecrawl(&["config", "check", "--json"]);
         command.env_remove("ORT_DYLIB_PATH").env("FACECRAWL_ROOT", root).envs(variables.to_vec());
-        let listed = Finished::of(&mut command).expect(0).json();
-        let all = listed["variables"].as_array().unwrap();
-        let one = all.iter().find(|variable| variable["name"] == "ORT_DYLIB_PATH").unwrap();
-        std::path::PathBuf::from(one["value"].as_str().unwrap())
+        let listed = Output::run(&mut command).success().json();
+        let variables = listed["variables"].as_array().unwrap();
+        let variable = variables.iter().find(|variable| variable["name"] == "ORT_DYLIB_PATH").unwrap();
+        std::path::PathBuf::from(variable["value"].as_str().unwrap())
     };
-    assert_eq!(in_force(&[]), plain);
-    assert_eq!(in_force(&[("FACE_DETECTION_GPU", "true"), ("GPU_BACKEND", "cuda")]), cuda);
-    assert_eq!(in_force(&[("ALL_GPU", "true"), ("GPU_BACKEND", "cpu")]), plain);
-    let own = [("ALL_GPU", "true"), ("ORT_DYLIB_PATH", "/own/libonnxruntime.so")];
-    assert_eq!(in_force(&own), std::path::Path::new("/own/libonnxruntime.so"));
+    assert_eq!(selected_library(&[]), cpu_library);
+    assert_eq!(selected_library(&[("FACE_DETECTION_GPU", "true"), ("GPU_BACKEND", "cuda")]), cuda_library);
+    assert_eq!(selected_library(&[("ALL_GPU", "true"), ("GPU_BACKEND", "cpu")]), cpu_library);
+    let operator_library = [("ALL_GPU", "true"), ("ORT_DYLIB_PATH", "/own/libonnxruntime.so")];
+    assert_eq!(selected_library(&operator_library), std::path::Path::new("/own/libonnxruntime.so"));
 }
 
-/// A checkout that contains only the script. Its `python3` runs `fetches` instead of pip and counts
-/// its calls.
+/// A checkout that contains only the script. Its `python3` runs `fetch_script` instead of
+/// pip and counts its calls.
 struct Checkout(tempfile::TempDir);
 
 impl Checkout {
-    fn new(fetches: &str) -> Self {
+    fn new(fetch_script: &str) -> Self {
         let checkout = Self(tempfile::tempdir().unwrap());
         for file in ["gpu-runtime", "gpu-wheels.txt"] {
             let to = checkout.path().join("scripts").join(file);
             std::fs::create_dir_all(to.parent().unwrap()).unwrap();
             std::fs::copy(root().join("scripts").join(file), to).unwrap();
         }
-        checkout.program("bin/python3", "exit 0");
-        checkout
-            .program("scripts/unpack-wheels", &format!("echo \"$2\" >>calls\nmkdir -p \"$3\"\n{fetches}"));
+        checkout.script("bin/python3", "exit 0");
+        checkout.script(
+            "scripts/unpack-wheels",
+            &format!("echo \"$2\" >>calls\nmkdir -p \"$3\"\n{fetch_script}"),
+        );
         checkout
     }
 
@@ -92,16 +95,16 @@ impl Checkout {
         self.0.path()
     }
 
-    fn program(&self, name: &str, text: &str) {
+    fn script(&self, name: &str, text: &str) {
         let path = self.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    fn run(&self, args: &[&str]) -> Finished {
+    fn run(&self, args: &[&str]) -> Output {
         let paths = format!("{}:{}", self.path().join("bin").display(), std::env::var("PATH").unwrap());
-        Finished::of(Command::new(self.path().join("scripts/gpu-runtime")).args(args).env("PATH", paths))
+        Output::run(Command::new(self.path().join("scripts/gpu-runtime")).args(args).env("PATH", paths))
     }
 
     fn calls(&self) -> String {
@@ -112,20 +115,20 @@ impl Checkout {
 #[test]
 fn fetches_gpu_libraries_again_only_after_list_change() {
     let checkout = Checkout::new("echo here >\"$3/libonnxruntime.so\"");
-    let first = checkout.run(&[]).expect(0);
-    let said: Vec<&str> = first.stderr.lines().collect();
-    assert!(said[0].contains("1.6 GB to download, 2.5 GB on disk"), "the size comes first: {said:?}");
+    let first = checkout.run(&[]).success();
+    let message: Vec<&str> = first.stderr.lines().collect();
+    assert!(message[0].contains("1.6 GB to download, 2.5 GB on disk"), "the size comes first: {message:?}");
     assert_eq!(checkout.calls(), "onnxruntime-gpu\nnvidia-\n");
     assert!(checkout.path().join(".runtime/cuda/libonnxruntime.so").exists());
     assert!(!checkout.path().join(".runtime/.cuda").exists(), "the temporary folder is removed");
 
-    assert_eq!(checkout.run(&["cuda"]).expect(0).stderr, "");
+    assert_eq!(checkout.run(&["cuda"]).success().stderr, "");
     let list = checkout.path().join("scripts/gpu-wheels.txt");
     let text = std::fs::read_to_string(&list).unwrap();
     std::fs::write(&list, text.replace("onnxruntime-migraphx==", "onnxruntime-migraphx==9.")).unwrap();
-    assert_eq!(checkout.run(&[]).expect(0).stderr, "", "a change of AMD's list has no effect");
+    assert_eq!(checkout.run(&[]).success().stderr, "", "a change of AMD's list has no effect");
     std::fs::write(&list, text.replace("nvidia-cublas==", "nvidia-cublas==9.")).unwrap();
-    checkout.run(&[]).expect(0);
+    checkout.run(&[]).success();
     assert_eq!(checkout.calls().lines().count(), 4);
 }
 
@@ -133,14 +136,14 @@ fn fetches_gpu_libraries_again_only_after_list_change() {
 fn failed_fetch_keeps_existing_libraries() {
     let checkout = Checkout::new("[ \"$2\" = onnxruntime-gpu ]");
     checkout.run(&[]).fails(1, &["could not be fetched"]);
-    let left = |name: &str| checkout.path().join(".runtime").join(name).exists();
-    assert!(!left("cuda") && !left(".cuda"), "complete or absent");
+    let exists = |name: &str| checkout.path().join(".runtime").join(name).exists();
+    assert!(!exists("cuda") && !exists(".cuda"), "complete or absent");
 
-    let old = checkout.path().join(".runtime/cuda/libonnxruntime.so");
-    std::fs::create_dir_all(old.parent().unwrap()).unwrap();
-    std::fs::write(&old, "an older one").unwrap();
-    checkout.run(&[]).expect(1);
-    assert_eq!(std::fs::read_to_string(old).unwrap(), "an older one");
+    let existing_library = checkout.path().join(".runtime/cuda/libonnxruntime.so");
+    std::fs::create_dir_all(existing_library.parent().unwrap()).unwrap();
+    std::fs::write(&existing_library, "an older one").unwrap();
+    checkout.run(&[]).assert_status(1);
+    assert_eq!(std::fs::read_to_string(existing_library).unwrap(), "an older one");
 }
 
 #[test]
@@ -148,25 +151,25 @@ fn unsupported_requests_are_rejected_with_alternatives() {
     let checkout = Checkout::new("true");
     checkout.run(&["magic"]).fails(1, &["allowed: cuda, rocm"]);
     checkout.run(&["rocm"]).fails(1, &["ROCm 7.2.4", "onnxruntime-migraphx .runtime/rocm"]);
-    checkout.program("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo aarch64");
+    checkout.script("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo aarch64");
     checkout.run(&[]).fails(1, &["Linux aarch64", "ORT_DYLIB_PATH"]);
-    checkout.program("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo x86_64");
-    checkout.program("bin/df", "echo header; echo disk 0 0 2000000 0 /");
+    checkout.script("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo x86_64");
+    checkout.script("bin/df", "echo header; echo disk 0 0 2000000 0 /");
     checkout.run(&[]).fails(1, &["5 GB", "there are 2 GB"]);
     assert_eq!(checkout.calls(), "");
 }
 
 fn runtime() -> PathBuf {
-    let folder = root().join(".runtime/cuda");
-    assert!(folder.join(".complete").exists(), "run ./scripts/gpu-runtime");
-    folder
+    let runtime = root().join(".runtime/cuda");
+    assert!(runtime.join(".complete").exists(), "run ./scripts/gpu-runtime");
+    runtime
 }
 
 /// Returns a command with every operation on a GPU, without a variable that specifies a library.
-fn facecrawl(place: &TestFolder, args: &[&str]) -> Command {
-    let mut command = place.facecrawl(args);
+fn facecrawl(folder: &TestFolder, args: &[&str]) -> Command {
+    let mut command = folder.facecrawl(args);
     command.env_remove("ORT_DYLIB_PATH").env("FACECRAWL_ROOT", root()).env("ALL_GPU", "true");
-    command.env("DATA_DIR", place.path().join("data")).env("MODELS_DIR", place.path().join("models"));
+    command.env("DATA_DIR", folder.path().join("data")).env("MODELS_DIR", folder.path().join("models"));
     command.env("GPU_BACKEND", "cuda").env("LOG_LEVEL", "warn");
     command
 }
@@ -177,20 +180,21 @@ fn reason(report: &Value) -> (String, String, String) {
     let operations = report["operations"].as_array().unwrap();
     assert_eq!((operations.len(), &operations[5]["operation"]), (6, &"video_decoding".into()));
     let operations = &operations[..5];
-    let of = |operation: &Value, key: &str| operation[key].as_str().unwrap_or_default().to_owned();
+    let field = |op: &Value, key: &str| op[key].as_str().unwrap_or_default().to_owned();
     let first = &operations[0];
-    let all = (of(first, "reason_kind"), of(first, "reason"), of(first, "detail"));
-    for one in operations {
-        assert_eq!(one["effective"], "cpu", "{one}");
-        assert_eq!((of(one, "reason_kind"), of(one, "reason")), (all.0.clone(), all.1.clone()), "{one}");
+    let result = (field(first, "reason_kind"), field(first, "reason"), field(first, "detail"));
+    for op in operations {
+        assert_eq!(op["effective"], "cpu", "{op}");
+        let expected = (result.0.clone(), result.1.clone());
+        assert_eq!((field(op, "reason_kind"), field(op, "reason")), expected, "{op}");
     }
-    assert!(!all.1.contains(".cc:") && !all.1.contains('\n'), "plain and one line: {}", all.1);
-    all
+    assert!(!result.1.contains(".cc:") && !result.1.contains('\n'), "plain and one line: {}", result.1);
+    result
 }
 
 /// Creates a folder with only the libraries of ONNX Runtime itself. Hard links are necessary,
 /// because the loader searches the folder of the target of a symbolic link.
-fn without_cuda() -> tempfile::TempDir {
+fn onnx_runtime_only() -> tempfile::TempDir {
     let from = runtime();
     let folder = tempfile::tempdir_in(from.parent().unwrap()).unwrap();
     for entry in std::fs::read_dir(&from).unwrap().map(|entry| entry.unwrap()) {
@@ -208,26 +212,26 @@ fn without_cuda() -> tempfile::TempDir {
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn missing_library_error_names_package() {
-    let (place, folder) = (TestFolder::new(), without_cuda());
-    let mut command = facecrawl(&place, &["gpu", "--json"]);
-    command.env("ORT_DYLIB_PATH", folder.path().join("libonnxruntime.so"));
-    let (kind, said, detail) = reason(&Finished::of(&mut command).expect(0).json());
+    let (folder, runtime) = (TestFolder::new(), onnx_runtime_only());
+    let mut command = facecrawl(&folder, &["gpu", "--json"]);
+    command.env("ORT_DYLIB_PATH", runtime.path().join("libonnxruntime.so"));
+    let (kind, message, detail) = reason(&Output::run(&mut command).success().json());
     assert_eq!(kind, "library_missing");
     assert!(
-        said.starts_with("cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime`"),
-        "{said}"
+        message.starts_with("cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime`"),
+        "{message}"
     );
-    assert!(said.contains("nvidia-cublas"), "{said}");
+    assert!(message.contains("nvidia-cublas"), "{message}");
     assert!(detail.contains("libcublasLt.so.13: cannot open shared object file"), "the raw text: {detail}");
 }
 
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn missing_tensorrt_is_distinguished_from_missing_cuda() {
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     let _ = runtime();
-    let mut build = facecrawl(&place, &["models", "build"]);
-    let refused = Finished::of(build.env("GPU_BACKEND", "tensorrt"))
+    let mut build = facecrawl(&folder, &["models", "build"]);
+    let refused = Output::run(build.env("GPU_BACKEND", "tensorrt"))
         .fails(1, &["libnvinfer.so.10 is missing; install TensorRT 10"]);
     assert!(!refused.stderr.contains(".cc:"), "{refused:?}");
 }
@@ -236,13 +240,13 @@ fn missing_tensorrt_is_distinguished_from_missing_cuda() {
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn missing_driver_is_reported_once_with_libraries_loaded() {
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     let _ = runtime();
-    let mut command = facecrawl(&place, &["gpu", "--json"]);
-    let finished = Finished::of(command.env("LOG_LEVEL", "info")).expect(0);
-    let (kind, said, detail) = reason(&finished.json());
-    assert_eq!(kind, "driver_missing", "this test is for machines without NVIDIA's driver: {said}");
-    assert!(said.contains("install driver 580 or newer"), "{said}");
+    let mut command = facecrawl(&folder, &["gpu", "--json"]);
+    let finished = Output::run(command.env("LOG_LEVEL", "info")).success();
+    let (kind, message, detail) = reason(&finished.json());
+    assert_eq!(kind, "driver_missing", "this test is for machines without NVIDIA's driver: {message}");
+    assert!(message.contains("install driver 580 or newer"), "{message}");
     assert!(detail.contains("libcuda.so.1: cannot open shared object file"), "{detail}");
 
     let warnings: Vec<&str> = finished.stderr.lines().filter(|line| line.contains("WARN")).collect();
@@ -253,7 +257,7 @@ fn missing_driver_is_reported_once_with_libraries_loaded() {
         assert!(warnings[0].contains(operation), "{}", warnings[0]);
     }
     assert!(!finished.stderr.contains(".cc:") && !finished.stderr.contains("ERROR"), "{}", finished.stderr);
-    let debug = Finished::of(command.env("LOG_LEVEL", "debug")).expect(0).stderr;
+    let debug = Output::run(command.env("LOG_LEVEL", "debug")).success().stderr;
     assert!(
         debug.contains("libcuda.so.1: cannot open shared object file"),
         "the raw text is at DEBUG: {debug}"
@@ -264,14 +268,14 @@ fn missing_driver_is_reported_once_with_libraries_loaded() {
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn force_gpu_only_error_has_three_lines() {
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     let _ = runtime();
-    let refused = Finished::of(facecrawl(&place, &["gpu"]).env("FORCE_GPU_ONLY", "true")).expect(1);
-    let said: Vec<&str> = refused.stderr.lines().collect();
-    assert_eq!(said.len(), 3, "{}", refused.stderr);
-    assert!(said[0].starts_with("error: FORCE_GPU_ONLY is set, but image_processing"), "{}", said[0]);
-    assert!(said[1].starts_with("reason: cuda: the NVIDIA driver is missing"), "{}", said[1]);
-    assert!(said[2].starts_with("what to do: install driver 580 or newer"), "{}", said[2]);
+    let refused = Output::run(facecrawl(&folder, &["gpu"]).env("FORCE_GPU_ONLY", "true")).assert_status(1);
+    let message: Vec<&str> = refused.stderr.lines().collect();
+    assert_eq!(message.len(), 3, "{}", refused.stderr);
+    assert!(message[0].starts_with("error: FORCE_GPU_ONLY is set, but image_processing"), "{}", message[0]);
+    assert!(message[1].starts_with("reason: cuda: the NVIDIA driver is missing"), "{}", message[1]);
+    assert!(message[2].starts_with("what to do: install driver 580 or newer"), "{}", message[2]);
 }
 
 /// A driver library whose initialisation returns a code, and an NVIDIA management library that
@@ -306,39 +310,39 @@ const DRIVER: &str = r#"
 
 /// Returns the reason with a driver of `version` that supports `cuda` and returns `code`.
 fn with_driver(version: &str, cuda: u32, code: u32) -> (String, String, String) {
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     let text = DRIVER.replace("CODE", &code.to_string()).replace("CUDA", &cuda.to_string());
     let text = if cuda < 12000 { text.replace("fn cuTensorMapEncodeTiled", "fn cuElse") } else { text };
-    let source = place.put("driver/driver.rs", text.replace("VERSION", version));
-    let folder = source.parent().unwrap();
-    let library = folder.join("libcuda.so.1");
+    let source = folder.put("driver/driver.rs", text.replace("VERSION", version));
+    let driver_folder = source.parent().unwrap();
+    let library = driver_folder.join("libcuda.so.1");
     testing::build_library(&source, &library, &["-C", "link-arg=-Wl,-soname,libcuda.so.1"]);
     for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
-        std::fs::copy(&library, folder.join(name)).unwrap();
+        std::fs::copy(&library, driver_folder.join(name)).unwrap();
     }
     let _ = runtime();
-    let mut command = facecrawl(&place, &["gpu", "--json"]);
-    reason(&Finished::of(command.env("LD_LIBRARY_PATH", folder)).expect(0).json())
+    let mut command = facecrawl(&folder, &["gpu", "--json"]);
+    reason(&Output::run(command.env("LD_LIBRARY_PATH", driver_folder)).success().json())
 }
 
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn outdated_driver_error_names_both_versions() {
-    let (kind, said, detail) = with_driver("535.183.01", 12020, 100);
+    let (kind, message, detail) = with_driver("535.183.01", 12020, 100);
     assert_eq!(kind, "driver_too_old", "{detail}");
-    assert!(said.contains("driver 535.183.01 is too old; CUDA 13 needs 580 or newer"), "{said}");
+    assert!(message.contains("driver 535.183.01 is too old; CUDA 13 needs 580 or newer"), "{message}");
     assert!(detail.contains("CUDA failure 35: CUDA driver version is insufficient"), "{detail}");
     // Drivers older than CUDA 12 lack an entry point that the provider is linked with.
-    let (kind, said, detail) = with_driver("470.256.02", 11040, 0);
+    let (kind, message, detail) = with_driver("470.256.02", 11040, 0);
     assert_eq!(kind, "driver_too_old", "{detail}");
-    assert!(said.contains("driver 470.256.02 is too old"), "{said}");
+    assert!(message.contains("driver 470.256.02 is too old"), "{message}");
     assert!(detail.contains("undefined symbol: cuTensorMapEncodeTiled"), "{detail}");
 }
 
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn cuda_error_codes_map_to_reason_kinds() {
-    for (code, wanted, said_too) in [
+    for (code, gpu_runtime, said_too) in [
         (100, "no_device", "the driver lists 2 GPUs, but this process has no access to them"),
         (101, "device_id", "there is no GPU with the number 0; the driver lists 2 GPUs"),
         (2, "out_of_memory", "lower GPU_MEMORY_LIMIT_GB"),
@@ -347,9 +351,9 @@ fn cuda_error_codes_map_to_reason_kinds() {
         (209, "device_unsupported", "compute capability 7.5 or newer"),
         (999, "failed", "CUDA failure 999: unknown error"),
     ] {
-        let (kind, said, detail) = with_driver("580.95.05", 13000, code);
-        assert_eq!(kind, wanted, "{code}: {detail}");
-        assert!(said.contains(said_too), "{code}: {said}");
+        let (kind, message, detail) = with_driver("580.95.05", 13000, code);
+        assert_eq!(kind, gpu_runtime, "{code}: {detail}");
+        assert!(message.contains(said_too), "{code}: {message}");
         assert!(detail.contains(&format!("CUDA failure {code}: ")), "{code}: {detail}");
     }
 }

@@ -60,45 +60,41 @@ async fn site(good: Vec<u8>) -> String {
 async fn hostile_site_crawl_ends_within_limits() {
     let good = testing::drawing("ada.jpg");
     let seed = site(good).await;
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    let service = Service::up(&place, &database);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let service = Service::up(&folder, &database);
     let caller = service.caller();
-    caller.ask(200, Method::GET, "/health/live", None).await;
+    caller.request(200, Method::GET, "/health/live", None).await;
     // This is the memory for the models, including the memory used to load them.
-    let before = service.peak_memory();
+    let initial_peak = service.peak_memory();
     let body = json!({ "seeds": [seed], "max_pages": MAX_PAGES, "max_depth": 50, "delay_ms": 0 });
     let path = caller.crawl(&body).await;
 
     let deadline = Instant::now() + MAX_WAIT;
-    let answer = loop {
-        let answer = caller.get(&path).await;
-        if answer["state"] != "running" {
-            break answer;
+    let crawl = loop {
+        let crawl = caller.get(&path).await;
+        if crawl["state"] != "running" {
+            break crawl;
         }
-        assert!(Instant::now() < deadline, "{answer:#}");
+        assert!(Instant::now() < deadline, "{crawl:#}");
         // Timed-out pages are retried. The test does not wait for the scheduled time.
         database.execute("update jobs set scheduled_at = now() where state = 'retryable'").await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
-    assert_eq!(answer["state"], "completed", "{answer:#}");
-    let count = |ledger: &str, state: &str| answer["counts"][ledger][state].as_i64().unwrap();
+    assert_eq!(crawl["state"], "completed", "{crawl:#}");
+    let count = |ledger: &str, state: &str| crawl["counts"][ledger][state].as_i64().unwrap();
     let pages: i64 = ["fetched", "skipped", "failed"].iter().map(|state| count("pages", state)).sum();
-    assert_eq!((pages, count("pages", "queued")), (MAX_PAGES, 0), "{answer:#}");
-    assert_eq!(
-        (count("images", "processed"), answer["counts"]["faces"].as_i64()),
-        (1, Some(1)),
-        "{answer:#}"
-    );
-    let reasons = &answer["reasons"];
+    assert_eq!((pages, count("pages", "queued")), (MAX_PAGES, 0), "{crawl:#}");
+    assert_eq!((count("images", "processed"), crawl["counts"]["faces"].as_i64()), (1, Some(1)), "{crawl:#}");
+    let reasons = &crawl["reasons"];
     // These are the pages `huge`, `announced` and `bomb`, and the image `huge`.
-    assert_eq!(reasons["too_many_bytes"], 4, "{answer:#}");
-    assert_eq!(reasons["too_many_redirects"], 1, "{answer:#}");
-    assert_eq!(reasons["timeout"], 2, "{answer:#}");
-    assert_eq!(count("images", "skipped"), 2, "the huge and the vast image: {answer:#}");
-    assert_eq!(count("images", "failed"), 1, "the slow image: {answer:#}");
+    assert_eq!(reasons["too_many_bytes"], 4, "{crawl:#}");
+    assert_eq!(reasons["too_many_redirects"], 1, "{crawl:#}");
+    assert_eq!(reasons["timeout"], 2, "{crawl:#}");
+    assert_eq!(count("images", "skipped"), 2, "the huge and the vast image: {crawl:#}");
+    assert_eq!(count("images", "failed"), 1, "the slow image: {crawl:#}");
     let peak = service.peak_memory();
-    println!("peak resident memory: {} MiB before, {} MiB after", before >> 20, peak >> 20);
-    assert!(peak < before + MAX_GROWTH, "{} MiB before, {} MiB after", before >> 20, peak >> 20);
+    println!("peak resident memory: {} MiB before, {} MiB after", initial_peak >> 20, peak >> 20);
+    assert!(peak < initial_peak + MAX_GROWTH, "{} MiB before, {} MiB after", initial_peak >> 20, peak >> 20);
 }
 
 /// Number of files without `MUTATED_FILES`.
@@ -108,13 +104,13 @@ const REASONS: [&str; 4] = ["not_a_video", "unsupported_codec", "corrupt_video",
 
 /// Sends a file to be stored. Returns the result of its video, or the reason of the refusal.
 async fn store(base: &str, query: &str, film: &[u8]) -> String {
-    let answer = send(&format!("{base}/videos?{query}"), film).await;
-    let status = answer.status().as_u16();
+    let response = send(&format!("{base}/videos?{query}"), film).await;
+    let status = response.status().as_u16();
     if status >= 400 {
-        return code(answer).await;
+        return problem_code(response).await;
     }
     assert!([200, 202].contains(&status), "{status}");
-    let location = answer.headers()["location"].to_str().unwrap().to_owned();
+    let location = response.headers()["location"].to_str().unwrap().to_owned();
     let video = Caller::without_key(base).until(&location, |video| video["finished_at"].is_string()).await;
     let text = |field: &str| video[field].as_str().unwrap_or_default().to_owned();
     match (text("state").as_str(), text("reason").as_str()) {
@@ -127,11 +123,11 @@ async fn store(base: &str, query: &str, film: &[u8]) -> String {
 
 /// Sends a file that is not stored. Returns `completed` or the reason of the refusal.
 async fn detect(base: &str, query: &str, film: &[u8]) -> String {
-    let answer = send(&format!("{base}/videos/detect?{query}"), film).await;
-    if answer.status() != 200 {
-        return code(answer).await;
+    let response = send(&format!("{base}/videos/detect?{query}"), film).await;
+    if response.status() != 200 {
+        return problem_code(response).await;
     }
-    let text = answer.text().await.unwrap();
+    let text = response.text().await.unwrap();
     let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     assert!(last["tracks"].is_array(), "{last}");
     "completed".into()
@@ -142,15 +138,15 @@ async fn send(url: &str, film: &[u8]) -> reqwest::Response {
     request.body(film.to_vec()).send().await.unwrap()
 }
 
-async fn code(answer: reqwest::Response) -> String {
-    let text = answer.text().await.unwrap();
+async fn problem_code(response: reqwest::Response) -> String {
+    let text = response.text().await.unwrap();
     let problem: Value = serde_json::from_str(&text).unwrap();
     problem["code"].as_str().unwrap_or_else(|| panic!("{text}")).to_owned()
 }
 
 /// Returns whether both operations agree about a file. `POST /videos/detect` accepts only short
 /// files.
-fn agree(stored: &str, detected: &str) -> bool {
+fn is_consistent(stored: &str, detected: &str) -> bool {
     match detected {
         "completed" => ["completed", "completed with damage"].contains(&stored),
         "video_too_large" => true,
@@ -173,11 +169,11 @@ fn open_files(process: u32, folder: &Path) -> Vec<PathBuf> {
 async fn until_none<T: PartialEq + Default + std::fmt::Debug>(what: &str, find: impl Fn() -> T) {
     let started = Instant::now();
     loop {
-        let found = find();
-        if found == T::default() {
+        let result_counts = find();
+        if result_counts == T::default() {
             return;
         }
-        assert!(started.elapsed() < MAX_WAIT, "{what} left: {found:?}");
+        assert!(started.elapsed() < MAX_WAIT, "{what} left: {result_counts:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -186,12 +182,12 @@ async fn until_none<T: PartialEq + Default + std::fmt::Debug>(what: &str, find: 
 #[testing::test(flavor = "multi_thread")]
 async fn damaged_videos_end_with_reason_and_leave_no_files() {
     let count = std::env::var("MUTATED_FILES").map_or(FILES, |count| count.parse().unwrap());
-    let place = TestFolder::new();
-    let (spool, blobs) = (place.path().join("spool"), place.path().join("blobs"));
+    let folder = TestFolder::new();
+    let (spool, blobs) = (folder.path().join("spool"), folder.path().join("blobs"));
     std::fs::create_dir(&spool).unwrap();
-    let whole = std::fs::read(place.put_film("film.mkv", &Film::standard())).unwrap();
+    let complete_film = std::fs::read(folder.put_film("film.mkv", &Film::standard())).unwrap();
     let database = TestDatabase::create().await;
-    let mut command = place.on(&database, &["up", "--port", "0"]);
+    let mut command = folder.facecrawl_with(&database, &["up", "--port", "0"]);
     command.env("FFMPEG", testing::ffmpeg());
     command.env("VIDEO_SPOOL", &spool).env("BLOB_STORE_URL", &blobs);
     let mut service = Service::start(&mut command);
@@ -200,29 +196,29 @@ async fn damaged_videos_end_with_reason_and_leave_no_files() {
     // The upload of a paused video remains as a file. This shows that the check at the end looks in
     // the right folder.
     let caller = service.caller();
-    let video = caller.send_video("sampling=fps=30", &whole).await;
-    caller.ask(200, Method::POST, &format!("{video}/pause"), None).await;
+    let video = caller.send_video("sampling=fps=30", &complete_film).await;
+    caller.request(200, Method::POST, &format!("{video}/pause"), None).await;
     assert_eq!(uploads(&blobs).len(), 1);
-    caller.ask(200, Method::POST, &format!("{video}/cancel"), None).await;
+    caller.request(200, Method::POST, &format!("{video}/cancel"), None).await;
 
     let films = DamagedFilms::encode();
-    let mut found: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let mut result_counts: BTreeMap<(String, String), usize> = BTreeMap::new();
     for number in 0..count {
         let (film, query) = (films.file(number), format!("sampling={}", films.sampling(number)));
         let (stored, detected) = tokio::join!(store(&base, &query, &film), detect(&base, &query, &film));
-        assert!(agree(&stored, &detected), "file {number}, {query}: {stored}, {detected}");
-        *found.entry((stored, detected)).or_default() += 1;
+        assert!(is_consistent(&stored, &detected), "file {number}, {query}: {stored}, {detected}");
+        *result_counts.entry((stored, detected)).or_default() += 1;
     }
-    println!("{count} files: {found:#?}");
-    assert!(found.len() > 2, "{found:?}");
+    println!("{count} files: {result_counts:#?}");
+    assert!(result_counts.len() > 2, "{result_counts:?}");
 
     until_none("processes", || descendants(process)).await;
     until_none("open files", || open_files(process, &spool)).await;
     until_none("uploads", || uploads(&blobs)).await;
     assert_eq!(testing::files_below(&spool), Vec::<PathBuf>::new());
     // The service still reads videos.
-    assert_eq!(detect(&base, "", &whole).await, "completed");
-    assert_eq!(store(&base, "sampling=fps=5", &whole).await, "completed");
+    assert_eq!(detect(&base, "", &complete_film).await, "completed");
+    assert_eq!(store(&base, "sampling=fps=5", &complete_film).await, "completed");
     let log = service.stop();
     assert!(!log.contains("panicked"), "{log}");
 }

@@ -25,14 +25,14 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 /// Number of images sent before the gate closes.
-const BEFORE_THE_GATE: usize = 6;
+const IMAGES_BEFORE_GATE: usize = 6;
 
-/// A page with images. After `BEFORE_THE_GATE` images, the remaining ones are not sent until the
+/// A page with images. After `IMAGES_BEFORE_GATE` images, the remaining ones are not sent until the
 /// gate opens.
 struct Site {
     images: BTreeMap<String, Vec<u8>>,
-    asked: AtomicUsize,
-    open: watch::Sender<bool>,
+    request_count: AtomicUsize,
+    gate: watch::Sender<bool>,
 }
 
 async fn page(State(site): State<Arc<Site>>) -> Html<String> {
@@ -40,8 +40,8 @@ async fn page(State(site): State<Arc<Site>>) -> Html<String> {
 }
 
 async fn image(State(site): State<Arc<Site>>, Path(name): Path<String>) -> impl IntoResponse {
-    if site.asked.fetch_add(1, Ordering::SeqCst) >= BEFORE_THE_GATE {
-        let _ = site.open.subscribe().wait_for(|open| *open).await;
+    if site.request_count.fetch_add(1, Ordering::SeqCst) >= IMAGES_BEFORE_GATE {
+        let _ = site.gate.subscribe().wait_for(|gate| *gate).await;
     }
     site.images[&name].clone()
 }
@@ -52,57 +52,57 @@ async fn killed_crawl_resumes_without_loss_or_duplicates() {
     let images: BTreeMap<String, Vec<u8>> =
         (testing::gallery::names().take(24)).map(|name| (name.to_owned(), testing::drawing(name))).collect();
     let total = images.len() as i64;
-    let site = Arc::new(Site { images, asked: AtomicUsize::new(0), open: watch::Sender::new(false) });
+    let site = Arc::new(Site { images, request_count: AtomicUsize::new(0), gate: watch::Sender::new(false) });
     let router =
         Router::new().route("/", route(page)).route("/i/{name}", route(image)).with_state(site.clone());
     let seed = serve(router).await;
 
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    let start = || Service::up(&place, &database);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let start = || Service::up(&folder, &database);
     let mut service = start();
     assert_eq!(get(&format!("{}/health/live", service.base)).await.0, 200);
     let path = service.caller().crawl(&json!({ "seeds": [seed] })).await;
 
     // Some images are stored, others are being processed. Kill the service now.
-    let stored = |answer: &Value| {
-        let images = &answer["counts"]["images"];
+    let stored = |crawl: &Value| {
+        let images = &crawl["counts"]["images"];
         images["processed"].as_i64().unwrap() + images["duplicate"].as_i64().unwrap()
     };
-    service.caller().until(&path, |answer| stored(answer) == BEFORE_THE_GATE as i64).await;
+    service.caller().until(&path, |crawl| stored(crawl) == IMAGES_BEFORE_GATE as i64).await;
     service.kill();
 
     expire_leases(&database).await;
-    site.open.send_replace(true);
+    site.gate.send_replace(true);
     let service = start();
-    let answer = service.caller().ended_crawl(&path).await;
-    assert_eq!(answer["state"], "completed", "{answer:#}");
-    assert_eq!(answer["counts"]["images"]["failed"], 0, "{answer:#}");
-    assert_eq!(stored(&answer), total, "every image is accounted for: {answer:#}");
+    let crawl = service.caller().ended_crawl(&path).await;
+    assert_eq!(crawl["state"], "completed", "{crawl:#}");
+    assert_eq!(crawl["counts"]["images"]["failed"], 0, "{crawl:#}");
+    assert_eq!(stored(&crawl), total, "every image is accounted for: {crawl:#}");
 
     let listed = service.caller().get("/images?limit=1000").await;
     let listed = listed["images"].as_array().unwrap();
     let different: HashSet<&str> = listed.iter().map(|image| image["sha256"].as_str().unwrap()).collect();
     assert_eq!(different.len(), listed.len(), "no image is stored twice");
-    assert_eq!(listed.len() as i64, answer["counts"]["images"]["processed"].as_i64().unwrap());
+    assert_eq!(listed.len() as i64, crawl["counts"]["images"]["processed"].as_i64().unwrap());
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn collection_deletion_completes_after_kill() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("album/ada.jpg", testing::drawing("ada.jpg"));
-    place.run_on(&database, &["scan", "album", "--collection", "press"]).expect(0);
-    let blobs = place.path().join("data/blobs");
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    folder.put("album/ada.jpg", testing::drawing("ada.jpg"));
+    folder.run_with(&database, &["scan", "album", "--collection", "press"]).success();
+    let blobs = folder.path().join("data/blobs");
     assert!(!files_below(&blobs).is_empty());
-    let mut service = Service::up(&place, &database);
+    let mut service = Service::up(&folder, &database);
     service.caller().get("/collections/press").await;
     let deleted = service.caller().send(Method::DELETE, "/collections/press", None).await;
     service.kill();
     assert_eq!(deleted.status(), 202);
     expire_leases(&database).await;
 
-    let service = Service::up(&place, &database);
+    let service = Service::up(&folder, &database);
     let caller = service.caller();
-    caller.ask(404, Method::GET, "/collections/press", None).await;
+    caller.request(404, Method::GET, "/collections/press", None).await;
     let erased = "/audit?action=collection.erased";
     caller.until(erased, |log| !log["records"].as_array().unwrap().is_empty()).await;
     assert_eq!(files_below(&blobs), [] as [std::path::PathBuf; 0]);
@@ -114,7 +114,7 @@ const COPIES: i64 = 2_000;
 /// Number of images whose retention has ended.
 const EXPIRED: usize = 2_000;
 /// Number of synthetic faces for a clustering, which handles 500 per step.
-const DRAWN: i64 = 3_000;
+const SYNTHETIC_FACES: i64 = 3_000;
 
 async fn default_collection(store: &Store) -> Uuid {
     store.collections().get(DEFAULT_COLLECTION).await.unwrap().id
@@ -123,13 +123,13 @@ async fn default_collection(store: &Store) -> Uuid {
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn reembed_resumes_after_kill_without_repeating_faces() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("album/ada.jpg", testing::drawing("ada.jpg"));
-    place.run_on(&database, &["scan", "album"]).expect(0);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    folder.put("album/ada.jpg", testing::drawing("ada.jpg"));
+    folder.run_with(&database, &["scan", "album"]).success();
     let store = database.store();
     let collection = default_collection(&store).await;
-    let nothing = place.run_on(&database, &["reembed", "--json"]).expect(0).json();
-    assert_eq!((&nothing["reembedded"], &nothing["collections"]), (&json!(0), &json!({"default": 0})));
+    let empty = folder.run_with(&database, &["reembed", "--json"]).success().json();
+    assert_eq!((&empty["reembedded"], &empty["collections"]), (&json!(0), &json!({"default": 0})));
     // Simulates an earlier model with many faces.
     for statement in [
         "insert into embedding_models (identity, name, dimensions) values ('other', 'other', 3)",
@@ -141,35 +141,35 @@ async fn reembed_resumes_after_kill_without_repeating_faces() {
         database.execute(statement).await;
     }
     let model = store.models().register("other", "other", 3).await.unwrap().id;
-    let left = async || {
-        let (all, other) =
+    let outdated = async || {
+        let (all_models, outdated_except_test_model) =
             (store.models().count_outdated(collection, 0), store.models().count_outdated(collection, model));
-        all.await.unwrap() - other.await.unwrap()
+        all_models.await.unwrap() - outdated_except_test_model.await.unwrap()
     };
-    assert_eq!(left().await, COPIES);
+    assert_eq!(outdated().await, COPIES);
     // The second batch is blocked, so that the process is killed in the middle on any machine.
-    let begun =
+    let condition =
         "exists (select from faces f join embedding_models m on m.id = f.model_id where m.name <> 'other')";
-    let hold = Hold::at(&database, "update", "faces", begun).await;
-    let mut killed = place.on(&database, &["reembed"]);
+    let hold = Hold::at(&database, "update", "faces", condition).await;
+    let mut killed = folder.facecrawl_with(&database, &["reembed"]);
     let mut killed = killed.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    wait_until("the first faces", async || left().await < COPIES).await;
+    wait_until("the first faces", async || outdated().await < COPIES).await;
     killed.kill().unwrap();
     killed.wait().unwrap();
     hold.release().await;
-    let rest = left().await;
-    assert!((1..COPIES).contains(&rest), "{rest} faces are left");
+    let remaining = outdated().await;
+    assert!((1..COPIES).contains(&remaining), "{remaining} faces are left");
 
     // The chip of one face is deleted in the meantime.
     database
         .execute("update faces set chip_key = null where id = '00000000-0000-7000-8000-000000002000'")
         .await;
-    let done = place.run_on(&database, &["reembed", "--json"]).expect(3).json();
-    assert_eq!(done["reembedded"], rest - 1, "completed faces are not reembedded again: {done}");
-    assert_eq!(done["left"][0]["reason"], "no_chip");
-    let said = place.run_on(&database, &["reembed", "--collection", "default"]).expect(1).stdout;
-    assert!(said.contains("keeps its embedding of other: no_chip"), "{said}");
-    place.run_on(&database, &["reembed", "--collection", "nobodys"]).fails(2, &["nobodys"]);
+    let report = folder.run_with(&database, &["reembed", "--json"]).assert_status(3).json();
+    assert_eq!(report["reembedded"], remaining - 1, "completed faces are not reembedded again: {report}");
+    assert_eq!(report["left"][0]["reason"], "no_chip");
+    let output = folder.run_with(&database, &["reembed", "--collection", "default"]).assert_status(1).stdout;
+    assert!(output.contains("keeps its embedding of other: no_chip"), "{output}");
+    folder.run_with(&database, &["reembed", "--collection", "nobodys"]).fails(2, &["nobodys"]);
     // All faces come from the same image, so all have the same embedding under the current model.
     let (_, first) =
         store.faces().embedding("00000000-0000-7000-8000-000000000001".parse().unwrap()).await.unwrap();
@@ -180,7 +180,7 @@ async fn reembed_resumes_after_kill_without_repeating_faces() {
 
 /// Inserts 3,000 faces of 100 people, each in a separate image. Two faces of one person have a
 /// similarity of at least 0.9; faces of different people, at most 0.1.
-async fn draw(database: &TestDatabase) {
+async fn insert_synthetic_faces(database: &TestDatabase) {
     for statement in [
         "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation, face_count)
          select ('10000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, c.id, sha256(n::text::bytea), n, n, n, 9, 9, 'png', 1, 0, 1
@@ -212,16 +212,17 @@ async fn clusters(store: &Store) -> BTreeSet<BTreeSet<Uuid>> {
 async fn clustering_resumes_after_kill_with_same_result() {
     let mut found = Vec::new();
     for kill in [false, true] {
-        let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-        let start = || Service::up(&place, &database);
+        let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+        let start = || Service::up(&folder, &database);
         let mut service = start();
-        draw(&database).await;
+        insert_synthetic_faces(&database).await;
         let store = database.store();
         let collection = default_collection(&store).await;
         // The second step is blocked, so that the process is killed in the middle on any machine.
-        let begun = "exists (select from clusterings where looked > 0)";
-        let hold = if kill { Some(Hold::at(&database, "update", "clusterings", begun).await) } else { None };
-        service.caller().ask(202, Method::POST, "/collections/default/cluster", Some(&json!({}))).await;
+        let condition = "exists (select from clusterings where looked > 0)";
+        let hold =
+            if kill { Some(Hold::at(&database, "update", "clusterings", condition).await) } else { None };
+        service.caller().request(202, Method::POST, "/collections/default/cluster", Some(&json!({}))).await;
         if kill {
             let hold = hold.unwrap();
             let run = async || store.clusters().latest(collection).await.unwrap().unwrap();
@@ -230,7 +231,7 @@ async fn clustering_resumes_after_kill_with_same_result() {
             hold.release().await;
             let looked = run().await.looked;
             assert!(
-                run().await.state == ClusteringState::Running && (1..DRAWN).contains(&looked),
+                run().await.state == ClusteringState::Running && (1..SYNTHETIC_FACES).contains(&looked),
                 "{looked}"
             );
             expire_leases(&database).await;
@@ -240,7 +241,7 @@ async fn clustering_resumes_after_kill_with_same_result() {
         let run = service.caller().until("/collections/default/cluster", ended).await;
         assert_eq!(
             (&run["state"], &run["looked"]),
-            (&json!("completed"), &json!(DRAWN)),
+            (&json!("completed"), &json!(SYNTHETIC_FACES)),
             "each face once: {run}"
         );
         found.push(clusters(&store).await);
@@ -251,9 +252,9 @@ async fn clustering_resumes_after_kill_with_same_result() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn retention_resumes_after_kill_and_deletes_all_blobs() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    let folder = place.path().join("data/blobs");
-    let blobs = Blobs::open(folder.to_str().unwrap()).unwrap();
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let blob_folder = folder.path().join("data/blobs");
+    let blobs = Blobs::open(blob_folder.to_str().unwrap()).unwrap();
     for n in 0..EXPIRED {
         blobs.put("thumbnails", "jpg", Bytes::from(format!("{n}"))).await.unwrap();
     }
@@ -266,47 +267,47 @@ async fn retention_resumes_after_kill_and_deletes_all_blobs() {
     ] {
         database.execute(statement).await;
     }
-    let start = || Service::up(&place, &database);
+    let start = || Service::up(&folder, &database);
     let store = database.store();
     let erased = async || {
         let filter = AuditFilter { action: Some(Action::Expire), ..AuditFilter::default() };
         let log = store.audit().list(&filter, None, 1_000).await.unwrap();
         log.iter().map(|record| record.detail["images"].as_u64().unwrap()).sum::<u64>()
     };
-    assert_eq!(files_below(&folder).len(), EXPIRED);
+    assert_eq!(files_below(&blob_folder).len(), EXPIRED);
     // The second batch is blocked, so that the process is killed in the middle on any machine.
-    let begun = "exists (select from audit_log)";
-    let hold = Hold::at(&database, "insert", "audit_log", begun).await;
+    let condition = "exists (select from audit_log)";
+    let hold = Hold::at(&database, "insert", "audit_log", condition).await;
     let mut service = start();
     wait_until("the first images", async || erased().await > 0).await;
     service.kill();
     hold.release().await;
     let first = erased().await;
     assert!(first < EXPIRED as u64, "{first}");
-    assert!(!files_below(&folder).is_empty());
+    assert!(!files_below(&blob_folder).is_empty());
 
     database.execute("update upkeep set due_at = now()").await;
     let service = start();
     wait_until("the rest", async || erased().await == EXPIRED as u64).await;
-    wait_until("the last blobs", async || files_below(&folder).is_empty()).await;
+    wait_until("the last blobs", async || files_below(&blob_folder).is_empty()).await;
     assert_eq!(service.caller().get("/images").await["images"], json!([]));
     assert_eq!(erased().await, EXPIRED as u64, "each image is counted once");
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn sweep_reports_orphans_and_missing_blobs() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("album/ada.jpg", testing::drawing("ada.jpg"));
-    place.run_on(&database, &["scan", "album"]).expect(0);
-    let folder = place.path().join("data/blobs");
-    let blobs = Blobs::open(folder.to_str().unwrap()).unwrap();
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    folder.put("album/ada.jpg", testing::drawing("ada.jpg"));
+    folder.run_with(&database, &["scan", "album"]).success();
+    let blob_folder = folder.path().join("data/blobs");
+    let blobs = Blobs::open(blob_folder.to_str().unwrap()).unwrap();
     let old = blobs.put("crops", "jpg", Bytes::from_static(b"old")).await.unwrap();
     let two_hours_ago = std::time::SystemTime::now() - Duration::from_secs(7200);
-    std::fs::File::open(folder.join(&old)).unwrap().set_modified(two_hours_ago).unwrap();
+    std::fs::File::open(blob_folder.join(&old)).unwrap().set_modified(two_hours_ago).unwrap();
     let new = blobs.put("crops", "jpg", Bytes::from_static(b"new")).await.unwrap();
     let sweep = |status: i32, args: &[&str]| {
         let all = [&["sweep"], args].concat();
-        place.run_on(&database, &all).expect(status)
+        folder.run_with(&database, &all).assert_status(status)
     };
     let counts = |status: i32, args: &[&str]| -> BTreeMap<String, u64> {
         let found = sweep(status, args).json();
@@ -320,12 +321,15 @@ async fn sweep_reports_orphans_and_missing_blobs() {
     };
     assert_eq!(counts(0, &["--dry-run", "--json"]), of(5, 1, 0, 0), "a dry run removes nothing");
     assert_eq!(counts(0, &["--json"]), of(5, 1, 1, 0));
-    assert!(!folder.join(&old).exists() && folder.join(&new).exists(), "the new blob may still get its row");
-    let chip = files_below(&folder.join("chips")).remove(0);
+    assert!(
+        !blob_folder.join(&old).exists() && blob_folder.join(&new).exists(),
+        "the new blob may still get its row"
+    );
+    let chip = files_below(&blob_folder.join("chips")).remove(0);
     std::fs::remove_file(&chip).unwrap();
-    let said = sweep(3, &[]).stdout;
-    assert!(said.contains("3 blobs; 0 unreferenced for an hour, 0 deleted; 1 missing"), "{said}");
-    assert!(said.contains("missing: chips/"), "{said}");
+    let output = sweep(3, &[]).stdout;
+    assert!(output.contains("3 blobs; 0 unreferenced for an hour, 0 deleted; 1 missing"), "{output}");
+    assert!(output.contains("missing: chips/"), "{output}");
 }
 
 /// Returns what must not depend on interruptions.
@@ -345,17 +349,17 @@ fn shot(face: &Value) -> Value {
 #[testing::needs(video, slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn video_analysis_resumes_after_kills_with_same_tracks() {
-    let place = TestFolder::new();
-    let (once, path) = (place.path().join("once.mkv"), place.path().join("film.mkv"));
+    let folder = TestFolder::new();
+    let (once, path) = (folder.path().join("once.mkv"), folder.path().join("film.mkv"));
     let encoding = Encoding::new(Codec::H264, Container::Mkv);
     Film::standard().encode(&encoding, &once).unwrap();
     repeat(&once, 5, &encoding, &path).unwrap();
     let film = std::fs::read(&path).unwrap();
     let database = TestDatabase::create().await;
-    let spool = place.path().join("spool");
+    let spool = folder.path().join("spool");
     std::fs::create_dir(&spool).unwrap();
     let start = || {
-        let mut command = place.on(&database, &["up", "--port", "0"]);
+        let mut command = folder.facecrawl_with(&database, &["up", "--port", "0"]);
         command.env("FFMPEG", testing::ffmpeg()).env("VIDEO_SPOOL", &spool);
         Service::start(&mut command)
     };
@@ -379,7 +383,7 @@ async fn video_analysis_resumes_after_kills_with_same_tracks() {
     assert_eq!((&interrupted["state"], &interrupted["reason"]), (&json!("completed"), &Value::Null));
     let found = summaries(&caller.get(&format!("{video}/tracks?limit=1000")).await);
 
-    caller.ask(201, Method::POST, "/collections", Some(&json!({"name": "undisturbed"}))).await;
+    caller.request(201, Method::POST, "/collections", Some(&json!({"name": "undisturbed"}))).await;
     let other = caller.send_video("sampling=fps=5&collection=undisturbed", &film).await;
     let undisturbed = caller.until(&other, ended).await;
     let expected = summaries(&caller.get(&format!("{other}/tracks?limit=1000")).await);

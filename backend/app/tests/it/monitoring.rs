@@ -1,6 +1,6 @@
 //! Checks alerts and dashboard against the metrics of a running service, and tests its log lines
 //! and traces.
-use crate::common::service::{Caller, Finished, Service, TestFolder, client, get};
+use crate::common::service::{Caller, Output, Service, TestFolder, client, get};
 use crate::common::sites::{serve, serve_image};
 use crate::deployment::read;
 use axum::Router;
@@ -62,15 +62,15 @@ fn dashboard() -> Vec<(String, String)> {
 }
 
 /// The names of metrics, with the labels that are used.
-type Used = BTreeMap<String, BTreeSet<String>>;
+type LabelsByMetric = BTreeMap<String, BTreeSet<String>>;
 
-fn matchers(matchers: &Matchers, labels: &mut BTreeSet<String>) {
+fn collect_labels(matchers: &Matchers, labels: &mut BTreeSet<String>) {
     labels.extend(matchers.matchers.iter().map(|matcher| matcher.name.clone()));
 }
 
 /// Collects the metrics that an expression selects. Labels of a grouping apply to every metric
 /// inside it.
-fn collect(expression: &Expr, grouped: &BTreeSet<String>, used: &mut Used) {
+fn collect(expression: &Expr, grouped: &BTreeSet<String>, used: &mut LabelsByMetric) {
     match expression {
         Expr::Aggregate(aggregate) => {
             let mut grouped = grouped.clone();
@@ -84,7 +84,7 @@ fn collect(expression: &Expr, grouped: &BTreeSet<String>, used: &mut Used) {
         Expr::VectorSelector(selector) => {
             let labels = used.entry(selector.name.clone().expect("a selector with a name")).or_default();
             labels.extend(grouped.iter().cloned());
-            matchers(&selector.matchers, labels);
+            collect_labels(&selector.matchers, labels);
         }
         Expr::MatrixSelector(selector) => collect(&Expr::VectorSelector(selector.vs.clone()), grouped, used),
         Expr::Call(call) => call.args.args.iter().for_each(|argument| collect(argument, grouped, used)),
@@ -100,10 +100,10 @@ fn collect(expression: &Expr, grouped: &BTreeSet<String>, used: &mut Used) {
     }
 }
 
-fn used(expressions: impl Iterator<Item = (String, String)>) -> Used {
-    let mut used = Used::new();
-    for (place, expression) in expressions {
-        let parsed = parse(&expression).unwrap_or_else(|error| panic!("{place}: {error}: {expression}"));
+fn used(expressions: impl Iterator<Item = (String, String)>) -> LabelsByMetric {
+    let mut used = LabelsByMetric::new();
+    for (location, expression) in expressions {
+        let parsed = parse(&expression).unwrap_or_else(|error| panic!("{location}: {error}: {expression}"));
         collect(&parsed, &BTreeSet::new(), &mut used);
     }
     used
@@ -111,8 +111,8 @@ fn used(expressions: impl Iterator<Item = (String, String)>) -> Used {
 
 /// Returns the metrics of a scrape and their labels. The parts of a histogram, such as `_bucket`,
 /// keep their own names.
-fn scraped(text: &str) -> Used {
-    let mut shown = Used::new();
+fn scraped(text: &str) -> LabelsByMetric {
+    let mut metrics = LabelsByMetric::new();
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let (series, _) = line.rsplit_once(' ').unwrap();
         let (name, labels) = series.split_once('{').unwrap_or((series, ""));
@@ -120,9 +120,9 @@ fn scraped(text: &str) -> Used {
             .trim_end_matches('}')
             .split("\",")
             .filter_map(|pair| Some(pair.split_once('=')?.0.to_owned()));
-        shown.entry(name.to_owned()).or_default().extend(labels);
+        metrics.entry(name.to_owned()).or_default().extend(labels);
     }
-    shown
+    metrics
 }
 
 /// Reads the sources of a crate without its tests.
@@ -160,8 +160,8 @@ const OF_PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
 #[testing::test(flavor = "multi_thread")]
 async fn alerts_and_dashboard_use_existing_metrics_and_labels() {
     let ada = testing::drawing("ada.jpg");
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    let mut service = Service::start(&mut place.on(&database, &["--port", "0"]));
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let mut service = Service::start(&mut folder.facecrawl_with(&database, &["--port", "0"]));
     let detect = client().post(format!("{}/faces/detect", service.base)).header("content-type", "image/jpeg");
     assert_eq!(detect.body(ada).send().await.unwrap().status(), 200);
     let (_, metrics) = get(&format!("{}/metrics", service.base)).await;
@@ -277,8 +277,8 @@ fn spans(line: &Value) -> Vec<&Value> {
 #[testing::test(flavor = "multi_thread")]
 async fn json_log_lines_contain_request_and_job_ids() {
     let ada = testing::drawing("ada.jpg");
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    let mut command = place.on(&database, &["up", "--port", "0", "--log-format", "json"]);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let mut command = folder.facecrawl_with(&database, &["up", "--port", "0", "--log-format", "json"]);
     command.env("LOG_LEVEL", "info,server=debug,pipeline=debug");
     let mut service = Service::spawn(&mut command);
     let ready: Value = serde_json::from_str(&service.wait_for("", "\"message\":\"ready\"")).unwrap();
@@ -338,8 +338,8 @@ async fn collector_receives_spans_but_no_log_lines() {
     let ada = testing::drawing("ada.jpg");
     let database = TestDatabase::create().await;
     let (endpoint, sent) = collector().await;
-    let place = TestFolder::new();
-    let mut command = place.on(&database, &["up", "--port", "0"]);
+    let folder = TestFolder::new();
+    let mut command = folder.facecrawl_with(&database, &["up", "--port", "0"]);
     command
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)
         .env("OTEL_EXPORTER_OTLP_HEADERS", "x-team=archive")
@@ -369,8 +369,8 @@ async fn collector_receives_spans_but_no_log_lines() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn unreachable_collector_does_not_affect_service() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    let mut command = place.on(&database, &["serve", "--port", "0"]);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let mut command = folder.facecrawl_with(&database, &["serve", "--port", "0"]);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
     let mut service = Service::start(&mut command);
     assert_eq!(get(&format!("{}/health/ready", service.base)).await.0, 200);
@@ -379,23 +379,23 @@ async fn unreachable_collector_does_not_affect_service() {
 
 #[test]
 fn unsupported_otlp_protocol_is_configuration_error() {
-    let place = TestFolder::new();
-    let mut command = place.facecrawl(&["serve"]);
+    let folder = TestFolder::new();
+    let mut command = folder.facecrawl(&["serve"]);
     command
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
         .env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
-    Finished::of(&mut command).fails(2, &["OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"]);
+    Output::run(&mut command).fails(2, &["OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"]);
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn worker_serves_health_and_metrics_on_own_port() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
     // The port was free when it was selected. If it is now in use, the worker reports that
     // immediately.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let mut service = Service::start(place.on(&database, &["worker"]).env("WORKER_PORT", &port));
+    let mut service = Service::start(folder.facecrawl_with(&database, &["worker"]).env("WORKER_PORT", &port));
     assert_eq!(service.base, format!("http://127.0.0.1:{port}"));
-    place.run(&["health", "--timeout", "60", "--url", &service.base]).expect(0);
+    folder.run(&["health", "--timeout", "60", "--url", &service.base]).success();
     let (status, metrics) = get(&format!("{}/metrics", service.base)).await;
     assert!(status == 200 && metrics.contains("facecrawl_queue_oldest_due_seconds"), "{metrics}");
     let (status, body) = get(&format!("{}/faces", service.base)).await;

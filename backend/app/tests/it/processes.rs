@@ -23,9 +23,9 @@ use testing::embeddings::Random;
 use testing::{MAX_WAIT, TestDatabase};
 use tokio::sync::watch;
 
-/// Number of images of the crawl; every `PORTRAIT`th contains a face.
+/// Number of images of the crawl; every `PORTRAIT_INTERVAL`th contains a face.
 const IMAGES: usize = 2_000;
-const PORTRAIT: usize = 25;
+const PORTRAIT_INTERVAL: usize = 25;
 const PAGES: usize = 20;
 const WORKERS: usize = 4;
 const KILLS: usize = 8;
@@ -46,7 +46,7 @@ fn schedule(random: &mut Random) -> Vec<(usize, Failure)> {
         (0..KILLS).map(|_| (IMAGES / 20 + random.below(IMAGES * 8 / 10), Failure::Kill)).collect();
     failures.push((IMAGES / 4, Failure::Stop));
     failures.push((IMAGES / 2, Failure::CrashDatabase));
-    failures.sort_by_key(|(at, _)| *at);
+    failures.sort_by_key(|(image_count, _)| *image_count);
     failures
 }
 
@@ -62,7 +62,7 @@ impl Site {
     /// Returns an image that differs from all others: a photograph with extra bytes after the end
     /// of the JPEG, or 32x32 pixels.
     fn image(&self, number: usize) -> Vec<u8> {
-        if number.is_multiple_of(PORTRAIT) {
+        if number.is_multiple_of(PORTRAIT_INTERVAL) {
             return [&self.portrait[..], format!("\n{number}").as_bytes()].concat();
         }
         const SIDE: u32 = 32;
@@ -98,12 +98,12 @@ async fn image(
     site.image(number)
 }
 
-/// Repeats `ask` until it returns a value. If the database is unavailable, `ask` returns `None`.
-async fn wait_for<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
+/// Repeats `query` until it returns a value. It returns `None` if the database is unavailable.
+async fn wait_for_value<T, F: Future<Output = Option<T>>>(what: &str, mut query: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        if let Some(answer) = ask().await {
-            return answer;
+        if let Some(value) = query().await {
+            return value;
         }
         assert!(Instant::now() < deadline, "timed out waiting {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -123,7 +123,7 @@ async fn late_results(base: &str) -> f64 {
 }
 
 /// Returns all rows of a paginated list.
-async fn every(base: &str, list: &str) -> Vec<Value> {
+async fn list_all(base: &str, list: &str) -> Vec<Value> {
     let (mut rows, mut cursor) = (Vec::new(), String::new());
     loop {
         let (_, text) = get(&format!("{base}/{list}?limit=1000{cursor}")).await;
@@ -148,16 +148,16 @@ async fn failures_leave_every_image_stored_exactly_once() {
         .with_state(site.clone());
     let origin = serve(router).await;
 
-    let place = TestFolder::with_models();
+    let folder = TestFolder::with_models();
     // The machine continues to run when the server crashes, so data need not reach the disk.
-    let server = embedded_postgres::Config::new(programs(), place.path().join("postgres"))
+    let server = embedded_postgres::Config::new(programs(), folder.path().join("postgres"))
         .with_setting("fsync=off")
         .with_setting("max_connections=200");
     let mut cluster = Cluster::start(&server).await.unwrap();
     let url = cluster.default_url();
     let agent = |worker: usize| format!("facecrawl/worker-{worker}");
     let start = |worker: usize| {
-        let mut command = place.facecrawl(&["up", "--port", "0"]);
+        let mut command = folder.facecrawl(&["up", "--port", "0"]);
         command.env("DATABASE_URL", &url).env("LOG_LEVEL", "error");
         command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_USER_AGENT", agent(worker));
         command.env("DETECTION_SIZE", "128").env("DETECTION_PASSES", "single").env("WORKERS", "8");
@@ -173,17 +173,17 @@ async fn failures_leave_every_image_stored_exactly_once() {
     let jobs = Queue::new(store.pool().clone(), queue::Config::default());
     let mut random = Random(SEED);
     let (mut stopped, mut kept_waiting) = (None, 0);
-    for (at, failure) in schedule(&mut random) {
-        wait_for("for images to be stored", async || {
+    for (image_count, failure) in schedule(&mut random) {
+        wait_for_value("for images to be stored", async || {
             let progress = store.crawls().progress(id).await.ok()?;
-            (*progress.images.get(&ImageState::Processed)? as usize >= at).then_some(())
+            (*progress.images.get(&ImageState::Processed)? as usize >= image_count).then_some(())
         })
         .await;
         match failure {
             Failure::Kill => {
                 // The stopped worker is excluded, because it must continue later.
-                let choice: Vec<usize> = (0..WORKERS).filter(|worker| Some(*worker) != stopped).collect();
-                let worker = choice[random.below(choice.len())];
+                let running: Vec<usize> = (0..WORKERS).filter(|worker| Some(*worker) != stopped).collect();
+                let worker = running[random.below(running.len())];
                 workers[worker].kill();
                 workers[worker] = start(worker);
             }
@@ -211,28 +211,28 @@ async fn failures_leave_every_image_stored_exactly_once() {
         }
     }
 
-    let late = &workers[stopped.unwrap()];
-    let its_name = format!("-{}", late.child.id());
-    wait_for("for the stopped worker's leases to run out", async || {
+    let stopped_worker = &workers[stopped.unwrap()];
+    let suffix = format!("-{}", stopped_worker.child.id());
+    wait_for_value("for the stopped worker's leases to run out", async || {
         let running = jobs.jobs().list(Some(JobState::Running), None, None, None, 1000).await.ok()?;
-        let is_its = |worker: &Option<String>| worker.as_ref().is_some_and(|name| name.ends_with(&its_name));
+        let is_its = |worker: &Option<String>| worker.as_ref().is_some_and(|name| name.ends_with(&suffix));
         (!running.iter().any(|job| is_its(&job.locked_by))).then_some(())
     })
     .await;
-    late.signal(Signal::CONT);
+    stopped_worker.signal(Signal::CONT);
     assert!(kept_waiting > 0, "the stopped worker held no job");
-    wait_for("for the late results to be discarded", async || {
-        (late_results(&late.base).await >= kept_waiting as f64).then_some(())
+    wait_for_value("for the late results to be discarded", async || {
+        (late_results(&stopped_worker.base).await >= kept_waiting as f64).then_some(())
     })
     .await;
 
     let crawl = format!("{}{path}", workers[0].base);
-    let crawl = wait_for("for the crawl to end", async || {
-        let answer: Value = serde_json::from_str(&get(&crawl).await.1).ok()?;
-        (answer["state"] != "running").then_some(answer)
+    let crawl = wait_for_value("for the crawl to end", async || {
+        let crawl_state: Value = serde_json::from_str(&get(&crawl).await.1).ok()?;
+        (crawl_state["state"] != "running").then_some(crawl_state)
     })
     .await;
-    let portraits = IMAGES.div_ceil(PORTRAIT);
+    let portraits = IMAGES.div_ceil(PORTRAIT_INTERVAL);
     assert_eq!(crawl["state"], "completed", "{crawl:#}");
     let ended = |kind: &str, state: &str| crawl["counts"][kind][state].as_u64().map(|count| count as usize);
     assert_eq!(ended("images", "processed"), Some(IMAGES), "{crawl:#}");
@@ -244,23 +244,23 @@ async fn failures_leave_every_image_stored_exactly_once() {
     }
     assert_eq!(crawl["counts"]["faces"], portraits, "{crawl:#}");
 
-    let images = every(&workers[0].base, "images").await;
+    let images = list_all(&workers[0].base, "images").await;
     let stored: BTreeSet<String> =
         images.iter().map(|image| image["sha256"].as_str().unwrap().to_owned()).collect();
-    let drawn: BTreeSet<String> = (0..IMAGES).map(|number| sha256(&site.image(number))).collect();
-    assert_eq!((images.len(), stored == drawn), (IMAGES, true), "each image is stored once, and no others");
-    let faces = every(&workers[0].base, "faces").await;
-    let pictures: HashSet<&str> = faces.iter().map(|face| face["image_id"].as_str().unwrap()).collect();
-    assert_eq!((faces.len(), pictures.len()), (portraits, portraits), "each face is stored once");
+    let sent: BTreeSet<String> = (0..IMAGES).map(|number| sha256(&site.image(number))).collect();
+    assert_eq!((images.len(), stored == sent), (IMAGES, true), "each image is stored once, and no others");
+    let faces = list_all(&workers[0].base, "faces").await;
+    let image_ids: HashSet<&str> = faces.iter().map(|face| face["image_id"].as_str().unwrap()).collect();
+    assert_eq!((faces.len(), image_ids.len()), (portraits, portraits), "each face is stored once");
 
     let stats = jobs.jobs().stats().await.unwrap();
-    let left: Vec<_> = stats.counts.iter().filter(|(_, state, _)| *state != JobState::Completed).collect();
-    assert!(left.is_empty(), "{left:?}");
+    let rest: Vec<_> = stats.counts.iter().filter(|(_, state, _)| *state != JobState::Completed).collect();
+    assert!(rest.is_empty(), "{rest:?}");
     drop(workers);
     cluster.stop().await;
 }
 
-const DELAY: Duration = Duration::from_secs(1);
+const CRAWL_DELAY: Duration = Duration::from_secs(1);
 /// Both processes try to claim each page when it is due, and either can be first. With this number
 /// of pages, it is very unlikely that one process fetches all of them.
 const POLITE_PAGES: usize = 14;
@@ -275,7 +275,7 @@ struct Arrival {
 /// Records every arrival before it responds.
 type Arrivals = Arc<watch::Sender<Vec<Arrival>>>;
 
-async fn answer(State(site): State<Arrivals>, uri: Uri, headers: HeaderMap) -> Response {
+async fn serve_page(State(site): State<Arrivals>, uri: Uri, headers: HeaderMap) -> Response {
     let at = Instant::now();
     let agent = headers[header::USER_AGENT].to_str().unwrap().to_owned();
     let path = uri.path().to_owned();
@@ -291,36 +291,36 @@ async fn answer(State(site): State<Arrivals>, uri: Uri, headers: HeaderMap) -> R
 #[testing::test(flavor = "multi_thread")]
 async fn two_processes_keep_crawl_delay_despite_kill() {
     let site: Arrivals = Arc::new(watch::Sender::new(Vec::new()));
-    let origin = serve(Router::new().fallback(answer).with_state(site.clone())).await;
+    let origin = serve(Router::new().fallback(serve_page).with_state(site.clone())).await;
 
-    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
+    let (folder, database) = (TestFolder::with_models(), TestDatabase::create().await);
     let start = |name: &str| {
-        let mut command = place.on(&database, &["up", "--port", "0"]);
+        let mut command = folder.facecrawl_with(&database, &["up", "--port", "0"]);
         // The crawler's own delay is 0, so the delay comes only from robots.txt.
         command.env("CRAWL_USER_AGENT", format!("facecrawl/{name}"));
         Service::start(&mut command)
     };
-    let (one, mut two) = (start("one"), start("two"));
+    let (first, mut second) = (start("one"), start("two"));
     // There are two seeds, so that both processes find at the same time that no robots.txt is
     // stored.
     let body = json!({"seeds": [format!("{origin}/0"), format!("{origin}/1")]});
-    let path = one.caller().crawl(&body).await;
+    let path = first.caller().crawl(&body).await;
 
     // The process is killed during the crawl, as soon as both have sent requests.
     let agents = |arrivals: &[Arrival]| -> HashSet<String> {
         arrivals.iter().map(|arrival| arrival.agent.clone()).collect()
     };
     let mut arrivals = site.subscribe();
-    let both = arrivals.wait_for(|arrivals| arrivals.len() >= 4 && agents(arrivals).len() == 2);
-    tokio::time::timeout(MAX_WAIT, both).await.expect("only one process sent requests").unwrap();
-    two.kill();
+    let requests = arrivals.wait_for(|arrivals| arrivals.len() >= 4 && agents(arrivals).len() == 2);
+    tokio::time::timeout(MAX_WAIT, requests).await.expect("only one process sent requests").unwrap();
+    second.kill();
     // A politeness permit expires after a minute. So that the test does not wait that long, the
     // current permit expires 15 seconds after it was granted. If it belongs to the other process,
     // 15 seconds are enough to fetch its page. The jobs of the killed process return immediately.
     database.execute("update hosts set granted_at = granted_at - interval '45 seconds'").await;
     expire_leases(&database).await;
-    let two = start("three");
-    let crawl = two.caller().ended_crawl(&path).await;
+    let second = start("three");
+    let crawl = second.caller().ended_crawl(&path).await;
     assert_eq!(
         (&crawl["state"], &crawl["counts"]["pages"]["fetched"]),
         (&json!("completed"), &json!(POLITE_PAGES))
@@ -328,6 +328,6 @@ async fn two_processes_keep_crawl_delay_despite_kill() {
     let arrivals = site.borrow().clone();
     let log: Vec<String> =
         (arrivals.iter()).map(|a| format!("{:?} {} {}", a.at - arrivals[0].at, a.agent, a.path)).collect();
-    assert!(arrivals.windows(2).all(|pair| pair[1].at - pair[0].at >= DELAY), "{log:#?}");
+    assert!(arrivals.windows(2).all(|pair| pair[1].at - pair[0].at >= CRAWL_DELAY), "{log:#?}");
     assert_eq!(arrivals.iter().filter(|arrival| arrival.path == "/robots.txt").count(), 1, "{log:#?}");
 }

@@ -1,6 +1,6 @@
 //! Tests `scan` with real folders, a real site and a real database: images in every format, and
 //! videos.
-use crate::common::service::{Finished, Service, TestFolder, client, wait_until};
+use crate::common::service::{Output, Service, TestFolder, client, wait_until};
 use crate::common::sites::FileServer;
 use domain::{ImageState, Reason, VideoState};
 use reqwest::Method;
@@ -13,8 +13,8 @@ use store::videos::{Video, VideoFilter};
 use testing::film::{Codec, Container, Encoding, Film, repeat};
 use testing::{MAX_WAIT, TestDatabase};
 
-fn scan(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Finished {
-    place.run_on(database, &[&["scan", "--json"], args].concat())
+fn scan(folder: &TestFolder, database: &TestDatabase, args: &[&str]) -> Output {
+    folder.run_with(database, &[&["scan", "--json"], args].concat())
 }
 
 fn outcome<'a>(document: &'a Value, name: &str) -> &'a Value {
@@ -26,16 +26,16 @@ fn outcome<'a>(document: &'a Value, name: &str) -> &'a Value {
 #[testing::test(flavor = "multi_thread")]
 async fn scan_accounts_for_every_file_of_folder() {
     let ada = testing::drawing("ada.jpg");
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("photos/ada.jpg", &ada);
-    place.put("photos/again/copy.jpg", &ada);
-    place.put("photos/two", testing::drawing("two_people.jpg"));
-    place.put("photos/truncated.jpg", &ada[..2000]);
-    place.put("photos/fake.png", "no image");
-    place.put("photos/notes.txt", "text");
-    place.put("photos/.hidden.jpg", &ada);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    folder.put("photos/ada.jpg", &ada);
+    folder.put("photos/again/copy.jpg", &ada);
+    folder.put("photos/two", testing::drawing("two_people.jpg"));
+    folder.put("photos/truncated.jpg", &ada[..2000]);
+    folder.put("photos/fake.png", "no image");
+    folder.put("photos/notes.txt", "text");
+    folder.put("photos/.hidden.jpg", &ada);
 
-    let summary = scan(&place, &database, &["photos", "--collection", "press"]).expect(3).json();
+    let summary = scan(&folder, &database, &["photos", "--collection", "press"]).assert_status(3).json();
     assert_eq!(summary["images"]["total"], 5);
     assert_eq!(summary["images"]["processed"], 2);
     assert_eq!(summary["images"]["duplicate"], 1);
@@ -61,27 +61,27 @@ async fn scan_accounts_for_every_file_of_folder() {
     let filter = store::faces::FaceListQuery { collection: "press".into(), ..Default::default() };
     assert_eq!(store.faces().list(&filter, None, 100).await.unwrap().len(), 3);
 
-    let again = scan(&place, &database, &["photos/ada.jpg", "photos/two", "-c", "press"]).expect(0).json();
-    assert_eq!(again["images"]["duplicate"], 2);
-    assert_eq!(outcome(&again, "ada.jpg")["reason"], "exact_duplicate");
+    let rerun = scan(&folder, &database, &["photos/ada.jpg", "photos/two", "-c", "press"]).success().json();
+    assert_eq!(rerun["images"]["duplicate"], 2);
+    assert_eq!(outcome(&rerun, "ada.jpg")["reason"], "exact_duplicate");
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn scan_without_usable_image_fails() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    let notes = place.put("notes.txt", "text");
-    let failed = scan(&place, &database, &[notes.to_str().unwrap()]).expect(1).json();
-    assert_eq!(outcome(&failed, "notes.txt")["reason"], "not_an_image");
-    std::fs::create_dir(place.path().join("empty")).unwrap();
-    let nothing = scan(&place, &database, &["empty"]).expect(0).json();
-    assert_eq!(nothing["images"]["total"], 0);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let notes = folder.put("notes.txt", "text");
+    let failed_summary = scan(&folder, &database, &[notes.to_str().unwrap()]).assert_status(1).json();
+    assert_eq!(outcome(&failed_summary, "notes.txt")["reason"], "not_an_image");
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    let empty_summary = scan(&folder, &database, &["empty"]).success().json();
+    assert_eq!(empty_summary["images"]["total"], 0);
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn scan_prints_only_summary_table_on_stdout() {
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("ada.jpg", testing::drawing("ada.jpg"));
-    let finished = place.run_on(&database, &["scan", "ada.jpg"]).expect(0);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    folder.put("ada.jpg", testing::drawing("ada.jpg"));
+    let finished = folder.run_with(&database, &["scan", "ada.jpg"]).success();
     assert!(finished.stdout.contains("Images/s") && finished.stdout.contains("Faces"), "{}", finished.stdout);
     assert!(!finished.stdout.contains("INFO"), "{}", finished.stdout);
 }
@@ -89,7 +89,7 @@ async fn scan_prints_only_summary_table_on_stdout() {
 #[testing::test(flavor = "multi_thread")]
 async fn scan_crawls_url_to_completion() {
     let ada = testing::drawing("ada.jpg");
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
     let page = r#"<html><img src="/ada.jpg"><img src="/gone.jpg"><a href="/next">next</a></html>"#;
     let server = FileServer::start([
         ("/", page.into()),
@@ -98,25 +98,25 @@ async fn scan_crawls_url_to_completion() {
         ("/two.jpg", testing::drawing("two_people.jpg")),
     ])
     .await;
-    let summary = scan(&place, &database, &[&server.url("/"), "--max-pages", "10"]).expect(3).json();
+    let summary = scan(&folder, &database, &[&server.url("/"), "--max-pages", "10"]).assert_status(3).json();
     assert_eq!(summary["crawls"][0]["state"], "completed", "{summary}");
     assert_eq!(summary["pages"]["fetched"], 2, "{summary}");
     assert_eq!(summary["images"]["total"], 3, "{summary}");
     assert_eq!(summary["images"]["processed"], 2, "{summary}");
     assert_eq!(summary["reasons"]["http_404"], 1, "{summary}");
     assert_eq!(summary["faces"], 3);
-    scan(&place, &database, &[&server.url("/"), "--max-pages", "0"]).fails(2, &["max_pages"]);
+    scan(&folder, &database, &[&server.url("/"), "--max-pages", "0"]).fails(2, &["max_pages"]);
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn interrupted_scan_reports_progress() {
     let crowd = testing::drawing("crowd.jpg");
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
     for i in 0..400u32 {
         // Trailing bytes make each file different without changing its image.
-        place.put(&format!("photos/{i:03}.jpg"), [crowd.as_slice(), i.to_le_bytes().as_slice()].concat());
+        folder.put(&format!("photos/{i:03}.jpg"), [crowd.as_slice(), i.to_le_bytes().as_slice()].concat());
     }
-    let mut command = place.on(&database, &["scan", "photos", "--json", "--dedupe", "exact"]);
+    let mut command = folder.facecrawl_with(&database, &["scan", "photos", "--json", "--dedupe", "exact"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let store = database.store();
     let has_image = async || {
@@ -140,26 +140,26 @@ async fn interrupted_scan_reports_progress() {
     assert_eq!(summary["files"].as_array().unwrap().len() as i64, processed);
 }
 
-fn video_command(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
-    let mut command = place.facecrawl(&["scan", "--json", "--sampling", "fps=5"]);
+fn video_command(folder: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
+    let mut command = folder.facecrawl(&["scan", "--json", "--sampling", "fps=5"]);
     command.args(args).env("DATABASE_URL", database.url()).env("FFMPEG", testing::ffmpeg());
     command
 }
 
-fn scan_videos(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Finished {
-    Finished::of(&mut video_command(place, database, args))
+fn scan_videos(folder: &TestFolder, database: &TestDatabase, args: &[&str]) -> Output {
+    Output::run(&mut video_command(folder, database, args))
 }
 
 /// Writes a folder with an image and the standard film several times in a row.
-fn media_folder(place: &TestFolder, times: u32) {
-    place.put("media/ada.jpg", testing::drawing("ada.jpg"));
-    let (once, film) = (place.path().join("once.mkv"), place.path().join("media/film"));
+fn media_folder(folder: &TestFolder, times: u32) {
+    folder.put("media/ada.jpg", testing::drawing("ada.jpg"));
+    let (single_film, film) = (folder.path().join("once.mkv"), folder.path().join("media/film"));
     let encoding = Encoding::new(Codec::H264, Container::Mkv);
-    Film::standard().encode(&encoding, &once).unwrap();
-    let whole = place.path().join("whole.mkv");
-    repeat(&once, times, &encoding, &whole).unwrap();
+    Film::standard().encode(&encoding, &single_film).unwrap();
+    let repeated_film = folder.path().join("whole.mkv");
+    repeat(&single_film, times, &encoding, &repeated_film).unwrap();
     // Videos are found by content.
-    std::fs::rename(whole, film).unwrap();
+    std::fs::rename(repeated_film, film).unwrap();
 }
 
 async fn videos(database: &TestDatabase, collection: &str) -> Vec<Video> {
@@ -171,7 +171,7 @@ async fn tracks(database: &TestDatabase, video: &Video) -> Vec<Track> {
     database.store().tracks().list(video.id, &TrackFilter::default(), None, 1_000).await.unwrap().tracks
 }
 
-async fn count_of_faces(database: &TestDatabase, collection: &str) -> usize {
+async fn count_faces(database: &TestDatabase, collection: &str) -> usize {
     let filter = store::faces::FaceListQuery { collection: collection.into(), ..Default::default() };
     database.store().faces().list(&filter, None, 1_000).await.unwrap().len()
 }
@@ -187,7 +187,7 @@ fn summaries(tracks: &[Track]) -> Vec<Value> {
 }
 
 /// Waits until more of the only video is stored than `after_us`.
-async fn stored_more(database: &TestDatabase, after_us: Option<i64>, child: &mut Child) -> Video {
+async fn wait_for_progress(database: &TestDatabase, after_us: Option<i64>, child: &mut Child) -> Video {
     let deadline = Instant::now() + MAX_WAIT;
     loop {
         if let [video] = videos(database, "default").await.as_slice()
@@ -203,29 +203,29 @@ async fn stored_more(database: &TestDatabase, after_us: Option<i64>, child: &mut
 #[testing::needs(video)]
 #[testing::test(flavor = "multi_thread")]
 async fn scan_stores_video_with_tracks_and_appearances() {
-    let (database, place) = (TestDatabase::create().await, TestFolder::new());
-    media_folder(&place, 1);
-    let film = std::fs::read(place.path().join("media/film")).unwrap();
-    place.put("media/cut.mkv", &film[..film.len() / 2]);
-    place.put("media/header.mkv", &film[..200]);
-    place.put("media/notes.txt", "text");
+    let (database, folder) = (TestDatabase::create().await, TestFolder::new());
+    media_folder(&folder, 1);
+    let film = std::fs::read(folder.path().join("media/film")).unwrap();
+    folder.put("media/cut.mkv", &film[..film.len() / 2]);
+    folder.put("media/header.mkv", &film[..200]);
+    folder.put("media/notes.txt", "text");
 
-    let summary = scan_videos(&place, &database, &["media"]).expect(0).json();
+    let summary = scan_videos(&folder, &database, &["media"]).success().json();
     assert_eq!((&summary["images"]["processed"], &summary["ignored_files"]), (&json!(1), &json!(1)));
-    let counted = |state: &str| summary["videos"][state].as_i64().unwrap();
-    assert_eq!((counted("total"), counted("processed"), counted("skipped")), (3, 2, 1), "{summary}");
+    let count = |state: &str| summary["videos"][state].as_i64().unwrap();
+    assert_eq!((count("total"), count("processed"), count("skipped")), (3, 2, 1), "{summary}");
     let reasons = json!({"corrupt_video": 1, "not_a_video": 1});
     assert_eq!(summary["videos"]["reasons"], reasons, "{summary}");
     let files = summary["video_files"].as_array().unwrap();
-    let named =
+    let file_result =
         |name: &str| files.iter().find(|file| file["path"].as_str().unwrap().ends_with(name)).unwrap();
-    let film = named("media/film");
+    let film = file_result("media/film");
     assert_eq!(
         (&film["outcome"], &film["reason"], &film["frames"]),
         (&json!("processed"), &Value::Null, &json!(126))
     );
     assert_eq!(film["duration_ms"], 25_000);
-    assert!(named("cut.mkv")["detail"].is_string());
+    assert!(file_result("cut.mkv")["detail"].is_string());
 
     let found = videos(&database, "default").await;
     let video = found.iter().find(|video| film["video_id"] == json!(video.id)).unwrap();
@@ -238,24 +238,24 @@ async fn scan_stores_video_with_tracks_and_appearances() {
     assert_eq!(json!(shots.len()), film["faces"]);
     assert_eq!(database.store().tracks().appearances(&shots).await.unwrap().len(), shots.len());
 
-    let faces = count_of_faces(&database, "default").await;
-    let again = scan_videos(&place, &database, &["media/film"]).expect(0).json();
-    assert_eq!((&again["videos"]["duplicate"], &again["images"]["total"]), (&json!(1), &json!(0)));
-    assert_eq!(again["video_files"][0]["video_id"], film["video_id"]);
-    assert_eq!(count_of_faces(&database, "default").await, faces);
+    let faces = count_faces(&database, "default").await;
+    let rerun = scan_videos(&folder, &database, &["media/film"]).success().json();
+    assert_eq!((&rerun["videos"]["duplicate"], &rerun["images"]["total"]), (&json!(1), &json!(0)));
+    assert_eq!(rerun["video_files"][0]["video_id"], film["video_id"]);
+    assert_eq!(count_faces(&database, "default").await, faces);
 }
 
 #[testing::needs(video, slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn interrupted_video_resumes_with_same_tracks() {
-    let (database, place) = (TestDatabase::create().await, TestFolder::new());
-    media_folder(&place, 6);
+    let (database, folder) = (TestDatabase::create().await, TestFolder::new());
+    media_folder(&folder, 6);
     let start = || {
-        let mut command = video_command(&place, &database, &["media"]);
+        let mut command = video_command(&folder, &database, &["media"]);
         command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
     };
     let mut child = start();
-    stored_more(&database, None, &mut child).await;
+    wait_for_progress(&database, None, &mut child).await;
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3));
@@ -266,38 +266,38 @@ async fn interrupted_video_resumes_with_same_tracks() {
     assert_eq!((first.state, first.reason), (VideoState::Cancelled, Some(Reason::NotScanned)));
 
     let mut child = start();
-    let second = stored_more(&database, first.checkpoint_us, &mut child).await;
+    let rerun = wait_for_progress(&database, first.checkpoint_us, &mut child).await;
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!((second.id, second.state), (first.id, VideoState::Running));
+    assert_eq!((rerun.id, rerun.state), (first.id, VideoState::Running));
     // The lease of the dead command need not run out.
     database.execute("update crawls set lease_until = now() where state = 'running'").await;
-    let last = scan_videos(&place, &database, &["media"]).expect(0).json();
+    let last = scan_videos(&folder, &database, &["media"]).success().json();
     assert_eq!((&last["videos"]["processed"], &last["images"]["duplicate"]), (&json!(1), &json!(1)));
     let [third] = videos(&database, "default").await.try_into().unwrap();
     assert_eq!((third.id, third.state, &third.reason), (first.id, VideoState::Completed, &None));
 
-    scan_videos(&place, &database, &["media", "-c", "undisturbed"]).expect(0);
-    let [undisturbed] = videos(&database, "undisturbed").await.try_into().unwrap();
-    let expected = tracks(&database, &undisturbed).await;
+    scan_videos(&folder, &database, &["media", "-c", "undisturbed"]).success();
+    let [uninterrupted] = videos(&database, "undisturbed").await.try_into().unwrap();
+    let expected = tracks(&database, &uninterrupted).await;
     assert!(expected.len() > 40, "{}", expected.len());
     assert_eq!(summaries(&tracks(&database, &third).await), summaries(&expected));
-    let facts = |video: &Video| (video.people, video.frames, video.unidentified, video.checkpoint_us);
-    assert_eq!(facts(&third), facts(&undisturbed));
-    assert_eq!(count_of_faces(&database, "default").await, count_of_faces(&database, "undisturbed").await);
+    let results = |video: &Video| (video.people, video.frames, video.unidentified, video.checkpoint_us);
+    assert_eq!(results(&third), results(&uninterrupted));
+    assert_eq!(count_faces(&database, "default").await, count_faces(&database, "undisturbed").await);
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn scan_without_ffmpeg_skips_videos_with_reason() {
-    let (database, place) = (TestDatabase::create().await, TestFolder::new());
-    place.put("media/ada.jpg", testing::drawing("ada.jpg"));
-    place.put("media/film.mp4", b"\0\0\0\x10ftypisom\0\0\0\0");
-    let without = |path: &str| {
-        let mut command = place.on(&database, &["scan", "--json", path]);
+    let (database, folder) = (TestDatabase::create().await, TestFolder::new());
+    folder.put("media/ada.jpg", testing::drawing("ada.jpg"));
+    folder.put("media/film.mp4", b"\0\0\0\x10ftypisom\0\0\0\0");
+    let scan_without_ffmpeg = |path: &str| {
+        let mut command = folder.facecrawl_with(&database, &["scan", "--json", path]);
         command.env("FFMPEG", "/no/such/ffmpeg");
-        Finished::of(&mut command)
+        Output::run(&mut command)
     };
-    let finished = without("media").expect(0);
+    let finished = scan_without_ffmpeg("media").success();
     let lines: Vec<&str> =
         finished.stderr.lines().filter(|line| line.contains("videos are not scanned")).collect();
     assert!(matches!(lines.as_slice(), [line] if line.contains("/no/such/ffmpeg")), "{}", finished.stderr);
@@ -305,38 +305,38 @@ async fn scan_without_ffmpeg_skips_videos_with_reason() {
     assert_eq!(summary["images"]["processed"], 1);
     assert_eq!(summary["videos"]["reasons"], json!({"video_unavailable": 1}), "{summary}");
     assert!(videos(&database, "default").await.is_empty());
-    without("media/film.mp4").expect(1);
+    scan_without_ffmpeg("media/film.mp4").assert_status(1);
 }
 
 #[testing::needs(video)]
 #[testing::test(flavor = "multi_thread")]
 async fn scan_of_site_includes_videos_only_on_request() {
-    let (database, place) = (TestDatabase::create().await, TestFolder::new());
-    let film = place.put_film("film.mp4", &Film::short());
+    let (database, folder) = (TestDatabase::create().await, TestFolder::new());
+    let film = folder.put_film("film.mp4", &Film::short());
     let page = "<video src=/film.mp4></video><img src=/ada.jpg>".as_bytes().to_vec();
     let (film, image) = (std::fs::read(film).unwrap(), testing::drawing("ada.jpg"));
     let site = FileServer::start([("/index.html", page), ("/film.mp4", film), ("/ada.jpg", image)]).await;
     let crawl = |url: String, options: &[&str]| {
-        let mut command = place.facecrawl(&["scan", "--json", url.as_str(), "--delay-ms", "0"]);
+        let mut command = folder.facecrawl(&["scan", "--json", url.as_str(), "--delay-ms", "0"]);
         command.env("DATABASE_URL", database.url()).env("FFMPEG", testing::ffmpeg());
         command.args(options).env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8");
-        tokio::task::block_in_place(|| Finished::of(&mut command))
+        tokio::task::block_in_place(|| Output::run(&mut command))
     };
-    let without = crawl(site.url("/index.html"), &[]).expect(0).json();
-    assert_eq!((&without["videos"]["total"], &without["images"]["processed"]), (&json!(0), &json!(1)));
+    let images = crawl(site.url("/index.html"), &[]).success().json();
+    assert_eq!((&images["videos"]["total"], &images["images"]["processed"]), (&json!(0), &json!(1)));
 
-    let with = crawl(site.url("/index.html"), &["--videos", "--max-videos", "1"]).expect(0).json();
-    let (sums, stored) = (&with["videos"], videos(&database, "default").await);
-    assert_eq!((&sums["processed"], &sums["people"]), (&json!(1), &json!(stored[0].people)), "{with}");
-    assert_eq!(sums["tracks"], tracks(&database, &stored[0]).await.len());
-    assert!(sums["faces"].as_i64() > Some(0) && with["faces"] == without["faces"], "{with}");
+    let media = crawl(site.url("/index.html"), &["--videos", "--max-videos", "1"]).success().json();
+    let (counts, stored) = (&media["videos"], videos(&database, "default").await);
+    assert_eq!((&counts["processed"], &counts["people"]), (&json!(1), &json!(stored[0].people)), "{media}");
+    assert_eq!(counts["tracks"], tracks(&database, &stored[0]).await.len());
+    assert!(counts["faces"].as_i64() > Some(0) && media["faces"] == images["faces"], "{media}");
 
     // The address of a video file.
-    let again = crawl(site.url("/film.mp4"), &["--videos"]).expect(0).json();
-    assert_eq!((&again["videos"]["duplicate"], &again["videos"]["total"]), (&json!(1), &json!(1)), "{again}");
-    let refused = crawl(site.url("/film.mp4"), &[]).expect(1).json();
-    assert_eq!(refused["reasons"], json!({"is_a_video": 1}), "{refused}");
-    crawl(site.url("/film.mp4"), &["--max-videos", "1"]).expect(2);
+    let rerun = crawl(site.url("/film.mp4"), &["--videos"]).success().json();
+    assert_eq!((&rerun["videos"]["duplicate"], &rerun["videos"]["total"]), (&json!(1), &json!(1)), "{rerun}");
+    let failed = crawl(site.url("/film.mp4"), &[]).assert_status(1).json();
+    assert_eq!(failed["reasons"], json!({"is_a_video": 1}), "{failed}");
+    crawl(site.url("/film.mp4"), &["--max-videos", "1"]).assert_status(2);
     // The options of files do not apply to crawls.
     for option in ["--sampling=keyframes", "--max-gap=1", "--refine"] {
         crawl(site.url("/film.mp4"), &["--videos", option]).fails(2, &["do not apply"]);
@@ -345,10 +345,10 @@ async fn scan_of_site_includes_videos_only_on_request() {
 
 #[testing::test(flavor = "multi_thread")]
 async fn scan_of_site_videos_requires_ffmpeg() {
-    let (database, place) = (TestDatabase::create().await, TestFolder::new());
-    let mut command = place.on(&database, &["scan", "http://127.0.0.1:9/", "--videos"]);
+    let (database, folder) = (TestDatabase::create().await, TestFolder::new());
+    let mut command = folder.facecrawl_with(&database, &["scan", "http://127.0.0.1:9/", "--videos"]);
     command.env("FFMPEG", "/no/such/ffmpeg");
-    Finished::of(&mut command).fails(2, &["--videos needs ffmpeg"]);
+    Output::run(&mut command).fails(2, &["--videos needs ffmpeg"]);
 }
 
 /// The portrait as JPEG, and in the other formats.
@@ -357,40 +357,40 @@ const FORMATS: [&str; 6] = ["ada.jpg", "ada.avif", "ada.heic", "ada.jxl", "ada.t
 fn portraits() -> Vec<(String, Vec<u8>)> {
     let jpeg = testing::drawing("ada.jpg");
     let frame = vision::decode(&jpeg, &vision::Limits::default()).unwrap().frame;
-    let others = testing::still::of_each_format(&frame);
-    let others = others.into_iter().map(|(format, file)| (format!("ada.{format}"), file));
-    std::iter::once(("ada.jpg".to_owned(), jpeg)).chain(others).collect()
+    let other_formats = testing::still::of_each_format(&frame);
+    let other_formats = other_formats.into_iter().map(|(format, file)| (format!("ada.{format}"), file));
+    std::iter::once(("ada.jpg".to_owned(), jpeg)).chain(other_formats).collect()
 }
 
 #[testing::needs(video)]
 #[testing::test(flavor = "multi_thread")]
 async fn scan_crawl_and_enrolment_find_face_in_every_format() {
-    let (database, place) = (TestDatabase::create().await, TestFolder::new());
+    let (database, folder) = (TestDatabase::create().await, TestFolder::new());
     let files = portraits();
     assert_eq!(files.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), FORMATS);
     for (name, file) in &files {
-        place.put(&format!("photos/{name}"), file);
+        folder.put(&format!("photos/{name}"), file);
     }
     let page: String = FORMATS.map(|name| format!("<img src=/{name}>")).concat();
     let served = files.iter().map(|(name, file)| (format!("/{name}"), file.clone()));
-    let site = FileServer::with(served.chain([("/".to_owned(), page.into_bytes())]).collect()).await;
-    let program = |args: &[&str]| {
-        let mut command = place.on(&database, args);
+    let site = FileServer::with_files(served.chain([("/".to_owned(), page.into_bytes())]).collect()).await;
+    let program_command = |args: &[&str]| {
+        let mut command = folder.facecrawl_with(&database, args);
         command.env("FFMPEG", testing::ffmpeg());
         command
     };
     for (source, collection) in [("photos", "scanned"), (&site.url("/"), "crawled")] {
         let args = ["scan", "--json", "--dedupe", "exact", "--collection", collection, source];
-        let summary = Finished::of(&mut program(&args)).expect(0).json();
+        let summary = Output::run(&mut program_command(&args)).success().json();
         let counts = (&summary["images"]["processed"], &summary["faces"]);
         assert_eq!(counts, (&json!(FORMATS.len()), &json!(FORMATS.len())), "{summary}");
     }
-    let mut service = Service::start(&mut program(&["up", "--port", "0"]));
+    let mut service = Service::start(&mut program_command(&["up", "--port", "0"]));
     let caller = service.caller();
     let send = async |path: String, file: &[u8]| -> Value {
         let request = client().request(Method::POST, format!("{}{path}", service.base));
-        let answer = request.header("content-type", "image/*").body(file.to_vec()).send().await.unwrap();
-        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        let response = request.header("content-type", "image/*").body(file.to_vec()).send().await.unwrap();
+        let (status, text) = (response.status(), response.text().await.unwrap());
         assert!(status.is_success(), "{path}: {text}");
         serde_json::from_str(&text).unwrap()
     };
@@ -400,8 +400,8 @@ async fn scan_crawl_and_enrolment_find_face_in_every_format() {
         assert_eq!(found["matches"].as_array().unwrap().len(), FORMATS.len(), "{found}");
     }
     let person = json!({"name": "Ada", "collection": "enrolled"});
-    caller.ask(201, Method::POST, "/collections", Some(&json!({"name": "enrolled"}))).await;
-    let id = caller.ask(201, Method::POST, "/subjects", Some(&person)).await["id"].clone();
+    caller.request(201, Method::POST, "/collections", Some(&json!({"name": "enrolled"}))).await;
+    let id = caller.request(201, Method::POST, "/subjects", Some(&person)).await["id"].clone();
     for (_, file) in &files {
         send(format!("/subjects/{}/faces", id.as_str().unwrap()), file).await;
     }

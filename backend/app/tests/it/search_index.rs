@@ -4,7 +4,7 @@
 
 mod world;
 
-use crate::common::service::{Finished, TestFolder, client, wait_until};
+use crate::common::service::{Output, TestFolder, client, wait_until};
 use embedded_postgres::Cluster;
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
@@ -22,12 +22,12 @@ use testing::database::programs;
 use testing::embeddings::{DIMENSIONS, Random};
 use testing::{MAX_WAIT, TestDatabase, needs};
 use uuid::Uuid;
-use world::{FACES_PER_IMAGE, Program, Writer, ask, found, search, with_faces};
+use world::{FACES_PER_IMAGE, Program, Writer, face_ids, search_body, search_embedding, with_faces};
 
 /// Checks a report of `index recall`. An external index compares all faces of so small a
 /// collection. pgvector searches a graph that it builds at random. In this graph, a face can be
 /// unreachable.
-fn is_measured(name: &str, report: &Value) {
+fn assert_recall_is_measured(name: &str, report: &Value) {
     let model = &report[0];
     assert_eq!((&model["probes"], &model["exact_probes"]), (&json!(100), &json!(0)), "{report:#}");
     let results = model["results"].as_array().unwrap();
@@ -45,8 +45,8 @@ fn is_measured(name: &str, report: &Value) {
 #[needs(qdrant)]
 #[testing::test(flavor = "multi_thread")]
 async fn qdrant_index_can_be_managed_while_service_runs() {
-    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
-    let program = Program::with_qdrant(&place, database.url());
+    let (folder, database) = (TestFolder::with_models(), TestDatabase::create().await);
+    let program = Program::with_qdrant(&folder, database.url());
     let run = |index: &str, args: &[&str]| program.run(index, args);
 
     // Stores faces before the index is selected. The index of pgvector answers until the other one
@@ -56,84 +56,84 @@ async fn qdrant_index_can_be_managed_while_service_runs() {
     let api = service.caller();
     let (_, faces) = writer.images.first_key_value().unwrap();
     let (face, embedding) = (faces[3].id, faces[3].embedding.clone());
-    let answer = ask(&api, &embedding).await;
-    assert_eq!((found(&answer)[0], &answer["exact"]), (face, &json!(false)));
-    let status = || run("qdrant", &["index", "status", "--json"]).expect(0).json();
+    let response = search_embedding(&api, &embedding).await;
+    assert_eq!((face_ids(&response)[0], &response["exact"]), (face, &json!(false)));
+    let status = || run("qdrant", &["index", "status", "--json"]).success().json();
     wait_until("the index", async || status()["sets"][0]["state"] == "serving").await;
-    let dropped = run("qdrant", &["index", "drop", "--index", "pgvector", "--json"]).expect(0).json();
-    assert_eq!(dropped["pgvector"][0]["bytes"], Value::Null);
+    let drop_report = run("qdrant", &["index", "drop", "--index", "pgvector", "--json"]).success().json();
+    assert_eq!(drop_report["pgvector"][0]["bytes"], Value::Null);
 
     // A face is found as soon as it is stored, and no longer when it is deleted.
     writer.add().await.unwrap();
     let (_, faces) = writer.images.last_key_value().unwrap();
     let new = faces[0].clone();
     for fresh in [false, true] {
-        let mut body = search(&new.embedding);
+        let mut body = search_body(&new.embedding);
         body["fresh"] = json!(fresh);
         let deadline = Instant::now() + MAX_WAIT;
         // A fresh search waits a few seconds for the index. If the index takes longer, the search
         // reads all faces.
-        let answer = loop {
-            let answer = api.ask(200, Method::POST, "/faces/search", Some(&body)).await;
-            assert_eq!(found(&answer)[0], new.id);
-            if answer["exact"] == false {
-                break answer;
+        let response = loop {
+            let response = api.request(200, Method::POST, "/faces/search", Some(&body)).await;
+            assert_eq!(face_ids(&response)[0], new.id);
+            if response["exact"] == false {
+                break response;
             }
-            assert!(fresh && Instant::now() < deadline, "{answer:#}");
+            assert!(fresh && Instant::now() < deadline, "{response:#}");
         };
-        assert!(answer["index_lag_seconds"].as_f64().unwrap() < 60.0);
+        assert!(response["index_lag_seconds"].as_f64().unwrap() < 60.0);
     }
-    api.ask(204, Method::DELETE, &format!("/faces/{}", new.id), None).await;
-    let answer = ask(&api, &new.embedding).await;
-    assert!(!found(&answer).contains(&new.id));
+    api.request(204, Method::DELETE, &format!("/faces/{}", new.id), None).await;
+    let response = search_embedding(&api, &new.embedding).await;
+    assert!(!face_ids(&response).contains(&new.id));
     let metrics = api.send(Method::GET, "/metrics", None).await.text().await.unwrap();
     assert!(metrics.contains("facecrawl_search_index_lag_seconds"), "{metrics}");
 
     // Both commands are carried out by the running service.
-    let verified = run("qdrant", &["index", "verify"]).expect(0);
+    let verified = run("qdrant", &["index", "verify"]).success();
     assert!(verified.stdout.contains("309 faces, equal"), "{}", verified.stdout);
     let before = status()["sets"][0]["id"].clone();
-    let rebuilt = run("qdrant", &["index", "rebuild", "--json"]).expect(0).json();
-    assert_ne!(rebuilt["sets"][0]["id"], before);
-    assert_eq!(rebuilt["sets"].as_array().unwrap().len(), 1, "{rebuilt:#}");
+    let rebuild_report = run("qdrant", &["index", "rebuild", "--json"]).success().json();
+    assert_ne!(rebuild_report["sets"][0]["id"], before);
+    assert_eq!(rebuild_report["sets"].as_array().unwrap().len(), 1, "{rebuild_report:#}");
     run("qdrant", &["index", "drop", "--index", "qdrant"])
         .fails(2, &["SEARCH_INDEX=qdrant uses the index qdrant"]);
-    is_measured("qdrant", &run("qdrant", &["index", "recall", "--json"]).expect(0).json());
+    assert_recall_is_measured("qdrant", &run("qdrant", &["index", "recall", "--json"]).success().json());
 
     // Back to pgvector: its index is built first, so that no search has to wait.
-    let built = run("qdrant", &["index", "rebuild", "--index", "pgvector", "--json"]).expect(0).json();
-    assert_eq!(built["pgvector"][0]["complete"], true);
+    let build_report = run("qdrant", &["index", "rebuild", "--index", "pgvector", "--json"]).success().json();
+    assert_eq!(build_report["pgvector"][0]["complete"], true);
     service.stop();
-    assert!(run("qdrant", &["index", "verify"]).expect(0).stdout.contains("309 faces, equal"));
-    is_measured("qdrant", &run("qdrant", &["index", "recall", "--json"]).expect(0).json());
+    assert!(run("qdrant", &["index", "verify"]).success().stdout.contains("309 faces, equal"));
+    assert_recall_is_measured("qdrant", &run("qdrant", &["index", "recall", "--json"]).success().json());
     let mut without_address = program.command("pgvector", &["up", "--port", "0"]);
-    Finished::of(without_address.env_remove("QDRANT_URL")).fails(1, &["still contains embeddings of faces"]);
+    Output::run(without_address.env_remove("QDRANT_URL")).fails(1, &["still contains embeddings of faces"]);
     let mut other_prefix = program.command("pgvector", &["up", "--port", "0"]);
-    Finished::of(other_prefix.env("QDRANT_PREFIX", "other")).fails(1, &["the one to delete is"]);
+    Output::run(other_prefix.env("QDRANT_PREFIX", "other")).fails(1, &["the one to delete is"]);
     let service = program.start("pgvector");
-    let answer = ask(&service.caller(), &embedding).await;
-    assert_eq!(found(&answer)[0], face);
+    let response = search_embedding(&service.caller(), &embedding).await;
+    assert_eq!(face_ids(&response)[0], face);
     assert!(!database.store().index().records_changes().await.unwrap());
-    assert_eq!(run("pgvector", &["index", "status", "--json"]).expect(0).json()["sets"], json!([]));
-    let released = ExternalIndex::release(database.store().pool(), "qdrant").await.unwrap();
-    assert_eq!(released, None, "no record is left");
+    assert_eq!(run("pgvector", &["index", "status", "--json"]).success().json()["sets"], json!([]));
+    let released_id = ExternalIndex::release(database.store().pool(), "qdrant").await.unwrap();
+    assert_eq!(released_id, None, "no record is left");
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn pgvector_index_can_be_rebuilt_while_service_runs() {
-    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
-    let program = Program::new(&place, database.url());
+    let (folder, database) = (TestFolder::with_models(), TestDatabase::create().await);
+    let program = Program::new(&folder, database.url());
     let run = |args: &[&str]| program.run("pgvector", args);
     let writer = with_faces(&program, &database, 31).await;
     let (_, faces) = writer.images.first_key_value().unwrap();
     let (face, embedding) = (faces[3].id, faces[3].embedding.clone());
     let service = program.start("pgvector");
     let api = service.caller();
-    let best = async || {
-        let answer = ask(&api, &embedding).await;
-        (found(&answer)[0], answer["exact"].clone())
+    let nearest_face = async || {
+        let response = search_embedding(&api, &embedding).await;
+        (face_ids(&response)[0], response["exact"].clone())
     };
-    assert_eq!(best().await, (face, json!(false)));
+    assert_eq!(nearest_face().await, (face, json!(false)));
 
     for (args, reason) in [
         (&["verify"][..], "allowed: SEARCH_INDEX=qdrant"),
@@ -144,31 +144,31 @@ async fn pgvector_index_can_be_rebuilt_while_service_runs() {
     ] {
         run(&[&["index"], args].concat()).fails(2, &[reason]);
     }
-    let dropped = run(&["index", "drop", "--index", "pgvector", "--bulk-load", "--json"]);
-    assert_eq!(dropped.expect(0).json()["pgvector"][0]["bytes"], Value::Null);
-    assert_eq!(best().await, (face, json!(true)));
+    let drop_report = run(&["index", "drop", "--index", "pgvector", "--bulk-load", "--json"]);
+    assert_eq!(drop_report.success().json()["pgvector"][0]["bytes"], Value::Null);
+    assert_eq!(nearest_face().await, (face, json!(true)));
     run(&["index", "recall"]).fails(2, &["facecrawl index rebuild"]);
-    let built = run(&["index", "rebuild", "--json"]).expect(0).json();
-    assert_eq!(built["pgvector"][0]["complete"], true);
-    assert_eq!(best().await.1, json!(false));
-    is_measured("pgvector", &run(&["index", "recall", "--json"]).expect(0).json());
-    let mut small = program.command("pgvector", &["index", "recall"]);
-    let measured = Finished::of(small.env("SEARCH_EXACT_LIMIT", "310")).expect(0);
+    let build_report = run(&["index", "rebuild", "--json"]).success().json();
+    assert_eq!(build_report["pgvector"][0]["complete"], true);
+    assert_eq!(nearest_face().await.1, json!(false));
+    assert_recall_is_measured("pgvector", &run(&["index", "recall", "--json"]).success().json());
+    let mut small_index = program.command("pgvector", &["index", "recall"]);
+    let measured = Output::run(small_index.env("SEARCH_EXACT_LIMIT", "310")).success();
     assert!(measured.stdout.contains("from a collection with more than 310 faces"), "{}", measured.stdout);
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn service_works_without_qdrant_and_can_abandon_it() {
-    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
+    let (folder, database) = (TestFolder::with_models(), TestDatabase::create().await);
     // Nothing listens on port 1.
-    let program = Program::with_server(&place, database.url(), "http://127.0.0.1:1");
+    let program = Program::with_server(&folder, database.url(), "http://127.0.0.1:1");
     let mut service = program.start("qdrant");
     let mut writer = Writer::new(database.store(), 1).await;
     writer.add().await.unwrap();
     let (_, faces) = writer.images.first_key_value().unwrap();
-    let answer = ask(&service.caller(), &faces[2].embedding).await;
-    assert_eq!((found(&answer)[0], &answer["exact"]), (faces[2].id, &json!(true)));
-    let status = program.run("qdrant", &["index", "status", "--json"]).expect(0).json();
+    let response = search_embedding(&service.caller(), &faces[2].embedding).await;
+    assert_eq!((face_ids(&response)[0], &response["exact"]), (faces[2].id, &json!(true)));
+    let status = program.run("qdrant", &["index", "status", "--json"]).success().json();
     assert_eq!(status["changes"], FACES_PER_IMAGE, "the changes wait for the server");
     service.stop();
 
@@ -182,9 +182,9 @@ async fn service_works_without_qdrant_and_can_abandon_it() {
     program
         .run("qdrant", &["index", "drop", "--index", "pgvector", "--forget"])
         .fails(2, &["--forget is for --index qdrant"]);
-    program.run("pgvector", &["index", "drop", "--index", "qdrant", "--forget"]).expect(0);
+    program.run("pgvector", &["index", "drop", "--index", "qdrant", "--forget"]).success();
     drop(program.start("pgvector"));
-    program.run("pgvector", &["index", "drop", "--index", "qdrant", "--forget"]).expect(1);
+    program.run("pgvector", &["index", "drop", "--index", "qdrant", "--forget"]).assert_status(1);
 }
 
 /// Number of changes of the test with failures, unless `INDEX_CHANGES` is set.
@@ -196,7 +196,7 @@ struct Shared {
     /// Faces whose deletion was committed.
     deleted: Mutex<HashSet<Uuid>>,
     changes: AtomicUsize,
-    answers: AtomicUsize,
+    responses: AtomicUsize,
     done: AtomicBool,
 }
 
@@ -218,13 +218,13 @@ async fn wait_for_database(error: &StoreError, waited: &mut Duration) {
 }
 
 /// Stores and deletes faces until there were `changes` of them.
-async fn write(mut writer: Writer, shared: Arc<Shared>, changes: usize) {
+async fn write_changes(mut writer: Writer, shared: Arc<Shared>, changes: usize) {
     let mut waited = Duration::ZERO;
     while shared.changes.load(Ordering::SeqCst) < changes {
         let image = match writer.random.below(4) {
-            0 => writer.any_image(),
+            0 => writer.random_image(),
             1 => {
-                while let Err(error) = writer.turn().await {
+                while let Err(error) = writer.replace_embedding().await {
                     wait_for_database(&error, &mut waited).await;
                 }
                 shared.changes.fetch_add(1, Ordering::SeqCst);
@@ -250,22 +250,22 @@ async fn write(mut writer: Writer, shared: Arc<Shared>, changes: usize) {
 }
 
 /// Searches until the end. No answer may contain a face that was deleted before the request.
-async fn read(shared: Arc<Shared>) {
+async fn search_repeatedly(shared: Arc<Shared>) {
     let (client, mut random) = (client(), Random(77));
     while !shared.done.load(Ordering::SeqCst) {
         let before = shared.deleted.lock().unwrap().clone();
         let url = format!("{}/faces/search", shared.base.lock().unwrap());
-        let sent = client.post(url).json(&search(&random.direction(DIMENSIONS))).send().await;
-        let Ok(response) = sent else {
+        let result = client.post(url).json(&search_body(&random.direction(DIMENSIONS))).send().await;
+        let Ok(response) = result else {
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
         if response.status() != 200 {
             continue;
         }
-        let Ok(answer) = response.json::<Value>().await else { continue };
-        assert!(found(&answer).iter().all(|face| !before.contains(face)), "a deleted face is found");
-        shared.answers.fetch_add(1, Ordering::SeqCst);
+        let Ok(response) = response.json::<Value>().await else { continue };
+        assert!(face_ids(&response).iter().all(|face| !before.contains(face)), "a deleted face is found");
+        shared.responses.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -273,13 +273,13 @@ async fn read(shared: Arc<Shared>) {
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
 async fn qdrant_index_equals_rows_after_service_and_database_kills() {
     let changes = std::env::var("INDEX_CHANGES").map_or(CHANGES, |number| number.parse().unwrap());
-    let place = TestFolder::with_models();
+    let folder = TestFolder::with_models();
     // The machine continues to run when the server crashes, so data need not reach the disk.
     let server =
-        embedded_postgres::Config::new(programs(), place.path().join("postgres")).with_setting("fsync=off");
+        embedded_postgres::Config::new(programs(), folder.path().join("postgres")).with_setting("fsync=off");
     let mut cluster = Cluster::start(&server).await.unwrap();
     let url = cluster.default_url();
-    let program = Program::with_qdrant(&place, url.clone());
+    let program = Program::with_qdrant(&folder, url.clone());
     let mut service = program.start("qdrant");
     let shared = Arc::new(Shared::default());
     *shared.base.lock().unwrap() = service.base.clone();
@@ -288,9 +288,9 @@ async fn qdrant_index_equals_rows_after_service_and_database_kills() {
     let mut writers = tokio::task::JoinSet::new();
     for seed in 1..=2 {
         let writer = Writer::new(store.clone(), seed).await;
-        writers.spawn(write(writer, shared.clone(), changes));
+        writers.spawn(write_changes(writer, shared.clone(), changes));
     }
-    let reader = tokio::spawn(read(shared.clone()));
+    let reader = tokio::spawn(search_repeatedly(shared.clone()));
 
     // The service is killed after each eighth of the changes, and the database crashes in the
     // middle.
@@ -318,16 +318,16 @@ async fn qdrant_index_equals_rows_after_service_and_database_kills() {
         ended.unwrap();
     }
     let verify = || program.run("qdrant", &["index", "verify", "--json"]);
-    let sets = verify().expect(0).json();
+    let sets = verify().success().json();
     let rows: i64 = sqlx::query_scalar("select count(*) from faces").fetch_one(store.pool()).await.unwrap();
     assert_eq!(sets[0]["check_result"]["rows"], rows);
-    let follows = async || store.index().oldest_change().await.unwrap().is_none();
-    wait_until("the index to follow the changes", follows).await;
-    let checked = verify().expect(0).json()[0]["check_result"].clone();
-    assert_eq!((&checked["rows"], &checked["faces"]), (&json!(rows), &json!(rows)), "{checked:#}");
+    let has_no_changes = async || store.index().oldest_change().await.unwrap().is_none();
+    wait_until("the index to follow the changes", has_no_changes).await;
+    let result = verify().success().json()[0]["check_result"].clone();
+    assert_eq!((&result["rows"], &result["faces"]), (&json!(rows), &json!(rows)), "{result:#}");
     shared.done.store(true, Ordering::SeqCst);
     reader.await.unwrap();
-    assert!(shared.answers.load(Ordering::SeqCst) > 20, "the reader got hardly any answer");
+    assert!(shared.responses.load(Ordering::SeqCst) > 20, "the reader got hardly any answer");
     assert!(!shared.deleted.lock().unwrap().is_empty());
     // Deletes the index.
     drop(service);
@@ -345,8 +345,8 @@ const RECORDS: &str = "
 
 #[testing::test(flavor = "multi_thread")]
 async fn edge_index_is_rejected_and_deleted_without_face_loss() {
-    let (place, database) = (TestFolder::with_models(), TestDatabase::create().await);
-    let program = Program::new(&place, database.url());
+    let (folder, database) = (TestFolder::with_models(), TestDatabase::create().await);
+    let program = Program::new(&folder, database.url());
     let mut writer = with_faces(&program, &database, 30).await;
     // The operator had dropped the index of pgvector.
     Pgvector::new(database.pool().clone()).drop_index(1).await.unwrap();
@@ -354,11 +354,11 @@ async fn edge_index_is_rejected_and_deleted_without_face_loss() {
     writer.add().await.unwrap();
     let store = database.store();
     assert_eq!(store.index().count_changes().await.unwrap(), FACES_PER_IMAGE as i64);
-    let folder = place.path().join("data/index");
-    let set = folder.join("3f8e7a52-94a5-4d0c-b9f7-1f7e6ad2b6a1");
+    let index_folder = folder.path().join("data/index");
+    let set = index_folder.join("3f8e7a52-94a5-4d0c-b9f7-1f7e6ad2b6a1");
     fs::create_dir_all(set.join("segments")).unwrap();
     for file in ["lock", "id", "3f8e7a52-94a5-4d0c-b9f7-1f7e6ad2b6a1/segments/vectors"] {
-        fs::write(folder.join(file), file).unwrap();
+        fs::write(index_folder.join(file), file).unwrap();
     }
 
     for args in [&["up", "--port", "0"][..], &["index", "status"]] {
@@ -366,32 +366,32 @@ async fn edge_index_is_rejected_and_deleted_without_face_loss() {
         program.run("edge", args).fails(2, &[reason]);
     }
     // A process of the earlier version still uses the files.
-    let lock = File::open(folder.join("lock")).unwrap();
+    let lock = File::open(index_folder.join("lock")).unwrap();
     lock.lock().unwrap();
     program.run("pgvector", &["up", "--port", "0"]).fails(1, &["cannot delete the unused search index"]);
     assert!(set.exists());
     drop(lock);
 
     let service = program.start("pgvector");
-    assert!(!folder.exists(), "the files contain embeddings of faces");
+    assert!(!index_folder.exists(), "the files contain embeddings of faces");
     assert_eq!(ExternalIndex::release(store.pool(), "edge").await.unwrap(), None, "a record is left");
     assert!(!store.index().records_changes().await.unwrap());
     assert_eq!(store.index().count_changes().await.unwrap(), 0);
-    let status = || program.run("pgvector", &["index", "status", "--json"]).expect(0).json();
+    let status = || program.run("pgvector", &["index", "status", "--json"]).success().json();
     assert_eq!(status()["sets"], json!([]));
     // Faces from before and after the last update of the index are found.
     let api = service.caller();
     for exact in [true, false] {
         for faces in [writer.images.first_key_value(), writer.images.last_key_value()] {
             let face = &faces.unwrap().1[3];
-            let answer = ask(&api, &face.embedding).await;
-            assert_eq!((found(&answer)[0], &answer["exact"]), (face.id, &json!(exact)));
+            let response = search_embedding(&api, &face.embedding).await;
+            assert_eq!((face_ids(&response)[0], &response["exact"]), (face.id, &json!(exact)));
         }
         if exact {
             assert_eq!(status()["pgvector"][0]["bytes"], Value::Null);
             let rebuild = ["index", "rebuild", "--index", "pgvector", "--json"];
-            let built = program.run("pgvector", &rebuild).expect(0).json();
-            assert_eq!(built["pgvector"][0]["complete"], true);
+            let build_report = program.run("pgvector", &rebuild).success().json();
+            assert_eq!(build_report["pgvector"][0]["complete"], true);
         }
     }
 }

@@ -36,14 +36,14 @@ async fn every_constant_sql_statement_matches_schema() {
     assert!(statements.len() >= MIN_STATEMENTS, "only {} statements were found", statements.len());
 
     let database = TestDatabase::create().await;
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     for statement in &statements {
         if let Some(reason) = check(&database, statement).await {
-            wrong.push(format!("{}: {reason}\n{}", statement.place, statement.sql));
+            errors.push(format!("{}: {reason}\n{}", statement.location, statement.sql));
         }
     }
     println!("{} statements were prepared", statements.len());
-    assert!(wrong.is_empty(), "{} statements do not fit the schema:\n{}", wrong.len(), wrong.join("\n\n"));
+    assert!(errors.is_empty(), "{} statements do not fit the schema:\n{}", errors.len(), errors.join("\n\n"));
 }
 
 async fn check(database: &TestDatabase, statement: &Statement) -> Option<String> {
@@ -62,23 +62,23 @@ async fn check(database: &TestDatabase, statement: &Statement) -> Option<String>
         return Some(format!("{parameters} parameters, {:?} bound", statement.binds));
     }
     let columns = described.columns().len();
-    let fits = match statement.function.as_str() {
+    let is_match = match statement.function.as_str() {
         "query_scalar" => columns == 1,
         "query_as" => columns > 0,
         _ => true,
     };
-    (!fits).then(|| format!("{columns} columns in a {}", statement.function))
+    (!is_match).then(|| format!("{columns} columns in a {}", statement.function))
 }
 
 /// A comment with these words is required at most eight lines above a statement that is not
 /// constant.
 const BUILT_AT_RUN_TIME: &str = "run time";
-const LINES_ABOVE: usize = 8;
+const MAX_COMMENT_DISTANCE: usize = 8;
 
 /// A statement as it is sent to Postgres.
 struct Statement {
     /// File and line.
-    place: String,
+    location: String,
     sql: String,
     /// `query`, `query_as` or `query_scalar`.
     function: String,
@@ -230,7 +230,7 @@ impl<'ast> Visit<'ast> for Search<'_> {
 impl Search<'_> {
     fn record(&mut self, call: &ExprCall, binds: Option<usize>) {
         let line = call.span().start().line;
-        let place = format!("{}:{line}", self.file);
+        let location = format!("{}:{line}", self.file);
         let statements = self.names.evaluate(&call.args[0], &self.locals);
         let is_argument =
             matches!(&call.args[0], Expr::Path(path) if self.arguments.contains(&last_name(&path.path)));
@@ -238,16 +238,16 @@ impl Search<'_> {
             return;
         }
         if statements.is_empty() {
-            let above = &self.lines[line.saturating_sub(LINES_ABOVE)..line];
-            if !above.iter().any(|line| line.contains("//") && line.contains(BUILT_AT_RUN_TIME)) {
-                self.found.unknown.push(place);
+            let preceding_lines = &self.lines[line.saturating_sub(MAX_COMMENT_DISTANCE)..line];
+            if !preceding_lines.iter().any(|line| line.contains("//") && line.contains(BUILT_AT_RUN_TIME)) {
+                self.found.unknown.push(location);
             }
             return;
         }
         let function = function(call).unwrap();
         for sql in statements {
             self.found.statements.push(Statement {
-                place: place.clone(),
+                location: location.clone(),
                 sql,
                 function: function.clone(),
                 binds,
@@ -307,12 +307,12 @@ impl Names {
     /// Returns the constants of the file that are whole statements. Some are passed as arguments,
     /// so no call of sqlx names them.
     fn statements(&self) -> Vec<Statement> {
-        let own = self.constants.iter().filter(|((file, _), _)| *file == self.file);
+        let constants_of_file = self.constants.iter().filter(|((file, _), _)| *file == self.file);
         let mut found = Vec::new();
-        for ((file, name), value) in own {
+        for ((file, name), value) in constants_of_file {
             let texts = self.evaluate(value, &HashMap::new());
             found.extend(texts.into_iter().filter(|text| is_statement(text)).map(|sql| Statement {
-                place: format!("{file}: {name}"),
+                location: format!("{file}: {name}"),
                 sql,
                 function: "const".into(),
                 binds: None,
@@ -322,8 +322,8 @@ impl Names {
     }
 
     fn constant(&self, name: &str) -> Option<&Expr> {
-        let own = self.constants.get(&(self.file.clone(), name.to_owned()));
-        own.or_else(|| self.constants.get(&(String::new(), name.to_owned())))
+        let constants_of_file = self.constants.get(&(self.file.clone(), name.to_owned()));
+        constants_of_file.or_else(|| self.constants.get(&(String::new(), name.to_owned())))
     }
 
     /// Returns the strings to which an expression can evaluate, or none if they are known only at
@@ -351,7 +351,7 @@ impl Names {
                 all([result(&choice.then_branch), other].into_iter().flatten().collect())
             }
             Expr::Match(choice) => all(choice.arms.iter().map(|arm| &*arm.body).collect()),
-            Expr::Block(block) => result(&block.block).map_or(Vec::new(), |end| self.evaluate(end, locals)),
+            Expr::Block(block) => result(&block.block).map_or(Vec::new(), |tail| self.evaluate(tail, locals)),
             Expr::Macro(call) => self.expand(&call.mac, locals),
             Expr::Array(array) => all(array.elems.iter().collect()),
             Expr::Index(index) => self.evaluate(&index.expr, locals),
@@ -363,7 +363,7 @@ impl Names {
 
     fn expand(&self, call: &syn::Macro, locals: &HashMap<String, Expr>) -> Vec<String> {
         let name = call.path.segments.last().unwrap().ident.to_string();
-        let arguments = at_commas(call.tokens.clone());
+        let arguments = split_at_commas(call.tokens.clone());
         if name == "concat" {
             let parts =
                 arguments.into_iter().map(|part| match syn::parse2::<Expr>(part.into_iter().collect()) {
@@ -373,7 +373,7 @@ impl Names {
             return vec![parts.collect()];
         }
         let arms = self.macros.get(&name).map_or(&[][..], Vec::as_slice);
-        let body = arms.iter().find_map(|arm| Some(put_in(arm.body.clone(), &arm.matched(&arguments)?)));
+        let body = arms.iter().find_map(|arm| Some(substitute(arm.body.clone(), &arm.bind(&arguments)?)));
         let Some(Ok(body)) = body.map(syn::parse2::<Expr>) else { return Vec::new() };
         self.evaluate(&body, locals)
     }
@@ -382,25 +382,25 @@ impl Names {
 /// Returns the expression at the end of a block.
 fn result(block: &Block) -> Option<&Expr> {
     match block.stmts.last()? {
-        Stmt::Expr(end, None) => Some(end),
+        Stmt::Expr(tail, None) => Some(tail),
         _ => None,
     }
 }
 
 impl Arm {
     /// Returns the tokens of each argument by name, or `None` if the arguments do not match.
-    fn matched(&self, arguments: &[Vec<TokenTree>]) -> Option<HashMap<String, TokenStream>> {
+    fn bind(&self, arguments: &[Vec<TokenTree>]) -> Option<HashMap<String, TokenStream>> {
         if arguments.len() != self.arguments.len() {
             return None;
         }
         let mut values = HashMap::new();
         for ((words, name), tokens) in self.arguments.iter().zip(arguments) {
-            let fits = tokens.len() > words.len()
+            let is_match = tokens.len() > words.len()
                 && words.iter().zip(tokens).all(|(word, token)| *word == token.to_string())
                 && (words.len() + 1 == tokens.len()
                     || !matches!(tokens[0], TokenTree::Ident(_))
                     || is_call(tokens));
-            if !fits {
+            if !is_match {
                 return None;
             }
             values.insert(name.clone(), tokens[words.len()..].iter().cloned().collect());
@@ -423,7 +423,7 @@ fn arms(tokens: &TokenStream) -> Vec<Arm> {
         .collect();
     let arm = |pair: &[proc_macro2::Group]| {
         let [pattern, body] = pair else { return None };
-        let arguments = at_commas(pattern.stream()).into_iter().map(|tokens| {
+        let arguments = split_at_commas(pattern.stream()).into_iter().map(|tokens| {
             let dollar = tokens.iter().position(|token| token.to_string() == "$")?;
             let words = tokens[..dollar].iter().map(ToString::to_string).collect();
             match tokens.get(dollar + 1)? {
@@ -439,7 +439,7 @@ fn arms(tokens: &TokenStream) -> Vec<Arm> {
     groups.chunks(2).filter_map(arm).collect()
 }
 
-fn at_commas(tokens: TokenStream) -> Vec<Vec<TokenTree>> {
+fn split_at_commas(tokens: TokenStream) -> Vec<Vec<TokenTree>> {
     let mut parts: Vec<Vec<TokenTree>> = vec![Vec::new()];
     for token in tokens {
         match &token {
@@ -452,7 +452,7 @@ fn at_commas(tokens: TokenStream) -> Vec<Vec<TokenTree>> {
 }
 
 /// Replaces each `$name` with its tokens.
-fn put_in(tokens: TokenStream, values: &HashMap<String, TokenStream>) -> TokenStream {
+fn substitute(tokens: TokenStream, values: &HashMap<String, TokenStream>) -> TokenStream {
     let mut out = TokenStream::new();
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -462,7 +462,7 @@ fn put_in(tokens: TokenStream, values: &HashMap<String, TokenStream>) -> TokenSt
                 out.extend(values.get(&name).cloned().unwrap_or_default());
             }
             TokenTree::Group(group) => {
-                let inner = put_in(group.stream(), values);
+                let inner = substitute(group.stream(), values);
                 out.extend([TokenTree::Group(proc_macro2::Group::new(group.delimiter(), inner))]);
             }
             token => out.extend([token]),

@@ -2,7 +2,7 @@
 //! faces and images, except those of people who were erased after the backup.
 use crate::common::bucket::{Bucket, URL};
 use crate::common::service::{
-    Caller, Finished, Service, TestFolder, assert_says, expire_leases, psql, showing, through_shell,
+    Caller, Output, Service, TestFolder, assert_contains, expire_leases, image_json, psql, through_shell,
 };
 use crate::common::sites::{serve, serve_image};
 use axum::Router;
@@ -26,8 +26,8 @@ use tokio::sync::{Notify, watch};
 const SCOPES: &str = "analyze,read,search,crawl,write,erase,admin";
 
 /// Returns a command on a database, with the settings that identify the service.
-fn on(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
-    let mut command = place.on(database, args);
+fn service_command(folder: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
+    let mut command = folder.facecrawl_with(database, args);
     command
         .env("POSTGRES_BIN_DIR", programs())
         .env("AUTH", "keys")
@@ -38,37 +38,37 @@ fn on(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
 /// Serves a page with one image. The image is sent when the gate opens. The `Notify` fires when the
 /// image is requested.
 async fn gated_site(image: Vec<u8>) -> (String, Arc<Notify>, watch::Sender<bool>) {
-    let (asked, gate) = (Arc::new(Notify::new()), watch::Sender::new(false));
-    let (ask, open) = (asked.clone(), gate.clone());
-    let held = move || async move {
-        ask.notify_one();
-        let _ = open.subscribe().wait_for(|open| *open).await;
+    let (image_requested, gate) = (Arc::new(Notify::new()), watch::Sender::new(false));
+    let (notify_requested, open_paths) = (image_requested.clone(), gate.clone());
+    let send = move || async move {
+        notify_requested.notify_one();
+        let _ = open_paths.subscribe().wait_for(|open_paths| *open_paths).await;
         image
     };
     let router =
-        Router::new().route("/", route(async || Html("<img src=/held.jpg>"))).route("/held.jpg", route(held));
-    (serve(router).await, asked, gate)
+        Router::new().route("/", route(async || Html("<img src=/held.jpg>"))).route("/held.jpg", route(send));
+    (serve(router).await, image_requested, gate)
 }
 
 /// Returns every face and image of the service, with the bytes of its image.
 async fn stored_images(caller: &Caller) -> BTreeMap<String, Vec<u8>> {
-    let mut all = BTreeMap::new();
+    let mut images = BTreeMap::new();
     for face in caller.get("/faces?limit=1000").await["faces"].as_array().unwrap() {
         let id = face["id"].as_str().unwrap();
-        all.insert(format!("{id} crop"), caller.bytes(&format!("/faces/{id}/crop")).await);
-        all.insert(format!("{id} chip"), caller.bytes(&format!("/faces/{id}/crop?kind=chip")).await);
+        images.insert(format!("{id} crop"), caller.bytes(&format!("/faces/{id}/crop")).await);
+        images.insert(format!("{id} chip"), caller.bytes(&format!("/faces/{id}/crop?kind=chip")).await);
     }
     for image in caller.get("/images?limit=1000").await["images"].as_array().unwrap() {
         let id = image["id"].as_str().unwrap();
-        all.insert(format!("{id} thumbnail"), caller.bytes(&format!("/images/{id}/thumbnail")).await);
+        images.insert(format!("{id} thumbnail"), caller.bytes(&format!("/images/{id}/thumbnail")).await);
     }
-    all
+    images
 }
 
 /// Returns the faces that a search finds, with their similarity.
-async fn found(caller: &Caller, file: &str) -> Vec<(String, f64)> {
-    let answer = caller.ask(200, Method::POST, "/faces/search", Some(&showing(file))).await;
-    let matches = answer["matches"].as_array().unwrap().clone();
+async fn search_faces(caller: &Caller, file: &str) -> Vec<(String, f64)> {
+    let response = caller.request(200, Method::POST, "/faces/search", Some(&image_json(file))).await;
+    let matches = response["matches"].as_array().unwrap().clone();
     matches
         .iter()
         .map(|hit| (hit["face_id"].as_str().unwrap().to_owned(), hit["similarity"].as_f64().unwrap()))
@@ -78,89 +78,89 @@ async fn found(caller: &Caller, file: &str) -> Vec<(String, f64)> {
 #[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn restore_keeps_faces_and_repeats_later_erasures() {
-    let (old_place, database) = (TestFolder::new(), TestDatabase::create().await);
-    let run = |args: &[&str]| Finished::of(&mut on(&old_place, &database, args));
+    let (old_folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let run = |args: &[&str]| Output::run(&mut service_command(&old_folder, &database, args));
     for file in ["ben.jpg", "cora.jpg", "cora_2.jpg", "dan.jpg"] {
-        old_place.put(&format!("album/{file}"), testing::drawing(file));
+        old_folder.put(&format!("album/{file}"), testing::drawing(file));
     }
-    old_place.put("album/ada.jpg", testing::drawing("ada.jpg"));
-    run(&["scan", "album"]).expect(0);
-    run(&["scan", "album/ben.jpg", "--collection", "closed"]).expect(0);
+    old_folder.put("album/ada.jpg", testing::drawing("ada.jpg"));
+    run(&["scan", "album"]).success();
+    run(&["scan", "album/ben.jpg", "--collection", "closed"]).success();
     let key = |name: &str| {
-        let made = run(&["keys", "create", "--all", "--scope", SCOPES, "--name", name]);
-        made.expect(0).stdout.trim().to_owned()
+        let created = run(&["keys", "create", "--all", "--scope", SCOPES, "--name", name]);
+        created.success().stdout.trim().to_owned()
     };
     let (key, lost_key) = (key("kept"), key("lost"));
-    let mut service = Service::start(&mut on(&old_place, &database, &["up", "--port", "0"]));
+    let mut service = Service::start(&mut service_command(&old_folder, &database, &["up", "--port", "0"]));
     let caller = Caller { base: service.base.clone(), key: key.clone() };
 
     // A person is enrolled, and a worker holds a job.
-    let subject = caller.ask(201, Method::POST, "/subjects", Some(&json!({"name": "Ada"}))).await;
-    let his = found(&caller, "ada_2.jpg").await;
-    let enrol = json!({"face_ids": [his[0].0], "force": true});
+    let subject = caller.request(201, Method::POST, "/subjects", Some(&json!({"name": "Ada"}))).await;
+    let ada_faces = search_faces(&caller, "ada_2.jpg").await;
+    let enrol = json!({"face_ids": [ada_faces[0].0], "force": true});
     let faces_of = format!("/subjects/{}/faces", subject["id"].as_str().unwrap());
-    caller.ask(200, Method::POST, &faces_of, Some(&enrol)).await;
-    let (site, asked, gate) = gated_site(testing::drawing("ada_3.jpg")).await;
+    caller.request(200, Method::POST, &faces_of, Some(&enrol)).await;
+    let (site, image_requested, gate) = gated_site(testing::drawing("ada_3.jpg")).await;
     let path = caller.crawl(&json!({"seeds": [site], "delay_ms": 0})).await;
-    asked.notified().await;
+    image_requested.notified().await;
 
     let before = stored_images(&caller).await;
-    let backup = old_place.path().join("kept");
-    let folder = backup.to_str().unwrap();
-    let report = run(&["backup", folder, "--json"]).expect(0).json();
+    let backup = old_folder.path().join("kept");
+    let backup_folder = backup.to_str().unwrap();
+    let report = run(&["backup", backup_folder, "--json"]).success().json();
     let blobs = files_below(&backup.join("blobs")).len();
     assert_eq!((&report["blobs"]["copied"], &report["blobs"]["missing"]), (&json!(blobs), &json!(0)));
-    let again = run(&["backup", folder, "--json"]).expect(0).json();
-    assert_eq!((&again["blobs"]["copied"], &again["blobs"]["there"]), (&json!(0), &json!(blobs)), "{again}");
+    let rerun = run(&["backup", backup_folder, "--json"]).success().json();
+    assert_eq!((&rerun["blobs"]["copied"], &rerun["blobs"]["there"]), (&json!(0), &json!(blobs)), "{rerun}");
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&backup), mode(&backup.join("faces.dump"))), (0o700, 0o600));
 
     // A person, an image, a collection and a key are deleted after the backup.
-    let cora = found(&caller, "cora.jpg").await;
+    let cora = search_faces(&caller, "cora.jpg").await;
     assert_eq!(cora.len(), 2);
-    let mut likeness = showing("cora.jpg");
-    likeness["suppress_person"] = json!(true);
-    caller.ask(201, Method::POST, "/erasures", Some(&likeness)).await;
+    let mut erasure_body = image_json("cora.jpg");
+    erasure_body["suppress_person"] = json!(true);
+    caller.request(201, Method::POST, "/erasures", Some(&erasure_body)).await;
     let images = caller.get("/images").await;
     let other = (images["images"].as_array().unwrap().iter())
         .find(|image| image["sources"][0]["image_url"].as_str().unwrap().ends_with("dan.jpg"))
         .unwrap()["id"]
         .clone();
     let other = format!("/images/{}", other.as_str().unwrap());
-    caller.ask(204, Method::DELETE, &other, None).await;
-    caller.ask(202, Method::DELETE, "/collections/closed", None).await;
-    let keys = run(&["keys", "list", "--json"]).expect(0).json();
-    let lost = keys["keys"].as_array().unwrap().iter().find(|key| key["name"] == "lost").unwrap();
-    run(&["keys", "revoke", lost["id"].as_str().unwrap()]).expect(0);
+    caller.request(204, Method::DELETE, &other, None).await;
+    caller.request(202, Method::DELETE, "/collections/closed", None).await;
+    let keys = run(&["keys", "list", "--json"]).success().json();
+    let lost_key_row = keys["keys"].as_array().unwrap().iter().find(|key| key["name"] == "lost").unwrap();
+    run(&["keys", "revoke", lost_key_row["id"].as_str().unwrap()]).success();
     let dump = std::fs::read(backup.join("faces.dump")).unwrap();
-    run(&["backup", "--only-erasures", folder]).expect(0);
+    run(&["backup", "--only-erasures", backup_folder]).success();
     assert_eq!(std::fs::read(backup.join("faces.dump")).unwrap(), dump);
-    let kept = stored_images(&caller).await;
-    let same = found(&caller, "ada_2.jpg").await;
+    let expected = stored_images(&caller).await;
+    let faces_before_loss = search_faces(&caller, "ada_2.jpg").await;
     service.kill();
 
     // The machine and the database are lost, but the backup still exists.
-    let (place, restored) = (TestFolder::new(), TestDatabase::empty().await);
-    let run = |args: &[&str]| Finished::of(&mut on(&place, &restored, args));
-    let report = run(&["restore", folder, "--json"]).expect(0).json();
+    let (folder, restored) = (TestFolder::new(), TestDatabase::empty().await);
+    let run = |args: &[&str]| Output::run(&mut service_command(&folder, &restored, args));
+    let report = run(&["restore", backup_folder, "--json"]).success().json();
     let erased = &report["erased_again"];
     assert_eq!((&erased["images"], &erased["collections"]), (&json!(3), &json!(1)), "{report}");
     assert_eq!(report["blobs"]["missing"], 0, "{report}");
-    run(&["restore", folder]).fails(1, &["not empty"]);
-    let migrated = run(&["migrate", "--json"]).expect(0).json();
+    run(&["restore", backup_folder]).fails(1, &["not empty"]);
+    let migrated = run(&["migrate", "--json"]).success().json();
     assert_eq!(migrated["migrations_run"], 0);
     expire_leases(&restored).await;
 
-    let service = Service::start(&mut on(&place, &restored, &["up", "--port", "0"]));
+    let service = Service::start(&mut service_command(&folder, &restored, &["up", "--port", "0"]));
     let caller = Caller { base: service.base.clone(), key };
-    assert_eq!(stored_images(&caller).await, kept, "the same faces, the same bytes");
-    assert!(kept.len() < before.len() && kept.iter().all(|(name, bytes)| before[name] == *bytes));
-    assert_eq!(found(&caller, "ada_2.jpg").await, same);
-    assert_eq!(found(&caller, "cora_2.jpg").await, []);
+    assert_eq!(stored_images(&caller).await, expected, "the same faces, the same bytes");
+    assert!(expected.len() < before.len() && expected.iter().all(|(name, bytes)| before[name] == *bytes));
+    assert_eq!(search_faces(&caller, "ada_2.jpg").await, faces_before_loss);
+    assert_eq!(search_faces(&caller, "cora_2.jpg").await, []);
     assert_eq!(caller.get("/subjects").await["subjects"][0]["face_count"], 1);
     let stranger = Caller { base: service.base.clone(), key: lost_key };
-    stranger.ask(401, Method::GET, "/faces", None).await;
-    caller.ask(404, Method::GET, "/collections/closed", None).await;
+    stranger.request(401, Method::GET, "/faces", None).await;
+    caller.request(404, Method::GET, "/collections/closed", None).await;
     let erased = "/audit?action=collection.erased";
     caller.until(erased, |log| !log["records"].as_array().unwrap().is_empty()).await;
     assert!(!caller.get("/audit?action=erasure.reapplied").await["records"].as_array().unwrap().is_empty());
@@ -169,7 +169,7 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
     gate.send_replace(true);
     let crawl = caller.ended_crawl(&path).await;
     assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");
-    assert_eq!(found(&caller, "ada_2.jpg").await.len(), same.len() + 1);
+    assert_eq!(search_faces(&caller, "ada_2.jpg").await.len(), faces_before_loss.len() + 1);
     let plan = psql(
         &restored.url(),
         "set enable_seqscan = off; set enable_sort = off; explain select id from faces where model_id = 1
@@ -178,80 +178,80 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
     assert!(plan.contains("faces_embedding_hnsw_1"), "{plan}");
 
     // A scan does not restore the erased person either.
-    place.put("new/cora.jpg", testing::drawing("cora_2.jpg"));
-    let scanned = run(&["scan", "new", "--json"]).expect(0).json();
+    folder.put("new/cora.jpg", testing::drawing("cora_2.jpg"));
+    let scanned = run(&["scan", "new", "--json"]).success().json();
     assert_eq!(scanned["images"]["suppressed"], 1, "{scanned}");
-    let swept = run(&["sweep", "--json"]).expect(0).json();
+    let swept = run(&["sweep", "--json"]).success().json();
     assert_eq!(swept["missing"], 0, "{swept}");
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn restores_private_database_and_reports_damaged_blob() {
-    let place = TestFolder::new();
-    place.put("album/ada.jpg", testing::drawing("ada.jpg"));
+    let folder = TestFolder::new();
+    folder.put("album/ada.jpg", testing::drawing("ada.jpg"));
     let facecrawl = |args: &[&str]| {
-        let mut command = place.facecrawl(args);
-        Finished::of(command.env("POSTGRES_BIN_DIR", programs()))
+        let mut command = folder.facecrawl(args);
+        Output::run(command.env("POSTGRES_BIN_DIR", programs()))
     };
-    facecrawl(&["scan", "album"]).expect(0);
-    facecrawl(&["backup", "kept"]).expect(0);
-    let chip = files_below(&place.path().join("kept/blobs/chips")).remove(0);
+    facecrawl(&["scan", "album"]).success();
+    facecrawl(&["backup", "kept"]).success();
+    let chip = files_below(&folder.path().join("kept/blobs/chips")).remove(0);
     std::fs::write(&chip, b"not what its name says").unwrap();
-    let restored = facecrawl(&["restore", "kept", "--data-dir", "other"]).expect(3);
-    assert_says(&restored.stdout, &["2 copied", "missing: chips/"]);
-    let scanned = facecrawl(&["scan", "album", "--data-dir", "other", "--json"]).expect(0).json();
+    let restored = facecrawl(&["restore", "kept", "--data-dir", "other"]).assert_status(3);
+    assert_contains(&restored.stdout, &["2 copied", "missing: chips/"]);
+    let scanned = facecrawl(&["scan", "album", "--data-dir", "other", "--json"]).success().json();
     assert_eq!(scanned["images"]["duplicate"], 1, "it is known: {scanned}");
 
-    std::fs::remove_file(place.path().join("kept/erasures.jsonl")).unwrap();
+    std::fs::remove_file(folder.path().join("kept/erasures.jsonl")).unwrap();
     facecrawl(&["restore", "kept", "--data-dir", "third"]).fails(2, &["--erasures"]);
 }
 
 /// Returns the paths below a folder, with the folder, that other users can enter or read.
 fn open_to_others(folder: &Path) -> Vec<PathBuf> {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
-    let mut open: Vec<PathBuf> =
+    let mut open_paths: Vec<PathBuf> =
         Some(folder.to_owned()).filter(|path| mode(path) & 0o077 != 0).into_iter().collect();
     if folder.is_dir() {
-        open.extend(
+        open_paths.extend(
             std::fs::read_dir(folder).unwrap().flat_map(|entry| open_to_others(&entry.unwrap().path())),
         );
     }
-    open
+    open_paths
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn backup_is_readable_only_by_owner() {
-    let place = TestFolder::new();
-    place.put("album/ada.jpg", testing::drawing("ada.jpg"));
+    let folder = TestFolder::new();
+    folder.put("album/ada.jpg", testing::drawing("ada.jpg"));
     let facecrawl = |args: &[&str]| {
         // Without a mask, a file is readable by everybody unless the program says otherwise.
-        let mut command = through_shell("umask 0; exec \"$0\" \"$@\"", &place.facecrawl(args));
-        Finished::of(command.env("POSTGRES_BIN_DIR", programs()))
+        let mut command = through_shell("umask 0; exec \"$0\" \"$@\"", &folder.facecrawl(args));
+        Output::run(command.env("POSTGRES_BIN_DIR", programs()))
     };
-    facecrawl(&["scan", "album"]).expect(0);
+    facecrawl(&["scan", "album"]).success();
     // Parts of the data folder that show people. Postgres restricts its own folder.
     for path in ["data/blobs", "data/postgres"] {
-        assert_eq!(open_to_others(&place.path().join(path)), [] as [PathBuf; 0], "{path}");
+        assert_eq!(open_to_others(&folder.path().join(path)), [] as [PathBuf; 0], "{path}");
     }
-    let backup = place.path().join("kept");
+    let backup = folder.path().join("kept");
     std::fs::create_dir(&backup).unwrap();
     std::fs::set_permissions(&backup, Permissions::from_mode(0o755)).unwrap();
-    facecrawl(&["backup", "kept"]).expect(0);
+    facecrawl(&["backup", "kept"]).success();
     assert_eq!(open_to_others(&backup), [] as [PathBuf; 0]);
     // A file of an earlier version is restricted too.
     let chip = files_below(&backup.join("blobs/chips")).remove(0);
     std::fs::set_permissions(&chip, Permissions::from_mode(0o644)).unwrap();
     std::fs::set_permissions(backup.join("blobs"), Permissions::from_mode(0o755)).unwrap();
-    facecrawl(&["backup", "kept"]).expect(0);
+    facecrawl(&["backup", "kept"]).success();
     assert_eq!(open_to_others(&backup), [] as [PathBuf; 0]);
-    facecrawl(&["restore", "kept", "--data-dir", "other"]).expect(0);
-    assert_eq!(open_to_others(&place.path().join("other/blobs")), [] as [PathBuf; 0]);
-    facecrawl(&["detect", "album/ada.jpg", "--draw", "drawn.png"]).expect(0);
-    assert_eq!(open_to_others(&place.path().join("drawn.png")), [] as [PathBuf; 0]);
+    facecrawl(&["restore", "kept", "--data-dir", "other"]).success();
+    assert_eq!(open_to_others(&folder.path().join("other/blobs")), [] as [PathBuf; 0]);
+    facecrawl(&["detect", "album/ada.jpg", "--draw", "drawn.png"]).success();
+    assert_eq!(open_to_others(&folder.path().join("drawn.png")), [] as [PathBuf; 0]);
 }
 
-fn with_bucket(place: &TestFolder, database: &TestDatabase, bucket: &Bucket, args: &[&str]) -> Command {
-    let mut command = place.on(database, args);
+fn with_bucket(folder: &TestFolder, database: &TestDatabase, bucket: &Bucket, args: &[&str]) -> Command {
+    let mut command = folder.facecrawl_with(database, args);
     command.env("POSTGRES_BIN_DIR", programs()).envs(bucket.variables());
     command
 }
@@ -265,15 +265,15 @@ async fn objects(bucket: &Bucket) -> Vec<String> {
 async fn bucket_stores_blobs_and_deletes_erased_ones() {
     let ada = testing::drawing("ada.jpg");
     let bucket = Bucket::start().await;
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    place.put("album/ada.jpg", &ada);
-    place.put("album/ben.jpg", testing::drawing("ben.jpg"));
-    let run = |args: &[&str]| Finished::of(&mut with_bucket(&place, &database, &bucket, args)).expect(0);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    folder.put("album/ada.jpg", &ada);
+    folder.put("album/ben.jpg", testing::drawing("ben.jpg"));
+    let run = |args: &[&str]| Output::run(&mut with_bucket(&folder, &database, &bucket, args)).success();
     run(&["scan", "album"]);
     assert_eq!(objects(&bucket).await.len(), 6, "a thumbnail, a crop and a chip per image");
-    assert!(!place.path().join("data/blobs").exists());
+    assert!(!folder.path().join("data/blobs").exists());
 
-    let service = Service::start(&mut with_bucket(&place, &database, &bucket, &["up", "--port", "0"]));
+    let service = Service::start(&mut with_bucket(&folder, &database, &bucket, &["up", "--port", "0"]));
     let caller = service.caller();
     let faces = caller.get("/faces").await;
     for face in faces["faces"].as_array().unwrap() {
@@ -288,7 +288,7 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
     // The backup of a bucket is an ordinary folder.
     let report = run(&["backup", "kept", "--json"]).json();
     assert_eq!(report["blobs"]["copied"], 6, "{report}");
-    assert_eq!(files_below(&place.path().join("kept/blobs")).len(), 6);
+    assert_eq!(files_below(&folder.path().join("kept/blobs")).len(), 6);
 
     // The sweep removes only blobs that no row references.
     let (store, blobs) = (database.store(), bucket.blobs());
@@ -310,8 +310,8 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
     assert_eq!((swept.removed, swept.missing), (1, Some(0)));
     assert_eq!(blobs.get(&orphan).await.unwrap(), None);
 
-    let done = caller.ask(201, Method::POST, "/erasures", Some(&showing("ada.jpg"))).await;
-    assert_eq!(done["images"], 1, "{done}");
+    let erasure = caller.request(201, Method::POST, "/erasures", Some(&image_json("ada.jpg"))).await;
+    assert_eq!(erasure["images"], 1, "{erasure}");
     assert_eq!(objects(&bucket).await.len(), 3);
     let pruned = run(&["backup", "kept", "--json"]).json();
     assert_eq!((&pruned["blobs"]["removed"], &pruned["blobs"]["there"]), (&json!(3), &json!(3)), "{pruned}");
@@ -321,10 +321,10 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
 #[testing::test(flavor = "multi_thread")]
 async fn unusable_blob_store_is_reported_at_start() {
     let mut bucket = Bucket::start().await;
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
     let refused = |bucket: &Bucket, name: &str, value: &str, words: &[&str]| {
-        let mut command = with_bucket(&place, &database, bucket, &["serve", "--port", "0"]);
-        let refused = Finished::of(command.env(name, value)).fails(1, words);
+        let mut command = with_bucket(&folder, &database, bucket, &["serve", "--port", "0"]);
+        let refused = Output::run(command.env(name, value)).fails(1, words);
         assert!(!refused.stderr.contains("not the secret"), "{}", refused.stderr);
     };
     refused(
@@ -350,8 +350,8 @@ async fn unusable_blob_store_is_reported_at_start() {
 async fn jobs_wait_during_bucket_outage_without_missing_blobs() {
     let ada = testing::drawing("ada.jpg");
     let mut bucket = Bucket::start().await;
-    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
-    let service = Service::start(&mut with_bucket(&place, &database, &bucket, &["up", "--port", "0"]));
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let service = Service::start(&mut with_bucket(&folder, &database, &bucket, &["up", "--port", "0"]));
     let caller = service.caller();
     let seed = serve_image(ada).await;
     bucket.stop();
@@ -367,10 +367,10 @@ async fn jobs_wait_during_bucket_outage_without_missing_blobs() {
     // restarted too. It stops first, because its requests would count among the first four, which
     // the server does not authenticate.
     drop(service);
-    bucket.start_again().await;
+    bucket.restart().await;
     expire_leases(&database).await;
     database.execute("update jobs set scheduled_at = now() where state = 'retryable'").await;
-    let service = Service::start(&mut with_bucket(&place, &database, &bucket, &["up", "--port", "0"]));
+    let service = Service::start(&mut with_bucket(&folder, &database, &bucket, &["up", "--port", "0"]));
     let caller = service.caller();
     let crawl = caller.ended_crawl(&path).await;
     assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");

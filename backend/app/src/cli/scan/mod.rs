@@ -5,7 +5,7 @@ mod summary;
 use super::{Exit, UsageError};
 use crate::cli::options::VideoArgs;
 use crate::config::Settings;
-use crate::decoder::{open_decoder, video_tools_of};
+use crate::decoder::{create_video_tools, open_decoder};
 use crate::image_files::FoundFiles;
 use crate::service::search_index::Role;
 use crate::service::{Foundation, Sharing, listen_for_signals, start_runner};
@@ -183,7 +183,7 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
 fn video_tools(settings: &Settings) -> anyhow::Result<VideoTools> {
     let decoding = tokio::task::block_in_place(|| open_decoder(settings))?;
     let decoder = decoding.decoder.map_err(|error| UsageError(format!("--videos needs ffmpeg: {error}")))?;
-    Ok(video_tools_of(settings, decoder).map_err(UsageError)?)
+    Ok(create_video_tools(settings, decoder).map_err(UsageError)?)
 }
 
 async fn scan(

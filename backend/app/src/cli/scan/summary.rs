@@ -122,9 +122,9 @@ impl Summary {
             add(&mut self.pages, progress.pages);
         }
         // The reasons of videos are counted in `videos`.
-        let of_videos = &progress.video_reasons;
+        let videos = &progress.video_reasons;
         let mut reasons = progress.reasons;
-        reasons.iter_mut().for_each(|(reason, n)| *n -= of_videos.get(reason).copied().unwrap_or_default());
+        reasons.iter_mut().for_each(|(reason, n)| *n -= videos.get(reason).copied().unwrap_or_default());
         reasons.retain(|_, n| *n > 0);
         add(&mut self.reasons, reasons);
         let OverLimit { pages, images, videos } = progress.over_limit;
@@ -160,11 +160,11 @@ impl Summary {
         }
     }
 
-    /// Completes the summary of a scan that took `took`, of which `videos` were spent on videos.
-    pub(super) fn finish(&mut self, took: Duration, videos: Duration, interrupted: bool) {
-        self.seconds = took.as_secs_f64();
-        let settled = self.images.total - self.images.of(ImageState::Queued);
-        self.images_per_second = settled as f64 / took.saturating_sub(videos).as_secs_f64().max(1e-3);
+    /// Completes the summary of a scan that took `elapsed`, of which `videos` were spent on videos.
+    pub(super) fn finish(&mut self, elapsed: Duration, videos: Duration, interrupted: bool) {
+        self.seconds = elapsed.as_secs_f64();
+        let finished = self.images.total - self.images.of(ImageState::Queued);
+        self.images_per_second = finished as f64 / elapsed.saturating_sub(videos).as_secs_f64().max(1e-3);
         self.interrupted = interrupted;
     }
 
@@ -283,7 +283,7 @@ impl VideoScan {
     fn of_crawl(video: &Video, counts: VideoCounts) -> Self {
         let outcome = match (video.state, &video.reason) {
             (VideoState::Completed, _) => ImageState::Processed,
-            (VideoState::Failed, Some(reason)) => state_of(reason),
+            (VideoState::Failed, Some(reason)) => image_state(reason),
             (VideoState::Failed, None) => ImageState::Failed,
             (VideoState::Cancelled, _) => ImageState::Skipped,
             _ => ImageState::Queued,
@@ -310,7 +310,7 @@ impl VideoScan {
 }
 
 /// Returns the state of a video that was not read for `reason`.
-fn state_of(reason: &Reason) -> ImageState {
+fn image_state(reason: &Reason) -> ImageState {
     match reason {
         Reason::ExactDuplicate | Reason::NotModified => ImageState::Duplicate,
         Reason::SuppressedUrl | Reason::SuppressedVideo => ImageState::Suppressed,

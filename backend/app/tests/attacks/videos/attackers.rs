@@ -22,21 +22,21 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 /// Size of a large file in bytes.
-pub(crate) const LARGE: usize = 100 << 20;
+pub(crate) const LARGE_FILE_BYTES: usize = 100 << 20;
 /// Size of a file that is too large, in bytes.
-const TOO_LARGE: usize = 500 << 20;
-const PIECE: usize = 64 << 10;
+const OVERSIZED_FILE_BYTES: usize = 500 << 20;
+const CHUNK_BYTES: usize = 64 << 10;
 /// How a Matroska file begins.
 const MATROSKA: &[u8] = b"\x1a\x45\xdf\xa3";
 /// Pause of a caller after a large file. Otherwise, the transfers would use up the CPU time that
 /// the test needs.
-const PAUSE_OF_UPLOADS: Duration = Duration::from_secs(2);
+const UPLOAD_PAUSE: Duration = Duration::from_secs(2);
 
 /// Statuses of a request that adds a video: the video exists or was added, or a limit refused it.
 const ADDED: &[u16] = &[200, 202, 429];
 const UPLOADED: &[u16] = &[200, 202, 429, 507];
-const REFUSED: &[u16] = &[413, 429, 507];
-const READ: &[u16] = &[200, 429];
+const REFUSED_STATUSES: &[u16] = &[413, 429, 507];
+const READABLE: &[u16] = &[200, 429];
 
 #[derive(Clone)]
 pub(crate) struct Hostile {
@@ -61,7 +61,7 @@ pub(crate) struct Progress {
     /// Number of slow addresses that have a response.
     addresses: AtomicUsize,
     /// Number of other videos that were sent.
-    others: AtomicU64,
+    other_videos: AtomicU64,
     /// Ids of the accepted videos.
     accepted: Mutex<Vec<String>>,
 }
@@ -80,11 +80,11 @@ impl Progress {
 impl Hostile {
     /// Starts all attacks, or those that `ATTACKS` selects.
     pub(crate) fn start(&self) -> Attacks {
-        let mut attacks = Attacks::none();
-        let mut add = |name, at_once, run: fn(Attacker) -> Running| {
+        let mut attacks = Attacks::empty();
+        let mut add = |name, callers, run: fn(Attacker) -> Running| {
             let hostile = self.clone();
             attacks
-                .add(name, at_once, move |record| run(Attacker { hostile: hostile.clone(), name, record }));
+                .add(name, callers, move |record| run(Attacker { hostile: hostile.clone(), name, record }));
         };
         add("a slow address", 4, |attacker| Box::pin(attacker.slow_address()));
         add("a large file", 4, |attacker| Box::pin(attacker.large_file()));
@@ -137,59 +137,59 @@ impl Attacker {
         let number = self.number();
         let film = &self.hostile.film;
         let head = match number % 2 {
-            0 => [&film[..], &padding(number, LARGE - film.len())].concat(),
+            0 => [&film[..], &padding(number, LARGE_FILE_BYTES - film.len())].concat(),
             _ => [MATROSKA, &number.to_be_bytes()].concat(),
         };
         let mut request = self.post("/videos?sampling=fps=30").header("content-type", "video/mp4");
         if number % 4 < 2 {
-            request = request.header("content-length", LARGE);
+            request = request.header("content-length", LARGE_FILE_BYTES);
         }
-        self.send(request.body(file(head, LARGE)), UPLOADED).await;
-        tokio::time::sleep(PAUSE_OF_UPLOADS).await;
+        self.send(request.body(file(head, LARGE_FILE_BYTES)), UPLOADED).await;
+        tokio::time::sleep(UPLOAD_PAUSE).await;
     }
 
     async fn too_large_file(self) {
-        let body = file([MATROSKA, &self.number().to_be_bytes()].concat(), TOO_LARGE);
+        let body = file([MATROSKA, &self.number().to_be_bytes()].concat(), OVERSIZED_FILE_BYTES);
         let request = self.post("/videos").header("content-type", "video/x-matroska").body(body);
-        self.send(request, REFUSED).await;
-        tokio::time::sleep(PAUSE_OF_UPLOADS).await;
+        self.send(request, REFUSED_STATUSES).await;
+        tokio::time::sleep(UPLOAD_PAUSE).await;
     }
 
     async fn long_film(self) {
         let film = [&self.hostile.long_film[..], &padding(self.number(), 16)].concat();
         let request = self.post("/videos?sampling=fps=30&rotate=auto").header("content-type", "video/mp4");
         self.send(request.body(film), UPLOADED).await;
-        tokio::time::sleep(PAUSE_OF_UPLOADS).await;
+        tokio::time::sleep(UPLOAD_PAUSE).await;
     }
 
     async fn playlist(self, address: fn(&Site, usize) -> String) {
         let address = address(&self.hostile.site, self.number() as usize);
         self.send(self.post("/videos").json(&json!({"url": address})), ADDED).await;
-        tokio::time::sleep(PAUSE_OF_UPLOADS).await;
+        tokio::time::sleep(UPLOAD_PAUSE).await;
     }
 
     async fn page_of_playlists(self) {
         let seeds = [self.hostile.site.page(self.number() as usize)];
-        let crawl = json!({"seeds": seeds, "videos": true, "max_videos": ON_THE_PAGE});
+        let crawl = json!({"seeds": seeds, "videos": true, "max_videos": PLAYLISTS_PER_PAGE});
         self.send(self.post("/crawls").json(&crawl), &[201, 409, 429]).await;
-        tokio::time::sleep(PAUSE_OF_UPLOADS).await;
+        tokio::time::sleep(UPLOAD_PAUSE).await;
     }
 
     /// Reads what belongs to a stored video, a few bytes at a time.
     async fn read_slowly(self, what: &str) {
         let line = format!("GET /videos/{}/{what}", self.hostile.video);
-        self.run_on_socket(&line, "", &[], &[], READ).await;
+        self.run_on_socket(&line, "", &[], &[], READABLE).await;
     }
 
     async fn read_crop_slowly(self) {
         let line = format!("GET /faces/{}/crop", self.hostile.face);
-        self.run_on_socket(&line, "", &[], &[], READ).await;
+        self.run_on_socket(&line, "", &[], &[], READABLE).await;
     }
 
     async fn read_clip_slowly(self) {
         let film = self.hostile.film.clone();
         let headers = format!("content-type: video/mp4\r\ncontent-length: {}\r\n", film.len());
-        self.run_on_socket("POST /videos/detect?sampling=fps=30", &headers, &film, &[], READ).await;
+        self.run_on_socket("POST /videos/detect?sampling=fps=30", &headers, &film, &[], READABLE).await;
     }
 
     async fn upload_slowly(self) {
@@ -203,14 +203,14 @@ impl Attacker {
         line: &str,
         headers: &str,
         body: &[u8],
-        drip: &[u8],
+        slow: &[u8],
         allowed: &'static [u16],
     ) {
         let address = self.hostile.tenant.address();
         let headers = format!("authorization: Bearer {}\r\n{headers}", self.hostile.tenant.key);
         let head = request(&address, line, &headers, body);
         let attack =
-            SocketAttack { name: self.name, at_once: 1, head, drip: drip.to_vec(), read_size: 2, allowed };
+            SocketAttack { name: self.name, callers: 1, head, slow: slow.to_vec(), read_size: 2, allowed };
         attackers::run_on_socket(&attack, &address, &self.record).await;
     }
 
@@ -220,16 +220,16 @@ impl Attacker {
 
     /// Returns a number that makes a file or an address different from all others.
     fn number(&self) -> u64 {
-        self.hostile.progress.others.fetch_add(1, Ordering::SeqCst)
+        self.hostile.progress.other_videos.fetch_add(1, Ordering::SeqCst)
     }
 
     /// Sends a request and records the response. Returns whether there was one.
     async fn send(&self, request: RequestBuilder, allowed: &[u16]) -> bool {
-        let answer = async {
-            let answer = request.send().await?;
-            Ok::<_, reqwest::Error>((answer.status().as_u16(), answer.text().await?))
+        let response = async {
+            let response = request.send().await?;
+            Ok::<_, reqwest::Error>((response.status().as_u16(), response.text().await?))
         };
-        let Ok((status, text)) = answer.await else {
+        let Ok((status, text)) = response.await else {
             self.record.note(self.name, None, allowed, "");
             return false;
         };
@@ -252,10 +252,10 @@ pub(crate) fn padding(number: u64, bytes: usize) -> Vec<u8> {
 /// Returns a file of `bytes` bytes, which is generated as it is sent.
 fn file(head: Vec<u8>, bytes: usize) -> Body {
     let rest = bytes - head.len();
-    let zeros = Bytes::from_static(&[0; PIECE]);
-    let last = zeros.slice(..rest % PIECE);
+    let zeros = Bytes::from_static(&[0; CHUNK_BYTES]);
+    let last = zeros.slice(..rest % CHUNK_BYTES);
     let pieces = std::iter::once(Bytes::from(head));
-    let pieces = pieces.chain(std::iter::repeat_n(zeros, rest / PIECE)).chain([last]);
+    let pieces = pieces.chain(std::iter::repeat_n(zeros, rest / CHUNK_BYTES)).chain([last]);
     Body::wrap_stream(stream::iter(pieces.map(Ok::<_, Infallible>)))
 }
 
@@ -264,10 +264,10 @@ const HOSTS: u8 = 32;
 /// Number of files of a playlist, which is the maximum.
 const FILES: usize = 20_000;
 /// Length of the path of a playlist whose absolute addresses are just within their limit of 8 MiB.
-const LONG: usize = 380;
+const LONG_PATH: usize = 380;
 /// Length of the path of a playlist with 160 MB of absolute addresses.
-const TOO_LONG: usize = 8_000;
-const ON_THE_PAGE: usize = 40;
+const OVERSIZED_PATH: usize = 8_000;
+const PLAYLISTS_PER_PAGE: usize = 40;
 
 #[derive(Clone)]
 pub(crate) struct Site {
@@ -306,27 +306,27 @@ impl Site {
     }
 
     pub(crate) fn long_playlist(&self, number: usize) -> String {
-        format!("{}/{}/{number}.m3u8", self.host(number), "l".repeat(LONG))
+        format!("{}/{}/{number}.m3u8", self.host(number), "l".repeat(LONG_PATH))
     }
 
     pub(crate) fn too_long_playlist(&self, number: usize) -> String {
-        format!("{}/{}/{number}.m3u8", self.host(number), "l".repeat(TOO_LONG))
+        format!("{}/{}/{number}.m3u8", self.host(number), "l".repeat(OVERSIZED_PATH))
     }
 }
 
 fn page() -> Html<String> {
-    let base = "l".repeat(LONG);
-    Html((0..ON_THE_PAGE).map(|number| format!("<a href=/{base}/page{number}.m3u8>x</a>")).collect())
+    let base = "l".repeat(LONG_PATH);
+    Html((0..PLAYLISTS_PER_PAGE).map(|number| format!("<a href=/{base}/page{number}.m3u8>x</a>")).collect())
 }
 
 /// Returns the head of a film, a byte now and then.
 fn slow() -> Response {
     let head = stream::iter(b"\0\0\0\x18ftypisom".iter().copied().chain(std::iter::repeat(b' ')));
-    let beat = head.then(|byte| async move {
+    let body = head.then(|byte| async move {
         tokio::time::sleep(Duration::from_millis(300)).await;
         Ok::<_, Infallible>(Bytes::copy_from_slice(&[byte]))
     });
-    ([(CONTENT_TYPE, "video/mp4")], ResponseBody::from_stream(beat)).into_response()
+    ([(CONTENT_TYPE, "video/mp4")], ResponseBody::from_stream(body)).into_response()
 }
 
 /// Returns a playlist, or two packets of a transport stream.

@@ -104,14 +104,14 @@ impl Tenant {
         unreachable!()
     }
 
-    /// Waits until `right` returns `true` for a video, and returns it. The service must not be
-    /// killed meanwhile.
-    pub(crate) async fn until(&self, id: &str, right: impl Fn(&Value) -> bool) -> Value {
-        self.caller().until(&format!("/videos/{id}"), right).await
+    /// Waits until `is_expected` returns `true` for a video, and returns it. Nothing may kill the
+    /// service meanwhile.
+    pub(crate) async fn wait_for_video(&self, id: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
+        self.caller().until(&format!("/videos/{id}"), is_expected).await
     }
 
-    pub(crate) async fn until_read(&self, id: &str) -> Value {
-        let video = self.until(id, |video| video["finished_at"].is_string()).await;
+    pub(crate) async fn wait_until_read(&self, id: &str) -> Value {
+        let video = self.wait_for_video(id, |video| video["finished_at"].is_string()).await;
         assert_eq!((&video["state"], &video["reason"]), (&json!("completed"), &Value::Null), "{video:#}");
         video
     }
@@ -120,7 +120,7 @@ impl Tenant {
 pub(crate) struct World {
     service: Service,
     pub(crate) database: TestDatabase,
-    place: TestFolder,
+    folder: TestFolder,
     base: Arc<Mutex<String>>,
     pub(crate) usage: Usage,
     pub(crate) normal: Tenant,
@@ -130,20 +130,20 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn start() -> Self {
         let database = TestDatabase::create().await;
-        let place = TestFolder::with_models();
-        let service = Service::start(&mut command(&place, &database));
+        let folder = TestFolder::with_models();
+        let service = Service::start(&mut command(&folder, &database));
         let base = Arc::new(Mutex::new(service.base.clone()));
         let tenant = |key| Tenant { base: base.clone(), key, client: client() };
-        let operator = tenant(key(&place, &database, &["--all"], "admin"));
+        let operator = tenant(key(&folder, &database, &["--all"], "admin"));
         for name in ["normal", HOSTILE] {
             let request = operator.request(Method::POST, "/collections").json(&json!({"name": name}));
             assert_eq!(request.send().await.unwrap().status(), 201);
         }
         let scopes = "analyze,read,search,crawl,write,erase";
         let [normal, hostile] =
-            ["normal", HOSTILE].map(|name| tenant(key(&place, &database, &["--collection", name], scopes)));
-        let usage = Usage::of(service.child.id(), data(&place));
-        Self { service, database, place, base, usage, normal, hostile }
+            ["normal", HOSTILE].map(|name| tenant(key(&folder, &database, &["--collection", name], scopes)));
+        let usage = Usage::start(service.child.id(), data(&folder));
+        Self { service, database, folder, base, usage, normal, hostile }
     }
 
     /// Kills the service and starts it again. Returns the number of files that were being written
@@ -153,7 +153,7 @@ impl World {
         let incomplete = self.incomplete_files().len();
         // The leases of the dead worker need not run out.
         expire_leases(&self.database).await;
-        let start = || Service::start(&mut command(&self.place, &self.database));
+        let start = || Service::start(&mut command(&self.folder, &self.database));
         self.service = tokio::task::block_in_place(start);
         self.usage.follow(self.service.child.id());
         self.base.lock().unwrap().clone_from(&self.service.base);
@@ -162,13 +162,13 @@ impl World {
 
     /// Returns the blobs that are not yet complete, or that a killed process left incomplete.
     pub(crate) fn incomplete_files(&self) -> Vec<PathBuf> {
-        let files = testing::files_below(&data(&self.place).join("blobs"));
+        let files = testing::files_below(&data(&self.folder).join("blobs"));
         files.into_iter().filter(|file| file.to_string_lossy().contains('#')).collect()
     }
 
     /// Returns the number of uploaded and fetched files that no video refers to.
     pub(crate) async fn unused_files(&self) -> u64 {
-        let files = testing::files_below(&data(&self.place).join("blobs/videos"));
+        let files = testing::files_below(&data(&self.folder).join("blobs/videos"));
         let used: Vec<String> =
             sqlx::query_scalar("select source_key from videos where source_key is not null")
                 .fetch_all(self.database.pool())
@@ -190,18 +190,18 @@ impl World {
         let log = tokio::task::block_in_place(|| self.service.stop());
         assert!(!log.contains("panicked"), "{log}");
         assert_eq!(self.usage.running_decoders(), Vec::<u32>::new(), "decoders that still run");
-        assert_eq!(testing::files_below(&data(&self.place).join("spool")), Vec::<PathBuf>::new());
+        assert_eq!(testing::files_below(&data(&self.folder).join("spool")), Vec::<PathBuf>::new());
     }
 }
 
-fn command(place: &TestFolder, database: &TestDatabase) -> Command {
-    let mut command = place.facecrawl(&["up", "--port", "0"]);
+fn command(folder: &TestFolder, database: &TestDatabase) -> Command {
+    let mut command = folder.facecrawl(&["up", "--port", "0"]);
     command.envs(settings()).env("DATABASE_URL", database.url()).env("FFMPEG", testing::ffmpeg());
     command
 }
 
-fn data(place: &TestFolder) -> PathBuf {
-    place.path().join("data")
+fn data(folder: &TestFolder) -> PathBuf {
+    folder.path().join("data")
 }
 
 /// Returns the sum of the memory limits that the program computes from its settings, in bytes.
@@ -261,7 +261,7 @@ struct Shared {
 
 impl Usage {
     /// Starts to take samples. `data` is the data folder of the service.
-    pub(crate) fn of(process: u32, data: PathBuf) -> Self {
+    pub(crate) fn start(process: u32, data: PathBuf) -> Self {
         let decoder = testing::ffmpeg().file_name().unwrap().to_str().unwrap().to_owned();
         let (process, ended) = (AtomicU32::new(process), AtomicBool::new(false));
         let shared = Arc::new(Shared { data, decoder, process, ended, peaks: Mutex::default() });
@@ -310,15 +310,15 @@ impl Shared {
             .into_iter()
             .filter(|process| name(*process).as_ref() == Some(&self.decoder))
             .collect();
-        let of_service = peak_memory(service).unwrap_or(0);
-        let memory = of_service + decoders.iter().filter_map(|process| peak_memory(*process)).sum::<u64>();
+        let main = peak_memory(service).unwrap_or(0);
+        let memory = main + decoders.iter().filter_map(|process| peak_memory(*process)).sum::<u64>();
         let unnamed = unnamed_files(service, &self.data);
         let files = testing::files_below(&self.data);
         let named: u64 =
             files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|file| size(&file)).sum();
         let mut peaks = self.peaks.lock().unwrap();
         peaks.memory = peaks.memory.max(memory);
-        peaks.memory_of_service = peaks.memory_of_service.max(of_service);
+        peaks.memory_of_service = peaks.memory_of_service.max(main);
         peaks.disk = peaks.disk.max(named + unnamed);
         peaks.unnamed = peaks.unnamed.max(unnamed);
         peaks.decoders = peaks.decoders.max(decoders.len());
@@ -340,9 +340,9 @@ fn start_time(process: u32) -> Option<String> {
 /// Returns the size of the files without a name that a process has open below a folder.
 fn unnamed_files(process: u32, folder: &Path) -> u64 {
     let open = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
-    let below =
+    let files =
         open.filter(|file| std::fs::read_link(file.path()).is_ok_and(|path| path.starts_with(folder)));
-    let files = below.filter_map(|file| std::fs::metadata(file.path()).ok()).filter(|file| file.nlink() == 0);
+    let files = files.filter_map(|file| std::fs::metadata(file.path()).ok()).filter(|file| file.nlink() == 0);
     // A file can be open several times.
     files
         .map(|file| (file.dev(), file.ino(), size(&file)))

@@ -1,5 +1,5 @@
 //! The program with a search index, and a writer of random faces.
-use crate::common::service::{Caller, Finished, Service, TestFolder};
+use crate::common::service::{Caller, Output, Service, TestFolder};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -14,23 +14,23 @@ use uuid::Uuid;
 pub(crate) const FACES_PER_IMAGE: usize = 10;
 
 pub(crate) struct Program<'a> {
-    place: &'a TestFolder,
+    folder: &'a TestFolder,
     url: String,
     environment: Vec<(&'static str, String)>,
 }
 
 impl<'a> Program<'a> {
     /// Without a Qdrant server.
-    pub(crate) fn new(place: &'a TestFolder, url: String) -> Self {
-        Self { place, url, environment: Vec::new() }
+    pub(crate) fn new(folder: &'a TestFolder, url: String) -> Self {
+        Self { folder, url, environment: Vec::new() }
     }
 
-    pub(crate) fn with_server(place: &'a TestFolder, url: String, server: &str) -> Self {
-        Self { place, url, environment: vec![("QDRANT_URL", server.to_owned())] }
+    pub(crate) fn with_server(folder: &'a TestFolder, url: String, server: &str) -> Self {
+        Self { folder, url, environment: vec![("QDRANT_URL", server.to_owned())] }
     }
 
     /// With collections of its own in the Qdrant server of the tests.
-    pub(crate) fn with_qdrant(place: &'a TestFolder, url: String) -> Self {
+    pub(crate) fn with_qdrant(folder: &'a TestFolder, url: String) -> Self {
         let server = std::env::var("TEST_QDRANT_URL").expect("run the tests through ./scripts/test");
         let key = std::env::var("TEST_QDRANT_API_KEY").unwrap_or_default();
         let prefix = format!("test{}", Uuid::now_v7().simple());
@@ -41,11 +41,11 @@ impl<'a> Program<'a> {
             ("QDRANT_PREFIX", prefix),
             ("QDRANT_REPLICAS", replicas),
         ];
-        Self { place, url, environment }
+        Self { folder, url, environment }
     }
 
     pub(crate) fn command(&self, index: &str, args: &[&str]) -> Command {
-        let mut command = self.place.facecrawl(args);
+        let mut command = self.folder.facecrawl(args);
         command.env("DATABASE_URL", &self.url).env("SEARCH_INDEX", index).env("SEARCH_EXACT_LIMIT", "0");
         command.envs(self.environment.iter().cloned());
         command
@@ -56,8 +56,8 @@ impl<'a> Program<'a> {
         Service::start(&mut self.command(index, &["up", "--port", "0"]))
     }
 
-    pub(crate) fn run(&self, index: &str, args: &[&str]) -> Finished {
-        Finished::of(&mut self.command(index, args))
+    pub(crate) fn run(&self, index: &str, args: &[&str]) -> Output {
+        Output::run(&mut self.command(index, args))
     }
 }
 
@@ -93,17 +93,17 @@ impl Writer {
     }
 
     /// Gives a face another embedding.
-    pub(crate) async fn turn(&mut self) -> Result<(), StoreError> {
-        let Some(image) = self.any_image() else { return Ok(()) };
+    pub(crate) async fn replace_embedding(&mut self) -> Result<(), StoreError> {
+        let Some(image) = self.random_image() else { return Ok(()) };
         let embedding = self.random.direction(DIMENSIONS);
         let face = self.images[&image][0].id;
         self.store.models().replace_embeddings(&self.model, &[(face, embedding)]).await?;
         Ok(())
     }
 
-    pub(crate) fn any_image(&mut self) -> Option<Uuid> {
-        let at = self.random.below(self.images.len().max(1));
-        self.images.keys().nth(at).copied()
+    pub(crate) fn random_image(&mut self) -> Option<Uuid> {
+        let index = self.random.below(self.images.len().max(1));
+        self.images.keys().nth(index).copied()
     }
 }
 
@@ -118,16 +118,16 @@ pub(crate) async fn with_faces(program: &Program<'_>, database: &TestDatabase, i
     writer
 }
 
-pub(crate) fn search(embedding: &[f32]) -> Value {
+pub(crate) fn search_body(embedding: &[f32]) -> Value {
     json!({"embedding": embedding, "threshold": -1, "limit": 5})
 }
 
 /// Searches the service for faces with this embedding.
-pub(crate) async fn ask(api: &Caller, embedding: &[f32]) -> Value {
-    api.ask(200, Method::POST, "/faces/search", Some(&search(embedding))).await
+pub(crate) async fn search_embedding(api: &Caller, embedding: &[f32]) -> Value {
+    api.request(200, Method::POST, "/faces/search", Some(&search_body(embedding))).await
 }
 
-pub(crate) fn found(answer: &Value) -> Vec<Uuid> {
-    let matches = answer["matches"].as_array().unwrap();
+pub(crate) fn face_ids(response: &Value) -> Vec<Uuid> {
+    let matches = response["matches"].as_array().unwrap();
     matches.iter().map(|hit| hit["face_id"].as_str().unwrap().parse().unwrap()).collect()
 }
