@@ -31,7 +31,8 @@ pub(crate) fn take_key(headers: &mut HeaderMap) -> Result<KeyHash> {
         (None, Some(value)) => value.to_str().unwrap_or_default(),
         (None, None) => return Err(unauthorized("missing", "this service requires a key")),
     };
-    KeyHash::from_key(text.trim()).ok_or_else(|| unauthorized("unknown", "the key is unknown to this service"))
+    KeyHash::from_key(text.trim())
+        .ok_or_else(|| unauthorized("unknown", "the key is unknown to this service"))
 }
 
 /// Returns the token of a `Bearer` header. The scheme's name is case-insensitive.
