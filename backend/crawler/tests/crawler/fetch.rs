@@ -267,7 +267,7 @@ async fn follows_and_limits_redirects() {
     };
     let site = Site::start(
         Router::new()
-            .route("/chain/{remaining}", get(chain))
+            .route("/chain/{left}", get(chain))
             .route("/self", get(|| async { Redirect::permanent("/self?utm_source=x#again") }))
             .route("/a", get(|| async { Redirect::to("/b") }))
             .route("/b", get(|| async { Redirect::to("a") }))
