@@ -24,7 +24,7 @@ use uuid::Uuid;
 /// ends the crawl later.
 pub(crate) async fn end_if_done(store: &Store, queue: &Queue, crawl: Uuid) {
     let ended: Result<(), ChangeError> = retried("end_crawl", || async {
-        if store.ledger().has_queued_rows(store.pool(), crawl).await? {
+        if store.crawls().has_queued_rows(store.pool(), crawl).await? {
             return Ok(());
         }
         let mut tx = store.begin().await?;
@@ -53,7 +53,7 @@ pub(crate) async fn finish_if_done(
 ) -> Result<bool, ChangeError> {
     // Several workers can find that no row is queued. Only the first one reads the outcomes.
     let live = store.crawls().state(tx.conn(), crawl).await?.is_some_and(CrawlState::is_live);
-    if !live || store.ledger().has_queued_rows(tx.conn(), crawl).await? {
+    if !live || store.crawls().has_queued_rows(tx.conn(), crawl).await? {
         return Ok(false);
     }
     let (state, error) = match failure_reason(&store.ledger().outcomes(tx.conn(), crawl).await?) {

@@ -5,7 +5,7 @@ use crate::crawls::pages::{NewPage, lock_crawl};
 use crate::db::values::url_hashes;
 use crate::store::Ledgers;
 use domain::{ImageState, Reason};
-use sqlx::{FromRow, PgConnection, PgExecutor};
+use sqlx::{FromRow, PgConnection};
 use std::collections::{HashMap, HashSet};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -64,22 +64,6 @@ impl Ledgers<'_> {
         .bind(self.0.collection_scope)
         .bind(limit.max(0))
         .fetch_all(&self.0.pool)
-        .await?)
-    }
-
-    /// Returns `true` if a ledger of the crawl has a `queued` row, or if one of its videos is live.
-    pub async fn has_queued_rows(
-        self,
-        executor: impl PgExecutor<'_>,
-        crawl: Uuid,
-    ) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar(
-            "select exists (select from pages where crawl_id = $1 and state = 'queued')
-                 or exists (select from image_urls where crawl_id = $1 and state = 'queued')
-                 or exists (select from videos where crawl_id = $1 and state in ('queued', 'running', 'paused'))",
-        )
-        .bind(crawl)
-        .fetch_one(executor)
         .await?)
     }
 

@@ -12,7 +12,7 @@ use crate::store::Crawls;
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, VideoState};
 use serde_json::Value;
 use sqlx::types::Json;
-use sqlx::{PgConnection, Postgres, QueryBuilder};
+use sqlx::{PgConnection, PgExecutor, Postgres, QueryBuilder};
 use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -245,6 +245,22 @@ impl Crawls<'_> {
     pub async fn state(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Option<CrawlState>, StoreError> {
         let state = "select state from crawls where id = $1";
         Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
+    }
+
+    /// Returns `true` if a ledger of the crawl has a `queued` row, or if one of its videos is live.
+    pub async fn has_queued_rows(
+        self,
+        executor: impl PgExecutor<'_>,
+        crawl: Uuid,
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select exists (select from pages where crawl_id = $1 and state = 'queued')
+                 or exists (select from image_urls where crawl_id = $1 and state = 'queued')
+                 or exists (select from videos where crawl_id = $1 and state in ('queued', 'running', 'paused'))",
+        )
+        .bind(crawl)
+        .fetch_one(executor)
+        .await?)
     }
 
     /// Adds numbers of links that a page of the crawl did not follow, by reason.

@@ -417,7 +417,7 @@ async fn transaction_reads_its_queued_rows_and_outcomes() {
     let mut tx = store.begin().await.unwrap();
     let conn = tx.conn();
     assert_eq!(store.ledger().queued_in_crawl(conn, crawl.id).await.unwrap(), 5);
-    assert!(store.ledger().has_queued_rows(&mut *conn, crawl.id).await.unwrap());
+    assert!(store.crawls().has_queued_rows(&mut *conn, crawl.id).await.unwrap());
     let first = store.ledger().queued_rows(conn, crawl.id, Ledger::Pages, None, 2).await.unwrap();
     assert_eq!(first, [pages[0].id, pages[1].id]);
     let remaining =
@@ -429,7 +429,7 @@ async fn transaction_reads_its_queued_rows_and_outcomes() {
     }
     let fetched = PageResult::new(PageState::Fetched);
     store.ledger().settle_page(conn, pages[0].id, &fetched).await.unwrap();
-    assert!(store.ledger().has_queued_rows(&mut *conn, crawl.id).await.unwrap(), "pages");
+    assert!(store.crawls().has_queued_rows(&mut *conn, crawl.id).await.unwrap(), "pages");
     assert!(store.ledger().queued_rows(conn, crawl.id, Ledger::ImageUrls, None, 9).await.unwrap().is_empty());
     let outcome = |fetched, reason, count| LedgerCount { fetched, reason, count };
     let outcomes = store.ledger().outcomes(conn, crawl.id).await.unwrap();
@@ -437,7 +437,7 @@ async fn transaction_reads_its_queued_rows_and_outcomes() {
     for page in &pages[1..] {
         store.ledger().settle_page(conn, page.id, &fetched).await.unwrap();
     }
-    assert!(!store.ledger().has_queued_rows(&mut *conn, crawl.id).await.unwrap());
+    assert!(!store.crawls().has_queued_rows(&mut *conn, crawl.id).await.unwrap());
     let result = store.crawls().lock(conn, Uuid::now_v7()).await;
     assert_not_found(result, "crawl");
 }
