@@ -382,7 +382,7 @@ pub fn place_video_decoding(
 }
 
 /// Returns the report for a machine without a usable ffmpeg. `reason` explains the cause. No device
-/// decodes videos in this case, so it is not a fallback, even with `FORCE_GPU_ONLY`.
+/// decodes videos then, so this is not a fallback, and `FORCE_GPU_ONLY` does not make it an error.
 pub fn no_video_decoding(config: &Config, requested: bool, reason: String) -> OperationReport {
     let mut report = not_placed(config, VIDEO_DECODING, requested);
     report.effective = "none".to_owned();

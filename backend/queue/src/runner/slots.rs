@@ -13,7 +13,7 @@ const RECENT_TENANT: Duration = Duration::from_secs(10);
 /// costs one statement per such interval.
 const RECHECK_AFTER: Duration = Duration::from_secs(1);
 
-/// With fewer slots than this, tenants take turns: no quarter of the slots can be kept for others.
+/// With fewer slots than this, a quarter is less than one slot, so tenants take turns instead.
 const MIN_SHARED_SLOTS: usize = 4;
 /// Number of tenants whose last turns are remembered.
 const MAX_TURNS: usize = 256;

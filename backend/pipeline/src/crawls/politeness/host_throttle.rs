@@ -65,7 +65,7 @@ pub(crate) struct Delay {
     adaptive: bool,
 }
 
-/// A granted permit. Pass it to [`HostThrottle::end`].
+/// A granted permit. Pass it to [`HostThrottle::end`] when the request has ended.
 #[derive(Debug)]
 pub(crate) struct HostPermit {
     host: String,

@@ -449,7 +449,7 @@ pub(super) struct SearchResult {
     /// The image in which the faces were found: the original or the enhanced one. Face crops are
     /// cut from it: a face that is only detected on enhanced pixels is only recognised on them.
     pub(super) pixels: Arc<Frame>,
-    /// Scale from the original to the enhanced image; `None` if the original shows the faces.
+    /// Scale from the original to the enhanced image; `None` if they are found in the original.
     pub(super) enhancement_scale: Option<f32>,
 }
 
