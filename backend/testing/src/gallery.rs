@@ -51,8 +51,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     PORTRAITS.iter().map(|portrait| portrait.0).chain(DRAWINGS.iter().map(|portrait| portrait.0))
 }
 
-/// The images that are not portraits, and the functions that draw them.
-const DRAWINGS: [(&str, fn() -> Vec<u8>); 11] = [
+/// Name of an image, and the function that draws its file.
+type NamedDrawing = (&'static str, fn() -> Vec<u8>);
+
+/// The images that are not portraits.
+const DRAWINGS: [NamedDrawing; 11] = [
     ("two_people.jpg", || draw_people((1000, 600), 30, &pair((1000, 600), [EVE, FINN], 220.0))),
     ("ada_and_ben.jpg", || draw_people((1200, 800), 31, &pair((1200, 800), [ADA, BEN], 280.0))),
     ("small_pair.jpg", || draw_people((450, 344), 32, &pair((450, 344), [CORA, DAN], 110.0))),

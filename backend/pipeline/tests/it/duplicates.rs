@@ -27,8 +27,7 @@ async fn crawl(world: &World, dedupe: Dedupe) -> CrawlProgress {
     let smaller = crop::thumbnail(&decode("ada_small.jpg"), 240);
     site.set("/smaller.jpg", Response::jpeg(encode::jpeg(&smaller, 85)));
     site.set("/other.jpg", Response::jpeg(drawing("cora.jpg")));
-    let progress = world.completed(&[site.url("/")], CrawlOptions { dedupe, ..fast() }).await;
-    progress
+    world.completed(&[site.url("/")], CrawlOptions { dedupe, ..fast() }).await
 }
 
 fn images(progress: &CrawlProgress) -> Vec<(&'static str, i64)> {
