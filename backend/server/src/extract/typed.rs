@@ -120,7 +120,7 @@ impl<'de> Deserializer<'de> for Typed {
     ) -> Result<V::Value, ValueError> {
         match self.value {
             Value::Object(_) => self.deserialize_any(visitor),
-            value => Err(de::Error::invalid_type(Unexpected::Other(&value.to_string()), &"an object")),
+            value => Err(de::Error::invalid_type(unexpected(&value), &"an object")),
         }
     }
 
@@ -132,7 +132,7 @@ impl<'de> Deserializer<'de> for Typed {
     ) -> Result<V::Value, ValueError> {
         match self.value {
             Value::String(text) => visitor.visit_enum(text.into_deserializer()),
-            value => Err(de::Error::invalid_type(Unexpected::Other(&value.to_string()), &"a string")),
+            value => Err(de::Error::invalid_type(unexpected(&value), &"a string")),
         }
     }
 
@@ -142,8 +142,25 @@ impl<'de> Deserializer<'de> for Typed {
     }
 }
 
-/// An error of serde. Its fields contain what the error types of other deserializers only write
-/// into their messages.
+/// Describes a value for an error. An array or an object is only named, because its text can be as
+/// long as the body.
+pub(super) fn unexpected(value: &Value) -> Unexpected<'_> {
+    match value {
+        Value::Null => Unexpected::Unit,
+        Value::Bool(flag) => Unexpected::Bool(*flag),
+        Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(number), _) => Unexpected::Unsigned(number),
+            (None, Some(number)) => Unexpected::Signed(number),
+            _ => Unexpected::Float(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Value::String(text) => Unexpected::Str(text),
+        Value::Array(_) => Unexpected::Seq,
+        Value::Object(_) => Unexpected::Map,
+    }
+}
+
+/// Why a value does not have the type of the operation. The path and the allowed values are fields,
+/// so that no code has to read them from the message.
 #[derive(Debug, Default)]
 pub(super) struct ValueError {
     /// The path to the value, such as `items[1].name`; empty for the whole input.

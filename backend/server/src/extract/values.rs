@@ -1,5 +1,6 @@
 //! Contains the value types of query strings and JSON bodies: numbers with a range, times and
 //! UUIDs.
+use super::typed;
 use pipeline::Interval;
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use serde_json::Value;
@@ -171,6 +172,6 @@ fn optional_text<'de, T, D: Deserializer<'de>>(
     let Some(value) = Option::<Value>::deserialize(deserializer)? else { return Ok(None) };
     value.as_str().and_then(parse).map(Some).ok_or_else(|| match value.as_str() {
         Some(text) => Error::invalid_value(Unexpected::Str(text), &expected),
-        None => Error::invalid_type(Unexpected::Other(&value.to_string()), &expected),
+        None => Error::invalid_type(typed::unexpected(&value), &expected),
     })
 }
