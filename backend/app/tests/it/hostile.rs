@@ -169,11 +169,11 @@ fn open_files(process: u32, folder: &Path) -> Vec<PathBuf> {
 async fn until_none<T: PartialEq + Default + std::fmt::Debug>(what: &str, find: impl Fn() -> T) {
     let started = Instant::now();
     loop {
-        let result_counts = find();
-        if result_counts == T::default() {
+        let remaining = find();
+        if remaining == T::default() {
             return;
         }
-        assert!(started.elapsed() < MAX_WAIT, "{what} left: {result_counts:?}");
+        assert!(started.elapsed() < MAX_WAIT, "{what} left: {remaining:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

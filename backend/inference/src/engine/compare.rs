@@ -140,8 +140,8 @@ impl<M: Model> Sample<M> {
     }
 }
 
-/// Compares `actual`, the outputs of `batch` equal items, with `expected`, those of one item.
-/// Returns their distance as a share.
+/// Compares two results of a model: `expected` for one item, and `actual` for a batch of `batch`
+/// items that are all equal to it. Returns their distance as a share.
 pub(super) fn compare_outputs(
     expected: &[Vec<f32>],
     actual: &[Vec<f32>],

@@ -9,8 +9,8 @@ use testing::drawing;
 use tokio::sync::Semaphore;
 
 fn urlset(entries: &str) -> Response {
-    let space = "xmlns='http://www.sitemaps.org/schemas/sitemap/0.9' xmlns:image='http://www.google.com/schemas/sitemap-image/1.1'";
-    Response::new("application/xml", format!("<?xml version='1.0'?><urlset {space}>{entries}</urlset>"))
+    let namespaces = "xmlns='http://www.sitemaps.org/schemas/sitemap/0.9' xmlns:image='http://www.google.com/schemas/sitemap-image/1.1'";
+    Response::new("application/xml", format!("<?xml version='1.0'?><urlset {namespaces}>{entries}</urlset>"))
         .header("x-robots-tag", "noindex")
 }
 

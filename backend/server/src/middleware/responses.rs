@@ -50,7 +50,7 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
         route,
         key_id = tracing::field::Empty
     );
-    // Dropped even if the caller has disconnected.
+    // If the caller disconnects, this future is dropped, and the gauge is decremented too.
     let in_flight = GaugeGuard::new(metrics::gauge!("facecrawl_http_requests_in_flight"));
     let start = Instant::now();
     let response = next.run(request).instrument(span.clone()).await;

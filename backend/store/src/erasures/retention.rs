@@ -61,8 +61,9 @@ impl Expired {
 }
 
 impl Retention<'_> {
-    /// Claims a run of a periodic task for this process. Returns `true` for the first process that
-    /// calls it once the task is due. It is due again after `interval`, even if that process dies.
+    /// Claims a run of a periodic task for this process. Returns `true` if the task is due and no
+    /// other process has claimed this run. The task is due again after `interval`, even if the
+    /// process that claimed it dies.
     pub async fn claim_maintenance(self, task: &str, interval: Duration) -> Result<bool, StoreError> {
         let claimed = sqlx::query(
             "insert into upkeep (task, due_at) values ($1, now() + make_interval(secs => $2))

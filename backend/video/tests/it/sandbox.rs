@@ -208,8 +208,8 @@ const LONG: Duration = testing::MAX_WAIT;
 /// Prints the lines about a packet.
 const PRINTS: &str = "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
 
-/// Reads the index of a file with a script instead of FFmpeg. The process is stalled if it uses
-/// almost no processor time for `patience`.
+/// Runs `script` in place of FFmpeg and reads its output as the index of a file. The script is
+/// stopped as stalled if it uses almost no processor time for `patience`.
 fn index_of(script: &str, patience: Duration) -> Result<video::Index, VideoError> {
     let folder = tempfile::tempdir().unwrap();
     let limits = Limits { patience, ..Limits::default() };

@@ -8,7 +8,7 @@
 //! Two faces are the same if their boxes overlap, both as fractions of their image, and their
 //! embeddings have the similarity of a match. Those of different models cannot be compared. A face
 //! of the incoming image that does not meet the quality profile, and is not stored, may match a
-//! stored face. Two images without stored faces show the same people: nobody.
+//! stored face. Two images without stored faces count as images of the same people.
 //!
 //! A published file must not cause the deletion of stored faces, so a version that does not show
 //! the same people replaces no image.
